@@ -1,14 +1,14 @@
-//! How many keys a second a store takes and hands out. `cargo bench -p requeue-store -- URL`;
-//! without one, a file in the directory for temporary ones.
+//! Measures how many keys per second a store adds and delivers: `cargo bench -p requeue-store -- URL`.
+//! Without a URL, it uses a SQLite file in the directory for temporary files.
 
 use std::time::{Duration, Instant};
 
 use requeue_store::{Queue, Store};
 use tokio::task::JoinSet;
 
-/// How many tasks want something at once.
+/// The number of concurrent tasks.
 const TASKS: usize = 64;
-/// How long each is measured.
+/// The duration of each measurement.
 const SPAN: Duration = Duration::from_secs(3);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

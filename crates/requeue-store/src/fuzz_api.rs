@@ -1,4 +1,4 @@
-//! The rows of stores for fuzz targets, as plain values: the types of this crate stay private.
+//! Rows of stores as plain values, for fuzz targets. The types of this crate stay private.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
 use crate::types::add::{Add, Merge, Priority, ReAdd};
 
-/// A row that could be read.
+/// A row that was read without an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row(row::Row);
 
-/// The values of a row, in the order of the fields of `Raw`. Null is `None`.
+/// The values of a row, in the order of the fields of `Raw`. `None` is SQL's null.
 pub type Fields = [Option<i64>; 16];
 
-/// As the table of an engine has it.
+/// Reads a row of the table of SQLite or PostgreSQL.
 ///
 /// # Errors
 ///
-/// The value that is not valid.
+/// Returns a message about the invalid value.
 pub fn table_row(
     fields: Fields,
     error: Option<String>,
@@ -50,11 +50,11 @@ pub fn table_row(
     raw.read().map(Row).map_err(|damage| damage.said)
 }
 
-/// As Redis has it.
+/// Reads a row in the packed format of Redis.
 ///
 /// # Errors
 ///
-/// The part that is not valid.
+/// Returns a message about the invalid part.
 #[cfg(feature = "redis")]
 pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
     crate::engine::redis::read_row(packed).map(Row).map_err(|damage| damage.said)
@@ -78,7 +78,7 @@ pub enum Verb {
 }
 
 impl Row {
-    /// Its values, its error, and the name of its worker.
+    /// Returns its values, its error, and the name of its worker.
     #[must_use]
     pub fn fields(&self) -> (Fields, Option<String>, Option<String>) {
         let row = &self.0;
@@ -109,13 +109,14 @@ impl Row {
         (fields, row.error.clone(), row.worker.as_deref().map(str::to_owned))
     }
 
-    /// The sentence about its key.
+    /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.
     #[must_use]
     pub fn explain(&self, now: i64) -> String {
         self.0.seen("key".into(), now).explain()
     }
 
-    /// The row after a verb, if one is left. A verb that does not apply changes nothing.
+    /// Returns the row after an operation, or `None` if the operation removes it. An operation that does not
+    /// apply changes nothing.
     #[must_use]
     pub fn after(self, verb: Verb, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;

@@ -1,15 +1,23 @@
-//! The [`requeue`] work queue, durable and shared: the same promises across
-//! processes and machines, on an engine that you run anyway.
+//! The [`requeue`] work queue with its keys in SQLite, PostgreSQL or Redis: durable, and shared by
+//! processes and machines.
 //!
-//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory: a key added ten times
-//!   before a worker takes it is handed out once; it is with one worker at a time, on whatever
-//!   machine; one that is added while it is worked on is handed out once more; failures back off.
-//! - **Durable**: an add that returned survives a crash of every process of yours, and of the engine
-//!   as far as that promises.
-//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease ends, and
-//!   whatever it does after that has no effect here; [`Item::epoch`] makes the same true elsewhere.
-//! - **Parked**: a key that fails too often is put out of the way, with its last error, until it is
-//!   added again, revived or cancelled.
+//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten
+//!   times before a worker takes it is delivered once. It is in flight with one worker at a time, on
+//!   any machine. A key that is added again in flight is delivered once more. Failures back off.
+//! - **Durable**: an add that returned survives a crash of all your processes, and of the engine as
+//!   far as the engine promises it.
+//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires.
+//!   After that, nothing that it does changes the store. [`Item::epoch`] is the fencing token by which
+//!   other systems can reject its late writes, too.
+//! - **Parked**: a key that fails too often is set aside with its last error, until it is added
+//!   again, revived or cancelled.
+//!
+//! Delivery is at least once, so handlers must be idempotent.
+//!
+//! # Open a store
+//!
+//! [`Store::connect`] takes the address of a file or a server. [`Store::migrate`] creates or updates
+//! the schema. [`OpenOptions::open`] opens a queue, and creates it if there is none.
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,33 +26,30 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! // Or `postgres://HOST/DATABASE`, or `redis://HOST`.
 //! let store = Store::connect(&url).await?;
 //! store.migrate().await?;
 //! let queue = store.queue("invoices").max_failures(5).open().await?;
 //!
 //! queue.add_all(["a-17", "a-18"]).await?;
 //! queue.add_after("a-19", Duration::from_secs(3600)).await?;
-//!
-//! let item = queue.get().await.expect("it is not shut down");
-//! match send_invoice(&item).await {
-//!     Ok(()) => item.succeed().await?,
-//!     Err(error) => item.retry(error).await?,
-//! }
-//! # async fn send_invoice(_: &[u8]) -> Result<(), std::io::Error> { Ok(()) }
+//! # assert_eq!(queue.counts().await?.ready, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`requeue::workers`] run on such a queue as on one in memory:
+//! # Run workers
+//!
+//! [`requeue::workers`] run on such a queue as on a queue in memory:
 //!
 //! ```
 //! use requeue::workers::{Action, Context, Error, Workers};
-//! # use requeue_store::{Key, Store};
+//! use requeue_store::{Key, Store};
 //!
 //! async fn send(key: Key, context: Context) -> Result<Action, Error> {
-//!     // What is written elsewhere carries `context.epoch()`.
-//!     # let _ = (key, context);
+//!     // Writes to other systems carry `context.epoch()`.
+//!     println!("{key}, attempt {}", context.attempt());
 //!     Ok(Action::succeed())
 //! }
 //!
@@ -54,8 +59,102 @@
 //! # let store = Store::connect(&url).await?;
 //! # store.migrate().await?;
 //! # let queue = store.queue("invoices").max_failures(5).open().await?;
-//! queue.shut_down_when_idle(); // a service has `run_until(...)` instead
+//! # queue.add("a-17").await?;
+//! queue.shut_down_when_idle(); // a service uses `run_until(...)` instead
 //! Workers::new(queue, send).concurrency(2).run().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A loop of your own calls [`Queue::get`] and completes each [`Item`]:
+//!
+//! ```
+//! # use requeue_store::Store;
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let store = Store::connect(&url).await?;
+//! # store.migrate().await?;
+//! # let queue = store.queue("invoices").max_failures(5).open().await?;
+//! # queue.add("a-17").await?;
+//! # queue.shut_down_when_idle();
+//! while let Some(item) = queue.get().await {
+//!     match send_invoice(item.key()).await {
+//!         Ok(()) => item.succeed().await?,
+//!         Err(error) => item.retry(error).await?,
+//!     }
+//! }
+//! # async fn send_invoice(_: &[u8]) -> Result<(), std::io::Error> { Ok(()) }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Add in your own transaction
+//!
+//! With the feature `postgres`, `postgres::add_in` adds keys in a transaction of yours: the keys are
+//! added when it commits, together with your rows, or not at all. Other stores cannot do this. With
+//! these, write your data first and then add the key: a crash in between loses the add.
+//!
+//! ```
+//! # #[cfg(feature = "postgres")]
+//! # async fn pay(mut client: tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+//! use requeue_store::Add;
+//! use requeue_store::postgres::add_in;
+//!
+//! let transaction = client.transaction().await?;
+//! transaction.execute("update invoices set paid = true where id = 17", &[]).await?;
+//! add_in(&transaction, "invoices", [("a-17", Add::now())]).await?;
+//! transaction.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Inspect and revive parked keys
+//!
+//! [`Queue::parked`] lists parked keys with their errors. [`Queue::revive`] and [`Queue::revive_all`]
+//! make them ready again, and [`Queue::cancel`] removes them:
+//!
+//! ```
+//! # use requeue_store::Store;
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let store = Store::connect(&url).await?;
+//! # store.migrate().await?;
+//! # let queue = store.queue("invoices").open().await?;
+//! # queue.add_all(["a-17", "a-18"]).await?;
+//! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
+//! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
+//! for entry in queue.parked(None, 100).await? {
+//!     // a-17: parked since 3.2s, after a failure: no such address
+//!     println!("{}", entry.explain());
+//! }
+//! assert!(queue.revive("a-17").await?);
+//! assert_eq!(queue.revive_all().await?, 1); // the others
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Shut down
+//!
+//! Workers that were started with `run_until` shut the queue down themselves, and return when the
+//! store has recorded their completions. With a loop of your own, wait for [`Queue::settled`].
+//! Otherwise, keys that this process has claimed return only when their leases expire.
+//!
+//! ```
+//! # use requeue_store::Store;
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let store = Store::connect(&url).await?;
+//! # store.migrate().await?;
+//! # let queue = store.queue("invoices").open().await?;
+//! queue.shut_down(); // `get` returns `None` from now on
+//! queue.settled().await;
+//! store.close().await;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,16 +162,17 @@
 //!
 //! # Features
 //!
-//! `sqlite`, which is on unless switched off, `postgres` and `redis`: the engines. `prometheus`: metrics.
+//! - `sqlite` (default), `postgres` and `redis`: the engines.
+//! - `prometheus`: metrics.
 //!
 //! # Time
 //!
-//! All times are the engine's: a client whose clock is wrong adds, claims and loses as any other.
-//! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
-//! ends a lease.
-//! How long a lease surely lasts is counted here, from before the engine was asked for it.
+//! All times are the engine's. A client with a wrong clock adds, claims and loses keys like any other.
+//! With a file on Linux, time follows how long the machine has been running, so setting its clock
+//! expires no lease. A client counts a lease on its own monotonic clock, from before it sent the
+//! request, so it never relies on a lease for longer than the engine grants it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What only some engines use is there for all of them.
+// Code that only some engines use is compiled for all of them.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
     allow(dead_code, unreachable_code, unused_imports, unused_variables)

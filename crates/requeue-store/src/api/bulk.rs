@@ -1,4 +1,4 @@
-//! Reviving and cancelling many keys, a batch in one transaction.
+//! Reviving and cancelling many keys. A batch of up to 1,000 keys is one transaction.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,20 +11,20 @@ use crate::types::error::{EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
 
-/// The most keys that one transaction changes. With 1,000, a commit that takes 5 ms is a small part
-/// of the time, and others wait for some 10 ms at most.
+/// The maximum number of keys that one transaction changes. With 1,000, a commit of 5 ms is a small part
+/// of the time, and other transactions wait for about 10 ms at most.
 const BATCH: usize = 1000;
 
-/// A change of keys.
+/// The change that a bulk operation makes to each key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     Revive,
-    /// If the key is in this state, or in any.
+    /// Cancels the key if it is in this state, or in any state with `None`.
     Cancel(Option<State>),
 }
 
 impl Change {
-    /// The state of the keys to which it applies.
+    /// Returns the state of the keys to which the change applies.
     const fn state(self) -> Option<State> {
         match self {
             Self::Revive => Some(State::Parked),
@@ -39,8 +39,8 @@ impl Change {
         }
     }
 
-    /// Changes different keys of one shard. Answers for each whether it was changed, `None` if it is
-    /// locked.
+    /// Changes distinct keys of one shard. The answer for each key is whether it was changed, or `None` if it
+    /// is locked.
     async fn apply(
         self,
         shared: &Shared,
@@ -58,17 +58,21 @@ impl Change {
 }
 
 impl Queue {
-    /// Makes the parked ones of these keys ready and resets their failures. Answers for each key,
-    /// in order, whether it was parked. Up to 1,000 keys are one transaction.
+    /// Makes the parked ones among these keys ready, and resets their failures. Returns for each key, in the
+    /// order of `keys`, whether it was parked.
+    ///
+    /// Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///
-    /// As of [`cancel`](Self::cancel). Some of the keys may have been revived: to revive all of them
-    /// again is harmless.
+    /// As [`cancel`](Self::cancel). Some of the keys may have been revived. Reviving all of them again is
+    /// harmless.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, some of the keys may have been revived.
+    /// If the future is dropped, some of the keys may have been revived.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -92,16 +96,18 @@ impl Queue {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Cancels these keys, as [`cancel`](Self::cancel) does. Answers for each, in order, whether
-    /// anything was taken. Up to 1,000 keys are one transaction.
+    /// Cancels these keys, as [`cancel`](Self::cancel) does. Returns for each key, in the order of `keys`,
+    /// whether anything was removed.
+    ///
+    /// Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///
-    /// As of [`cancel`](Self::cancel). Some of the keys may have been cancelled.
+    /// As [`cancel`](Self::cancel). Some of the keys may have been cancelled.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, some of the keys may have been cancelled.
+    /// If the future is dropped, some of the keys may have been cancelled.
     pub async fn cancel_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -109,8 +115,10 @@ impl Queue {
         self.change_keys(Change::Cancel(None), keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Revives all keys that are parked, up to 1,000 of them in one transaction. A key that is parked
-    /// after this has begun may stay so.
+    /// Revives all parked keys, up to 1,000 in each transaction. A key that is parked after the beginning may
+    /// stay parked.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -131,9 +139,12 @@ impl Queue {
         Bulk::new(self, Change::Revive)
     }
 
-    /// Cancels all keys in this state, or in any with `None`, up to 1,000 of them in one transaction. A
-    /// key that has left the state by its turn stays as it is. Keys with workers keep their run; what
-    /// is taken of them is the run afterwards.
+    /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
+    ///
+    /// A key that has left the state by its turn is unchanged. Runs in flight go on: only the next run of
+    /// their keys is cancelled.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::{State, Store};
@@ -172,7 +183,7 @@ impl Queue {
                 for ((n, key), answer) in part.into_iter().zip(answers) {
                     changed[n] = match answer {
                         Some(answer) => answer,
-                        // A single key is waited for.
+                        // A request for a single key waits for its lock.
                         None => apply(vec![key]).await? == [Some(true)],
                     };
                 }
@@ -182,12 +193,13 @@ impl Queue {
     }
 }
 
-/// A change of all keys in a state, from [`Queue::revive_all`] or [`Queue::cancel_all`], which does
-/// nothing until it is awaited or its [steps](Self::step) are. Awaited, it answers how many keys were
-/// changed.
+/// A change of all keys in a state, from [`Queue::revive_all`] or [`Queue::cancel_all`].
 ///
-/// Each step is a transaction of its own, so that an interruption loses nothing: the keys of finished
-/// steps are changed, and the others are as they were.
+/// It does nothing until it or its [steps](Self::step) are awaited. Awaiting it returns the number of
+/// changed keys.
+///
+/// Each step has its own transactions, so an interruption loses nothing: the keys of finished steps are
+/// changed, and the others are unchanged.
 #[must_use = "nothing is changed until this is awaited"]
 pub struct Bulk {
     shared: Arc<Shared>,
@@ -200,9 +212,9 @@ pub struct Bulk {
 
 #[derive(Debug)]
 enum Stage {
-    /// The walk over the keys goes on there.
+    /// The walk over the keys, and where it goes on.
     Walk(Option<Cursor>),
-    /// Keys that were locked, one by one.
+    /// The keys that were locked, one at a time.
     Locked,
     Over,
 }
@@ -213,23 +225,26 @@ impl Bulk {
         Self { shared, change, stage: Stage::Walk(None), locked: Vec::new(), changed: 0 }
     }
 
-    /// The number of keys that have been changed so far.
+    /// Returns the number of keys changed so far.
     #[must_use]
     pub const fn changed(&self) -> u64 {
         self.changed
     }
 
-    /// Changes the next keys, up to 1,000 of them. `false` when there are no more.
+    /// Changes up to 1,000 more keys. Returns false when no more are left.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached: to call it again goes on with the same keys. In PostgreSQL, at the
-    /// end, if others have some of the keys locked for 5 s: those stay as they were.
+    /// Returns an error if the store cannot be reached; the next call goes on with the same keys. In
+    /// PostgreSQL, the last step fails if others have some of the keys locked for 5 s. Those keys are
+    /// unchanged.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the keys of this step may have been changed without being
+    /// If the future is dropped, the keys of this step may have been changed without being
     /// [counted](Self::changed). The next call goes on with the same keys.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -276,7 +291,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A step that was repeated has met some of them twice.
+                // A repeated step has met some of the keys twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked
@@ -285,7 +300,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// One key that was locked. If it still is, those that no longer are, and no more is waited for.
+    /// Changes one key that was locked, and waits for its lock. If that fails, changes the keys that are no
+    /// longer locked, and waits for no other lock.
     async fn take_locked(&mut self) -> Result<(), EngineError> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;
@@ -303,7 +319,7 @@ impl Bulk {
                 let mut left = 0;
                 for keys in by_shard(&**engine, place, self.locked.clone(), |key| key) {
                     let answers = match keys.len() {
-                        // A single key would be waited for again.
+                        // A request for a single key would wait for the lock again.
                         1 => vec![None],
                         _ => self.change.apply(&self.shared, keys).await?,
                     };

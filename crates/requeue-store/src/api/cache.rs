@@ -1,4 +1,4 @@
-//! What was found not long ago, for those who look again and again: pages and metrics.
+//! Caches query results for dashboards and metrics, so that frequent readers cost the engine little.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,34 +11,34 @@ use crate::api::queue::{Queue, Shared};
 use crate::types::error::{EngineError, ReadError};
 use crate::types::inspect::{Counts, Entry, State};
 
-/// How old what was found may be at least.
+/// The shortest time between two queries: a result this recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
-/// Of how much time one part may be spent on looking.
+/// A query starts only after this many times the duration of the query before it.
 const SHARE: u32 = 50;
-/// How long a look may take. Engines find out by themselves that nobody is there; this is for what
-/// would never come to an end.
+/// The time limit of a query. Engines detect an unreachable store themselves: this limit is for a query
+/// that would never complete.
 const LONGEST: Duration = Duration::from_secs(600);
-/// How long a store that could not be reached is left alone at most.
+/// The longest pause after a query of a store that could not be reached.
 const REST: Duration = Duration::from_secs(10);
-/// How many running keys are looked at for those that have been so longest.
+/// The number of keys in flight among which the longest runs are searched.
 const RUNNING: usize = 256;
-/// How often keys are counted for metrics.
+/// The time between two counts for metrics.
 #[cfg(feature = "prometheus")]
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
-    /// What was found last, and when.
+    /// The last result, and its time.
     found: Mutex<Option<(T, Instant)>>,
-    /// Whoever looks has it.
+    /// Held by the caller that queries the engine.
     turn: Arc<tokio::sync::Mutex<Turn>>,
 }
 
 #[derive(Debug)]
 struct Turn {
-    /// Until when nobody looks again.
+    /// The time before which no query starts.
     until: Instant,
-    /// How many looks in a row have found nothing, and why the last one.
+    /// The number of queries in a row that failed, and the error of the last one.
     faults: u32,
     fault: String,
 }
@@ -54,17 +54,17 @@ impl<T: Clone + Send + 'static> Cache<T> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `look` finds, if it is time for that; else, what the last one has.
+    /// Returns the result of `look` if a query is due, and the last result otherwise.
     async fn or(
         self: &Arc<Self>,
         look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
     ) -> Result<T, EngineError> {
-        // Others who ask meanwhile get what this one finds, good or bad.
+        // Callers that wait here get the result of this query, or its error.
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
             let this = Arc::clone(self);
-            // It goes on when who asked has gone: given up each time, what takes long would be
-            // begun again and again, and never be found.
+            // The query goes on if its caller is dropped. Otherwise, callers with a short timeout would
+            // restart a long query again and again, and never get a result.
             let looking = tokio::spawn(async move {
                 this.look(&mut turn, look).await;
                 turn
@@ -89,7 +89,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 turn.faults = 0;
             }
             Err(fault) => {
-                // Whoever could not be reached may soon be: it is given up by and by.
+                // The store may recover soon, so the pauses are short at first: they double with
+                // each failure.
                 pause = pause.min(FRESH * 2u32.saturating_pow(turn.faults)).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
@@ -100,7 +101,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
 }
 
 impl Shared {
-    /// A queue that is gone meanwhile is not kept by it.
+    /// The future does not keep the queue alive.
     fn recent_counts(&self) -> impl Future<Output = Result<Counts, ReadError>> + Send + use<> {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let counts = Arc::clone(&self.counts);
@@ -119,28 +120,39 @@ impl Scrape for Shared {
 }
 
 impl Queue {
-    /// The [counts](Self::counts) of not long ago: they are counted anew when they are older than a
-    /// second and than fifty times as long as it took. However many ask, and however many keys there
-    /// are, this process has the engine count for a fiftieth of the time at most, or a little more
-    /// while that goes wrong.
+    /// Returns recent [counts](Self::counts). The engine counts again if the last counts are older than
+    /// 1 s, and older than fifty times the duration of that count.
     ///
-    /// A count that is under way is waited for, also by those who come meanwhile, and goes on when
-    /// they have gone. [`sample`](Self::sample) has the last counts without waiting.
+    /// So this process makes the engine count for at most a fiftieth of the time, or a little more while
+    /// counts fail. That holds for any number of callers and keys.
+    ///
+    /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
+    /// without waiting.
     ///
     /// # Errors
     ///
-    /// If the store could not be reached when it was last asked: just now, or not long ago.
+    /// Returns an error if the last count failed, now or recently. After a failure the engine is not asked
+    /// for at least 1 s, and for 10 s at most.
+    ///
+    /// # Cancel safety
+    ///
+    /// A count goes on if its callers are dropped.
     pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
         self.shared.recent_counts().await
     }
 
-    /// Keys with workers, those first that have been so longest: of not long ago, as
-    /// [`recent_counts`](Self::recent_counts) has it. Of more than 256, only the first 256 by key are
-    /// looked at.
+    /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
+    /// as often as [`recent_counts`](Self::recent_counts).
+    ///
+    /// If more than 256 keys are in flight, only the first 256 by key are considered.
     ///
     /// # Errors
     ///
-    /// As of [`recent_counts`](Self::recent_counts).
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
@@ -151,18 +163,23 @@ impl Queue {
             Ok(running)
         };
         let longest = longest.or(look).await;
-        longest.map_err(|fault| ReadError::of("the keys were not looked at", fault))
+        longest.map_err(|fault| ReadError::of("the keys were not listed", fault))
     }
 
-    /// What metrics show of the queue: how many keys it has, by all processes, as of the last
-    /// [`recent_counts`](Self::recent_counts); and what this process has done. `None` before those
-    /// were asked for.
+    /// Returns the values of the queue's metrics, or `None` before the first
+    /// [`recent_counts`](Self::recent_counts).
     ///
-    /// What has ended counts when the worker says so, whether or not the store takes it; a lease
-    /// that has run out counts nowhere. Counts of adds are those of this process, delayed ones
-    /// included. `given_up` counts the keys that failed for the last time here, by their own word or
-    /// for too many failures: those among them that were added meanwhile are not parked, but begin
-    /// anew.
+    /// The numbers of keys are those of all processes, as of the last `recent_counts`. The other values
+    /// describe this process:
+    ///
+    /// - A completion counts when the worker makes it, even if the store does not accept it. The expiry of a
+    ///   lease is no completion.
+    /// - Adds are those of this process, including delayed ones.
+    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
+    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
+    ///   runs again with its failures reset. Keys that a claim of this process parked are included.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -186,15 +203,15 @@ impl Queue {
     }
 }
 
-/// Counts for those who scrape, who can't wait for it, until the queue is gone.
+/// Counts the keys regularly until the queue is gone. A scrape cannot wait for a count.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            // An outage is reported by what works on the queue.
+            // The calls that work on the queue report an outage.
             let error = crate::types::error::chain(&error);
-            tracing::debug!(queue = place.name, error, "metrics are as they were");
+            tracing::debug!(queue = place.name, error, "the metrics were not updated");
         }
         tokio::time::sleep(BETWEEN_SCRAPES).await;
     }

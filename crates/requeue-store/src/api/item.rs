@@ -1,4 +1,4 @@
-//! A key that was handed out.
+//! The guard of a delivery. An item is completed once: by a method that consumes it, or by its drop.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,14 +19,14 @@ use crate::types::error::FinishError;
 use crate::types::key::Key;
 use crate::types::text::prefix;
 
-/// How much of an error is kept, in bytes.
+/// The length in bytes to which an error is cut.
 const LONGEST_ERROR: usize = 4096;
 
 /// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub struct Completed {
-    /// Whether the completion parked the key: it gave the key up, or was the last failure within the
+    /// True if the completion parked the key: it gave the key up, or was the last failure within the
     /// limit, and the key was not added during the run.
     pub parked: bool,
 }
@@ -45,26 +45,26 @@ pub struct Completed {
 /// retried with backoff.
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item {
-    /// `None` once it has ended.
+    /// `None` after the completion.
     shared: Option<Arc<Shared>>,
     out: HandOut,
-    /// How long it had been ready when it was claimed.
+    /// How long the key had been ready when it was claimed.
     place: Duration,
     lost: CancellationToken,
     since: Instant,
-    /// The reason, if the run fails.
+    /// The error, if the run fails.
     error: Option<String>,
 }
 
 impl Item {
-    /// The engine was asked for it at `since`.
+    /// Creates the item of a key whose claim was sent at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
         let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
         Self { shared: Some(shared), out, place, lost, since, error: None }
     }
 
-    /// A worker gets it now. Whether it is still this process's.
+    /// Delivers the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin(&mut self) -> bool {
         let now = Instant::now();
         self.out.queued += now - self.since;
@@ -72,12 +72,12 @@ impl Item {
         self.shared().leases.begin(self.out.epoch, now)
     }
 
-    /// Since when the worker has it; before that, since when it is here.
+    /// Returns the time of the delivery to the worker, or before that the time of the claim's answer.
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Returns the key, which no worker has got, to its place in the store, unless the lease is lost.
+    /// Returns a key that no worker got to its place in the store, unless the lease is lost.
     pub(crate) fn unclaim(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.release(self.out.epoch) {
@@ -86,31 +86,31 @@ impl Item {
         }
     }
 
-    /// The key. The item derefs to it, too.
+    /// Returns the key. The item dereferences to it, too.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.out.key
     }
 
-    /// Which attempt this is: 1, and one more for each failure in a row before.
+    /// Returns the number of this attempt: 1 plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.out.failures.saturating_add(1)
     }
 
-    /// How many adds this run stands for; at least 1.
+    /// Returns the number of adds that this run stands for, at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.out.asked.adds
     }
 
-    /// The reasons of those adds, or-ed.
+    /// Returns the bitwise or of the reasons of these adds.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.out.asked.reasons
     }
 
-    /// The highest priority of those adds.
+    /// Returns the highest priority of these adds.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         self.out.asked.priority
@@ -122,45 +122,50 @@ impl Item {
         self.out.asked.priority = priority;
     }
 
-    /// The fencing token: a number that is greater for each later delivery of the key, also after the
-    /// store has failed over to a replica that lags or a backup was restored.
+    /// Returns the fencing token: a number that is greater for each later delivery of the key. That also
+    /// holds after a failover to a replica that lags, and after a restore from a backup.
     ///
-    /// No two deliveries of a queue have the same. It is about the time of the delivery in microseconds
-    /// since 1970, so until the year 2255 it is below 2⁵³, up to which JavaScript and JSON keep integers
-    /// exact; and it fits a `bigint`, as a column for it is. [`Context::epoch`] has the same type.
+    /// No two deliveries of a queue have the same token. It is about the time of the delivery in microseconds
+    /// since 1970. Until the year 2255 it is below 2⁵³, up to which JavaScript and JSON represent integers
+    /// exactly. It fits a `bigint` column. [`Context::epoch`] has the same type.
     ///
     /// [`Context::epoch`]: requeue::workers::Context::epoch
     #[must_use]
     pub const fn epoch(&self) -> u64 {
-        // Engines count upwards from 0, or from the time.
+        // It is never negative: engines count up from 0, or from the current time.
         self.out.epoch.unsigned_abs()
     }
 
-    /// How long the key was ready; if it was added while with a worker, from that add.
+    /// Returns how long the key was ready before this delivery. If it was added again in flight, the time
+    /// starts with that add.
     #[must_use]
     pub const fn queued(&self) -> Duration {
         self.out.queued
     }
 
-    /// Until the lease is lost. Cancel safe.
+    /// Waits until the lease is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and the call repeated.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }
 
-    /// Whether the lease is lost. If not, no other has been handed the key before this was called.
+    /// Returns true if the lease is lost. If it returns false, the key had not been delivered to another
+    /// worker before the call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.shared().leases.is_held(self.out.epoch)
     }
 
-    /// A token that is cancelled when the lease is lost.
+    /// Returns a token that is cancelled when the lease is lost.
     #[must_use]
     pub const fn token(&self) -> &CancellationToken {
         &self.lost
     }
 
-    /// Sets the reason of a failure, of which the first 4 KiB are kept. A completion that is no failure
-    /// ignores it.
+    /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
         error.truncate(prefix(&error, LONGEST_ERROR).len());
@@ -169,17 +174,22 @@ impl Item {
 
     /// Completes the delivery, and returns whether that parked the key.
     ///
-    /// A completion that parks the key is also reported as an event of [`tracing`] with the target
+    /// A completion that parks the key is also reported as a [`tracing`] event with the target
     /// `requeue_store::parked` and the level `WARN`.
     ///
     /// # Errors
     ///
-    /// If the lease was lost, or expired before the store could be reached.
+    /// - [`FinishError::Lost`]: the lease had expired.
+    /// - [`FinishError::Unsure`]: the completion was sent in time, but its answer was lost.
+    /// - [`FinishError::Dropped`]: the queue was dropped.
+    /// - [`FinishError::Unreachable`]: the store could not be reached while the lease lasted.
     ///
     /// # Cancel safety
     ///
     /// The completion is sent when the future is first polled. If the future is dropped after that, the
-    /// completion takes place all the same. If it is dropped before, the run has failed.
+    /// completion still takes effect. If it is dropped before, the run has failed.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -216,7 +226,11 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn succeed(self) -> Result<(), FinishError> {
         self.complete(Completion::Succeed).await.map(drop)
     }
@@ -226,28 +240,40 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
         self.complete(Completion::RequeueAfter(delay)).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::Retry`]: the run failed for this reason, and is retried
-    /// after the backoff. The key is parked instead if it has reached the limit of failures.
+    /// Completes the delivery with [`Completion::Retry`]: the run failed with this error, and is retried
+    /// after the backoff. If the key has reached the limit of failures, it is parked instead.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed for this reason, and is
-    /// retried after `delay`. The key is parked instead if it has reached the limit of failures.
+    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed with this error, and is
+    /// retried after `delay`. If the key has reached the limit of failures, it is parked instead.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn retry_after(
         mut self,
         delay: Duration,
@@ -257,23 +283,32 @@ impl Item {
         self.complete(Completion::RetryAfter(delay)).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed for this reason, and the key is
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is
     /// parked until it is revived. If it was added during the run, it runs again instead, with its
     /// failures reset.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
         self.set_error(error);
         self.complete(Completion::GiveUp).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
+    /// Completes the delivery with [`Completion::Release`]: the delivery is undone. The key is ready again,
+    /// behind the other ready keys, and no failure is counted.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
     pub async fn release(self) -> Result<(), FinishError> {
         self.complete(Completion::Release).await.map(drop)
     }
@@ -281,13 +316,12 @@ impl Item {
     fn shared(&self) -> &Arc<Shared> {
         match &self.shared {
             Some(shared) => shared,
-            // Only the methods that take the item by value, and its drop, take it.
-            None => unreachable!("an item that has ended is gone"),
+            // Only methods that consume the item, and its drop, take the handle.
+            None => unreachable!("a completed item cannot be used"),
         }
     }
 
-    /// The request to the engine that `completion` stands for. `error` is the reason of a failure without
-    /// one.
+    /// Returns the request to the engine for a completion. `error` is the default error of a failure.
     fn resolve(&mut self, completion: Completion, error: &str) -> Finish {
         let asked = self.out.asked;
         match completion {
@@ -299,7 +333,7 @@ impl Item {
             }
             Completion::GiveUp => Finish::GiveUp(self.failure(error)),
             Completion::Release => Finish::Release(asked),
-            // `Retry`, and completions that this crate does not know yet.
+            // `Retry`, and completions that later versions may add.
             _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
         }
     }
@@ -314,7 +348,7 @@ impl Item {
         let Some(lease) = shared.leases.release(out.epoch) else {
             meters.ended(worked, None);
             if let Some(reply) = reply {
-                // Who asked may have gone.
+                // The caller may have been dropped.
                 let _ = reply.send(Err(FinishError::Lost));
             }
             return;
@@ -335,7 +369,7 @@ impl Item {
 impl Drop for Item {
     fn drop(&mut self) {
         if self.shared.is_some() {
-            let how = self.resolve(Completion::Retry, "the worker ended without a word");
+            let how = self.resolve(Completion::Retry, "the item was dropped before its completion");
             if let Some(shared) = self.shared.take() {
                 self.send(&shared, how, None);
             }

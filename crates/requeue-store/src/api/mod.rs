@@ -1,4 +1,4 @@
-//! The public types: a store, its queues, what is added and what is delivered.
+//! The public types with behaviour: stores, queues, items and bulk changes.
 
 pub(crate) mod bulk;
 pub(crate) mod cache;

@@ -1,4 +1,4 @@
-//! The settings with which a process opens a queue.
+//! The settings with which a process opens a queue, and their defaults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::types::add::{ParkedAdd, ReAdd};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Whether no queue is made.
+    /// True if a missing queue is an error.
     pub(crate) existing: bool,
     pub(crate) re_add: Option<ReAdd>,
     pub(crate) parked_add: Option<ParkedAdd>,
@@ -48,7 +48,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What becomes of a key that fails now.
+    /// Returns the rules for a key that fails now, with a new random share of the backoff.
     pub(crate) fn failing(&self) -> Failing {
         let (base, cap) = self.backoff;
         let backoff = Backoff { base, cap, share: fastrand::f64() };

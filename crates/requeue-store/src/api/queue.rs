@@ -1,4 +1,4 @@
-//! A queue in a store.
+//! An open queue. All its handles share one task that claims keys, and one that renews leases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
 
-/// A queue that other processes, on this machine or others, have open, too.
+/// A queue in a store, which other processes on any machine may have open, too.
 ///
-/// Handles are cheap to clone; all of one [`open`](crate::OpenOptions::open) share their tasks: one that
-/// claims keys for all who wait, and one that renews leases.
+/// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one
+/// claims keys for all getters, and one renews leases.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) shared: Arc<Shared>,
@@ -44,13 +44,13 @@ pub(crate) struct Shared {
     pub(crate) longest: Arc<Cache<Vec<Entry>>>,
 }
 
-/// Whether no more is handed out here.
+/// The state of the shutdown of the queue in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     No,
     WhenIdle,
     Now,
-    /// The queue was dropped.
+    /// This process has found that the queue was dropped.
     Dropped,
 }
 
@@ -84,53 +84,66 @@ impl Queue {
         Self { shared, getters }
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.place.name
     }
 
-    /// The re-add policy.
+    /// Returns the re-add policy.
     #[must_use]
     pub fn re_add(&self) -> ReAdd {
         self.shared.place.re_add
     }
 
-    /// The effect of adds on a parked key.
+    /// Returns the effect of adds on a parked key.
     #[must_use]
     pub fn parked_add(&self) -> ParkedAdd {
         self.shared.place.parked_add
     }
 
-    /// Adds a key, to be ready at once. When this returns, the add survives whatever the engine
-    /// promises to survive.
+    /// Adds a key that is ready at once. When this returns, the add is as durable as the engine promises.
     ///
-    /// Adds of one process that come together travel together. Dropped before it returns, the add
-    /// may have happened.
+    /// Concurrent adds of one process are sent in batches.
     ///
     /// # Errors
     ///
-    /// If the key is longer than 2,048 bytes; or if, all the time that an add has, the store could not
-    /// be reached or, in PostgreSQL, others had the key locked. The error says whether the key may have
-    /// been added.
+    /// - The key is longer than 2,048 bytes.
+    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
+    ///   or others had the key locked, in PostgreSQL.
+    /// - The store refuses the add, or the queue was [dropped](AddError::is_dropped).
+    ///
+    /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been added. Adding it again is harmless.
     pub async fn add(&self, key: impl Into<Key>) -> Result<Added, AddError> {
         self.add_with(key, Add::now()).await
     }
 
-    /// Adds a key, to be ready after `delay`.
+    /// Adds a key that is ready after `delay`, rounded up to a microsecond.
     ///
     /// # Errors
     ///
-    /// As of [`add`](Self::add).
+    /// As [`add`](Self::add).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`add`](Self::add).
     pub async fn add_after(&self, key: impl Into<Key>, delay: Duration) -> Result<Added, AddError> {
         self.add_with(key, Add::after(delay)).await
     }
 
-    /// Adds a key with all that can be asked of it.
+    /// Adds a key with options: a delay, a merge rule, a priority, reasons.
     ///
     /// # Errors
     ///
-    /// As of [`add`](Self::add).
+    /// As [`add`](Self::add).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
         let key = checked(key.into())?;
         let deadline = Instant::now() + self.shared.options.add_timeout;
@@ -144,7 +157,18 @@ impl Queue {
         }
     }
 
-    /// Adds all of them, to be ready at once. Counts the answers.
+    /// Adds keys that are ready at once, and counts the answers. Up to 256 keys are sent together.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
+    /// If a key is too long, none of the keys that would be sent together with it are added.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some of the keys may have been added. Adding all of them again is harmless.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -161,11 +185,6 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As of [`add`](Self::add); then some of the keys have been added, and to add all of them again
-    /// is harmless. With a key that is too long, none of its part of 256 are.
     pub async fn add_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -173,11 +192,15 @@ impl Queue {
         self.add_all_with(keys, Add::now()).await
     }
 
-    /// Adds all of them with all that can be asked of them. Counts the answers.
+    /// Adds keys with the same options, and counts the answers.
     ///
     /// # Errors
     ///
-    /// As of [`add_all`](Self::add_all).
+    /// As [`add_all`](Self::add_all).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`add_all`](Self::add_all).
     pub async fn add_all_with<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -210,18 +233,25 @@ impl Queue {
         }
     }
 
-    /// The next key, as soon as there is one; `None` once the queue is
-    /// [shut down](Self::shut_down) here. While the store can't be reached, it waits for that.
+    /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this
+    /// process, or was [dropped](Self::is_dropped).
     ///
-    /// Cancel safe: a key that was claimed for one who has gone is put back.
+    /// While the store cannot be reached, it waits until the store is back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a key that was claimed for it returns to its place in the order, without a
+    /// failure.
     pub async fn get(&self) -> Option<Item> {
         self.get_many(1).await.pop()
     }
 
-    /// Up to `max` keys, as soon as there is one; none once the queue is shut down here, or with
-    /// a `max` of 0.
+    /// Waits until a key is ready, and returns up to `max` keys. Returns none if the queue is shut down in
+    /// this process, or `max` is 0.
     ///
-    /// Cancel safe, as [`get`](Self::get).
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
         while max > 0 && !self.is_shut_down() {
             let (reply, passed) = oneshot::channel();
@@ -237,38 +267,71 @@ impl Queue {
         Vec::new()
     }
 
-    /// Takes the key out of ready, waiting, dirty and parked, never out of a run, and forgets its
-    /// failures. Says what it took.
+    /// Removes the pending run of a key, and its parked or damaged state. Returns what it removed. A run in
+    /// flight goes on; the key's failures are forgotten.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached, or, in PostgreSQL, others have the key locked for 5 s.
+    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, others have
+    /// the key locked for 5 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been cancelled. Repeating the call is harmless.
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
         cancelled.map_err(|fault| UpdateError::of("the key was not cancelled", fault.of_a_key()))
     }
 
-    /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
+    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
     ///
     /// # Errors
     ///
-    /// As of [`cancel`](Self::cancel).
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key may have been revived. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
+    /// assert!(queue.revive("alice").await?);
+    /// assert_eq!(queue.get().await.expect("the queue is open").attempt(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
         revived.map_err(|fault| UpdateError::of("the key was not revived", fault.of_a_key()))
     }
 
-    /// Hands out no more here: those who wait get `None`. What is held here can still be ended, and
-    /// adds are taken: the queue is other processes', too.
+    /// Stops deliveries in this process: getters return `None`. Other processes go on, and no key is lost.
+    ///
+    /// Items that this process holds can still be completed. Adds still work, because other processes run
+    /// their keys.
     pub fn shut_down(&self) {
         self.shared.end(Ending::Now);
     }
 
-    /// [Shuts down](Self::shut_down) here once nothing is left to do: no key is ready, waiting or
-    /// with a worker, be it of this process or another. Parked keys don't count. That is found out
-    /// by those who wait for keys: without any it does not come to that.
+    /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
+    /// or in flight, in this process or another. Parked keys do not count.
+    ///
+    /// Only a getter that waits for keys detects that. Without getters, the queue is never shut down.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -299,18 +362,22 @@ impl Queue {
         });
     }
 
-    /// Whether it is shut down here.
+    /// Returns true if the queue is shut down in this process.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
         self.shared.ending.borrow().is_final()
     }
 
-    /// Whether this process has found that the queue was [dropped](crate::Store::drop_queue). Those who wait
-    /// for keys find it, within the [poll](crate::OpenOptions::poll) at the latest: then the queue is shut
-    /// down here, each `get` returns `None`, and `Workers` end.
+    /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
     ///
-    /// A queue that is created again with the same name is another one, which this handle never
-    /// changes: open it again.
+    /// A getter that waits for keys finds that, at the latest within the
+    /// [poll interval](crate::OpenOptions::poll). Then the queue is shut down in this process, each `get`
+    /// returns `None`, and `Workers` stop.
+    ///
+    /// A queue that is created again with the same name is another queue. This handle never changes it: open
+    /// it again.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -332,13 +399,21 @@ impl Queue {
         *self.shared.ending.borrow() == Ending::Dropped
     }
 
-    /// Until it is [shut down](Self::shut_down) here and nothing is on its way: no key is being
-    /// claimed, and the store has heard how each hand-out has ended, unless its lease was lost first.
-    /// With a store that can't be reached that takes as long as the leases last.
+    /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
+    /// settled.
     ///
-    /// A process that waits for this before it exits leaves no key that others get only when a lease
-    /// has ended: one that was claimed for a [`get`](Self::get) that was dropped is put back by then.
-    /// An [`Item`] that is still there is not waited for. Cancel safe.
+    /// Then no key is being claimed, and the store has recorded each completion, unless its lease was lost
+    /// first. If the store cannot be reached, that takes as long as the leases last.
+    ///
+    /// Wait for this before the process exits. Otherwise, other processes get some keys only when their
+    /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped: it
+    /// is returned by then. The call does not wait for an [`Item`] that still exists.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and the call repeated.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -360,13 +435,13 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn settled(&self) {
-        // The task that claims has ended.
+        // The task that claims keys has stopped.
         self.getters.closed().await;
         self.shared.leases.settled().await;
     }
 
-    /// How many keys this process holds, those included that are [claimed
-    /// ahead](crate::OpenOptions::claim_ahead).
+    /// Returns the number of keys that this process holds, including those that are
+    /// [claimed ahead](crate::OpenOptions::claim_ahead).
     #[must_use]
     pub fn held(&self) -> usize {
         self.shared.leases.len()
@@ -374,7 +449,7 @@ impl Queue {
 }
 
 impl Shared {
-    /// Hands out no more, unless that is so already.
+    /// Stops deliveries, unless they are stopped already.
     pub(crate) fn end(&self, why: Ending) {
         self.ending.send_if_modified(|ending| {
             let is_open = !ending.is_final();
@@ -386,7 +461,7 @@ impl Shared {
     }
 }
 
-/// The answer to a verb on a single key.
+/// Returns the answer to an operation on a single key.
 fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, EngineError> {
     answers.pop().flatten().ok_or_else(EngineError::locked)
 }

@@ -6,34 +6,60 @@ use crate::types::inspect::{Counts, Entry, State};
 use crate::types::key::Key;
 
 impl Queue {
-    /// How many keys there are in each state. Goes through all of them.
+    /// Counts the keys in each state. The engine reads all keys for that;
+    /// [`recent_counts`](Self::recent_counts) limits how often.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
     pub async fn counts(&self) -> Result<Counts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let counted = engine.counts(place).await;
         counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
     }
 
-    /// The key as it stands, if it has a state.
+    /// Returns the entry of a key, or `None` if the key has no state: it was never added, for example, or
+    /// its last run succeeded.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
     pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let found = engine.look_up(place, &key.into()).await;
         found.map_err(|fault| ReadError::of("the key was not looked up", fault))
     }
 
-    /// Up to `limit` keys in this state, or in any, in order: those after `after`. A key that is in
-    /// it throughout a walk over all pages is met once.
+    /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are
+    /// sorted, and begin after the key `after`.
+    ///
+    /// A walk over all pages, each after the last key of the one before, meets a key once if it is in the
+    /// state throughout the walk.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::State;
+    ///
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_all(["alice", "bob", "carol"]).await?;
+    /// let page = queue.snapshot(Some(State::Ready), None, 2).await?;
+    /// let rest = queue.snapshot(Some(State::Ready), page.last().map(|entry| &entry.key), 2).await?;
+    /// assert_eq!((page.len(), rest[0].key.as_str()), (2, Some("carol")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn snapshot(
         &self,
         state: Option<State>,
@@ -42,23 +68,23 @@ impl Queue {
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let page = engine.page(place, state, after, limit).await;
-        page.map_err(|fault| ReadError::of("the keys were not looked at", fault))
+        page.map_err(|fault| ReadError::of("the keys were not listed", fault))
     }
 
-    /// Up to `limit` parked keys, in order: those after `after`.
+    /// Returns a page of up to `limit` parked keys, as [`snapshot`](Self::snapshot) does.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
     pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, ReadError> {
         self.snapshot(Some(State::Parked), after, limit).await
     }
 
-    /// Where the key stands, in a sentence.
+    /// Returns one line of text that explains the state of a key: see [`Entry::explain`].
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
         let found = self.look_up(&key).await?;

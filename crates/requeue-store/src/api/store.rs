@@ -1,4 +1,4 @@
-//! A store, and how its queues are opened.
+//! A store, and the options with which its queues are opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +16,14 @@ use crate::types::error::{
 use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
 use crate::types::worker::{invalid_worker, this_process};
 
-/// What is longer is as good as for ever, and no clock runs over by it.
+/// The longest duration of an option: one year. No clock overflows when it is added.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Where queues are kept: a file, or servers.
+/// A file, a database or servers that keep queues.
+///
+/// Clones share their connections.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue_store::{Added, Store};
@@ -46,23 +50,30 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to the store at `url`: `sqlite:FILE`, a path as it is, made if it is not there, with
-    /// `?synchronous=full` so that what was acknowledged survives also when the power goes, and in
-    /// tests `sqlite::memory:`, which is gone with the last handle; or `postgres://USER@HOST/DATABASE`, with the feature `postgres`; or `redis://HOST` or
-    /// `rediss://HOST`, with the feature `redis`, one node or any of a cluster, with
-    /// `?wait=N` so that what was acknowledged is on N replicas, `shards=N` for queues to be made, and
-    /// `eviction=accept` for a server that may remove keys when its memory is full.
+    /// Connects to the store at `url`.
+    ///
+    /// - `sqlite:FILE`: a file, which is created if it does not exist. The path is not expanded. With
+    ///   `?synchronous=full`, acknowledged changes also survive a power failure.
+    /// - `sqlite::memory:`, for tests: disappears with its last handle.
+    /// - `postgres://USER@HOST/DATABASE`, with the feature `postgres`: a PostgreSQL database.
+    /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster.
+    ///   With `?wait=N`, acknowledged changes are on N replicas. `shards=N` is the number of shards of new
+    ///   queues. `eviction=accept` allows a server that may evict keys when its memory is full.
     ///
     /// # Errors
     ///
-    /// If the address is not valid, or no connection is made: the error's
-    /// [kind](ConnectError::kind) says why. No password is in the message.
+    /// Returns an error if the address is invalid, or no connection can be made. Its
+    /// [kind](ConnectError::kind) is the reason. The message contains no password.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
             Address::Sqlite(path, synchronous) => {
                 let said = "the store can't be opened";
-                // It waits for the disk.
+                // Opening waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
                     crate::engine::sqlite::Sqlite::open(&path, synchronous)
                 });
@@ -86,13 +97,16 @@ impl Store {
         Ok(Self { engine })
     }
 
-    /// Checks an address, with its options, without connecting to it.
+    /// Checks an address and its options, without connecting to it.
     ///
-    /// A file with certificates that the address names is read.
+    /// If the address names a file with certificates, the file is read.
     ///
     /// # Errors
     ///
-    /// If the address is not valid, or a feature for it is missing. No password is in the message.
+    /// Returns an error if the address is invalid, or its feature is not enabled. The message contains no
+    /// password.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue_store::Store;
@@ -105,24 +119,28 @@ impl Store {
         Address::parse(url).map(drop)
     }
 
-    /// Makes the schema, or brings it up to this version; harmless if there is nothing to do. It
-    /// takes more rights than the queues do.
+    /// Creates the schema, or updates it to this version. Repeating it is harmless.
+    ///
+    /// It needs more privileges than the queues do.
     ///
     /// # Errors
     ///
-    /// If the schema is of a later version, or what is there is not ours, or the engine can't be
-    /// reached.
+    /// Returns an error if the schema has a later version or belongs to another program, or the store
+    /// cannot be reached.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
         migrated.map_err(|fault| MigrateError::of("the schema was not brought up to date", fault))
     }
 
-    /// All queues of the store, by name, with their settings and whether they have keys. It takes as
-    /// long however many keys there are.
+    /// Returns all queues of the store, sorted by name, with their settings and whether they have keys.
+    ///
+    /// The cost does not depend on the number of keys.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached, or has no schema of this version.
+    /// Returns an error if the store cannot be reached, or has no schema of this version.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -148,23 +166,29 @@ impl Store {
         Ok(queues)
     }
 
-    /// Drops a queue that has no keys: it is gone with its settings, for all processes.
+    /// Drops a queue that has no keys. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have it open get errors: an add fails with
-    /// [`AddError::is_dropped`](crate::AddError::is_dropped), and those who wait for keys end; see
-    /// [`Queue::is_dropped`]. No add is acknowledged and lost: of an add and a drop at the same time, either
-    /// the add fails or the drop does, because the queue has a key. If a queue of this name is created
-    /// again, it is another queue, and its [fencing tokens](crate::Item::epoch) are greater.
+    /// Processes that still have it open get errors. Their adds fail with
+    /// [`AddError::is_dropped`](crate::AddError::is_dropped), and their getters return `None`: see
+    /// [`Queue::is_dropped`].
+    ///
+    /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
+    /// or the drop because the queue has a key. A queue that is created again with this name is another
+    /// queue, and its [fencing tokens](crate::Item::epoch) are greater.
     ///
     /// # Errors
     ///
-    /// If a key is ready, waiting, in flight, parked or damaged: the error has their
-    /// [numbers](crate::DropError::counts), and the queue is as it was. If there is
-    /// [no such queue](crate::DropError::is_missing). If the store can't be reached, or, in PostgreSQL, a
-    /// transaction that has added keys to the queue stays open for 5 s.
+    /// - If a key is ready, waiting, in flight, parked or damaged, the error has the
+    ///   [numbers of keys](crate::DropError::counts), and the queue is unchanged.
+    /// - If there is [no such queue](crate::DropError::is_missing), the message names similar ones.
+    /// - If the store cannot be reached, the queue may be dropped or not. Dropping it again is harmless.
+    /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
     ///
-    /// If the store fails in the middle, or this is dropped, the queue may be gone or not. To drop it
-    /// again is harmless.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the queue may be dropped or not. Dropping it again is harmless.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -189,17 +213,21 @@ impl Store {
         self.dropped(name, false).await.map(drop)
     }
 
-    /// Drops a queue with all its keys, in whatever state they are, and returns how many there were.
+    /// Drops a queue with all its keys, in any state, and returns the numbers of keys.
     ///
-    /// Runs in flight go on until their processes find that the leases are lost, at their next renewal. The
+    /// Runs in flight go on until their processes detect the loss of their leases at the next renewal. The
     /// completion of such a run changes nothing, and fails with
     /// [`FinishError::Dropped`](crate::FinishError::Dropped).
     ///
-    /// Otherwise as [`drop_queue`](Self::drop_queue).
+    /// Apart from that, it behaves as [`drop_queue`](Self::drop_queue).
     ///
     /// # Errors
     ///
-    /// As of [`drop_queue`](Self::drop_queue), but not because of keys.
+    /// As [`drop_queue`](Self::drop_queue), except that keys are no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`drop_queue`](Self::drop_queue).
     pub async fn force_drop_queue(&self, name: &str) -> Result<Counts, DropError> {
         self.dropped(name, true).await
     }
@@ -213,25 +241,29 @@ impl Store {
         }
     }
 
-    /// The names of queues that are nearly the same.
+    /// Returns the names of similar queues.
     async fn similar(&self, name: &str) -> Vec<String> {
-        // Without names the error is as true, and says less.
+        // If the names cannot be read, the error is still correct without them.
         let queues = self.engine.queues().await.unwrap_or_default();
         similar(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
     ///
-    /// With a file, this completes what was asked for before, and closes the file. If no other process
-    /// has it open, `FILE` alone then holds all queues, and can be copied. If a process exits without
-    /// this, or others have the file open, `FILE-wal` holds the last changes: it belongs to the file.
-    /// The connections to servers need no closing, and stay open.
+    /// With a file, it completes earlier requests and closes the file. If no other process has the file
+    /// open, `FILE` alone then contains all queues, and can be copied. If a process exits without this call,
+    /// or others have the file open, `FILE-wal` has the last changes, and belongs to the file. Connections
+    /// to servers need no closing, and stay open.
     ///
-    /// Whatever is called on a queue of a file afterwards fails, and keys that are held by this
-    /// process are lost when their leases end. So [shut down](Queue::shut_down) the queues first, and
-    /// wait until they are [settled](Queue::settled).
+    /// After this call, all calls on a queue of a file fail, and this process loses its keys when their
+    /// leases expire. So [shut down](Queue::shut_down) the queues first, and wait until they are
+    /// [settled](Queue::settled).
     ///
-    /// Cancel safe, but then `FILE-wal` may stay.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, `FILE-wal` may remain.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -255,14 +287,17 @@ impl Store {
         self.engine.close().await;
     }
 
-    /// The queue with this name, to be [opened](OpenOptions::open).
+    /// Returns the options with which to [open](OpenOptions::open) the queue of this name. The name has 1 to
+    /// 200 bytes, and no NUL.
     pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
         OpenOptions { store: self.clone(), name: name.into(), options: Options::default() }
     }
 }
 
-/// How a queue is opened. What is said here is this process's alone, but for
-/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
+/// Opens a queue with options.
+///
+/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add) are settings of the queue. The other
+/// options apply to this process only: give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -273,25 +308,29 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
-    /// [`ReAdd::Hold`]. It is a setting of the queue, the same for all processes: its first opener chooses
-    /// it permanently.
+    /// [`ReAdd::Hold`].
     ///
-    /// [`ReAdd::Replace`] is the other choice. [`open`](Self::open) refuses [`ReAdd::KeepBoth`]: a key in a
-    /// store has at most one pending run.
+    /// It is a setting of the queue, the same for all processes: its first opener chooses it permanently.
+    /// The other choice is [`ReAdd::Replace`]. [`open`](Self::open) refuses [`ReAdd::KeepBoth`], because a
+    /// key in a store has at most one pending run.
     pub fn re_add(mut self, re_add: ReAdd) -> Self {
         self.options.re_add = Some(re_add);
         self
     }
 
-    /// The effect of an add on a parked key; by default [`ParkedAdd::Revive`]. It is the queue's, for all
-    /// processes: its first opener chooses it, for as long as the queue exists.
+    /// Sets the effect of an add on a parked key. The default is [`ParkedAdd::Revive`].
+    ///
+    /// It is a setting of the queue, the same for all processes: its first opener chooses it permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.options.parked_add = Some(parked_add);
         self
     }
 
-    /// Opens the queue only if it exists, and creates none. The error names queues whose names differ
-    /// by a typing error.
+    /// Makes [`open`](Self::open) fail if the queue does not exist. By default it creates the queue.
+    ///
+    /// The error names up to three queues with similar names.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -313,75 +352,91 @@ impl OpenOptions {
         self
     }
 
-    /// For how long a key is its holder's unless renewed, which happens by itself as long as the
-    /// process lives and reaches the store; 30 s unless said, at least 1 ms and at
-    /// most a year.
+    /// Sets the duration of leases, from 1 ms to one year. The default is 30 s.
+    ///
+    /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the
+    /// duration, as long as it lives and reaches the store.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
-    /// How long the first failure of a key waits at most, and any: 5 ms to 5 min unless said. Each
-    /// doubles the wait, of which at least a half is kept and the rest is drawn.
+    /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 5 ms
+    /// and 5 min.
+    ///
+    /// Each failure in a row doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s
+    /// takes between 4 s and 8 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self
     }
 
-    /// After so many failures in a row a key is parked, by the process that ends the last of these
-    /// runs, or finds its lease over; at least 1, and without this never.
+    /// Parks a key after this many failures in a row, at least 1. By default, failures alone never park a
+    /// key.
     ///
-    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) knows nothing of it,
-    /// but of [`Workers::max_retries`](requeue::workers::Workers::max_retries), which parks as well.
+    /// The process that completes the last of these runs, or finds its lease expired, applies its own limit.
+    ///
+    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. It
+    /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which parks keys, too.
     pub fn max_failures(mut self, most: u32) -> Self {
         self.options.max_failures = Some(most.max(1));
         self
     }
 
-    /// Of how many keys this process takes at least one is the key that has been ready longest,
-    /// whatever its priority; 10 unless said, at least 1, which is first in first out.
+    /// Bounds starvation by priorities: at least one of this many keys that the process takes is the key
+    /// that has been ready longest, regardless of its priority.
+    ///
+    /// The default is 10. The minimum is 1, which is first in, first out.
     pub fn oldest_every(mut self, hand_outs: u32) -> Self {
         self.options.oldest_every = hand_outs.max(1);
         self
     }
 
-    /// How often a queue that seems empty is looked at, since a message that a key is there may be
-    /// lost; 1 s unless said, an hour at most, and a little less or more each time. Once in a
-    /// [lease](Self::lease) it is at any rate: nobody says that a worker has died.
+    /// Sets the interval at which an idle process polls the queue, from 1 ms to 1 h. The default is 1 s.
+    ///
+    /// Polling is needed because a notification of a key may be lost. Each interval is up to 10 % shorter or
+    /// longer. The process polls at least once per [lease](Self::lease), because nothing notifies it of the
+    /// death of another worker.
     pub fn poll(mut self, every: Duration) -> Self {
         self.options.poll = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         self
     }
 
-    /// How many keys this process claims at most before its workers ask for them, so that a run need
-    /// not wait until the claim of its key is committed; 256 by default, and 0 switches it off.
+    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that a
+    /// run need not wait for the commit of its claim. The default is 256, and 0 switches it off.
     ///
-    /// So many are claimed only where runs are short: as many as workers, by how quickly they took
-    /// keys just before, take within 10 ms, or within two claims' time where that is longer, up to
-    /// 100 ms. Only [`Queue::get`] takes such keys, also for
-    /// [`Workers`](requeue::workers::Workers), and not [`Queue::get_many`] of several. A key that
-    /// nobody takes within ten times as long goes back to its place in the order, and so do all at
-    /// the end: that is no failure. Until then other processes do not get it, and a key of a higher
-    /// priority that is added meanwhile starts after it. If the process is killed, a key that was
-    /// claimed ahead comes back when its lease is over, with one failure more, as one whose run has
-    /// begun.
+    /// The process claims ahead as many keys as its workers are expected to take within 10 ms, by their
+    /// rate just before. If two claims take longer than that, it looks ahead for their duration, up to
+    /// 100 ms or a thirtieth of the lease. With long runs this is less than one key, and nothing is claimed
+    /// ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate, and not
+    /// [`Queue::get_many`] of several keys.
+    ///
+    /// A key that no worker takes within ten times as long returns to its place in the order, without a
+    /// failure. A shutdown returns all such keys. Until then, other processes do not get the key, and a key
+    /// of a higher priority that is added meanwhile starts after it.
+    ///
+    /// If the process is killed, keys that were claimed ahead come back when their leases expire, with one
+    /// more failure, like keys whose runs had begun.
     pub fn claim_ahead(mut self, most: usize) -> Self {
         self.options.claim_ahead = most;
         self
     }
 
-    /// How long an add waits for a store that can't be reached, or a key that others have locked; 30 s
-    /// unless said.
+    /// Sets how long an add waits for a store that cannot be reached, or for a key that others have locked.
+    /// The default is 30 s, and the maximum one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// The name of this worker, which is stored with each key that this process has in flight and shown to
-    /// whoever [looks](crate::Entry::worker): 1 to 100 bytes without control characters. By default it is the
-    /// name of the machine and the number of the process, `web-1:4242`.
+    /// Sets the name of this worker: 1 to 100 bytes without control characters. The default is the name of
+    /// the machine and the id of the process: `web-1:4242`.
     ///
-    /// It decides nothing: two processes may have the same name.
+    /// The store keeps the name with each key that this process has in flight, and
+    /// [`Entry::worker`](crate::Entry::worker) shows it. It decides nothing: two processes may have the same
+    /// name.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -407,12 +462,18 @@ impl OpenOptions {
 
     /// Calls `report` for each key that this process parks.
     ///
-    /// There are two cases. A run of this process was the last failure of its key. Or a claim of this
-    /// process finds that the lease of a key has expired, because its worker died, and that was the last
-    /// failure; then [`ParkedKey::lease_expired`] is true. The same keys are events of [`tracing`] with the
-    /// target `requeue_store::parked`. If the answer to a claim is lost, so are its reports.
+    /// There are two cases:
     ///
-    /// `report` is called on a task of the runtime and must not block. A panic of it is caught and logged.
+    /// - A run of this process was the last failure of its key.
+    /// - A claim of this process finds that the lease of a key has expired, because its worker died, and that
+    ///   this was the last failure. Then [`ParkedKey::lease_expired`] is true.
+    ///
+    /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a
+    /// claim is lost, so are its reports.
+    ///
+    /// `report` is called on a task of the runtime and must not block. A panic in it is caught and logged.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -435,12 +496,16 @@ impl OpenOptions {
         self
     }
 
-    /// Shows the queue under its name: how many keys it has, by all processes, counted every ten
-    /// seconds, or less often where that takes long; and what this process does, from now on. While the
-    /// store can't be reached, the numbers of keys stay as they were.
+    /// Registers the queue with `metrics` under its name. They show the numbers of keys, of all processes,
+    /// and what this process does from now on.
     ///
-    /// Each process that asks for it shows the same keys: of `workqueue_depth` and the like dashboards
-    /// want the greatest, and the sum of the rest.
+    /// The keys are counted every 10 s, or less often if that takes long. While the store cannot be reached,
+    /// the numbers of keys do not change.
+    ///
+    /// All processes show the same numbers of keys. Over all processes, a dashboard takes the maximum of
+    /// `workqueue_depth` and the other numbers of keys, and the sum of the other metrics.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use prometheus_client::encoding::text;
@@ -458,7 +523,7 @@ impl OpenOptions {
     /// let queue = store.queue("mail").metrics(&metrics).open().await?;
     /// queue.add("alice").await?;
     ///
-    /// // Who can't wait for the next count:
+    /// // Counts now, instead of within 10 s.
     /// queue.recent_counts().await?;
     /// let mut body = String::new();
     /// text::encode(&mut body, &registry)?;
@@ -473,21 +538,23 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the queue, and makes it if there is none, unless it is to be an
-    /// [existing](Self::existing) one.
+    /// Opens the queue. Creates it if it does not exist, unless it must be an [existing](Self::existing)
+    /// one.
     ///
     /// # Errors
     ///
-    /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
-    /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the [`worker`](Self::worker)'s name is not valid, no store has the [`re_add`](Self::re_add) policy, the
-    /// queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
-    /// than was asked for, its name is shown by the metrics
-    /// already, or the store can't be reached.
+    /// - [`OpenError::is_missing`]: there is no such queue, and it must be an existing one.
+    /// - [`OpenError::is_invalid`]:
+    ///   - The name of the queue is empty, longer than 200 bytes, or has a NUL in it.
+    ///   - The name of the [`worker`](Self::worker) is invalid.
+    ///   - Stores do not support the [`re_add`](Self::re_add) policy.
+    ///   - The queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add) setting.
+    ///   - The metrics already have a queue of this name.
+    /// - Otherwise, the store cannot be reached, or has no schema of this version.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, options } = self;
         let bad = |why: &str| OpenError::invalid(format!("the queue {name:?}: {why}"));
@@ -538,14 +605,14 @@ impl OpenOptions {
     }
 }
 
-/// Whether a queue in a store can have this re-add policy.
+/// Returns true if a queue in a store can have this re-add policy.
 const fn is_supported(re_add: ReAdd) -> bool {
     matches!(re_add, ReAdd::Hold | ReAdd::Replace)
 }
 
-/// Of these names up to three that somebody may have meant who typed this one.
+/// Returns up to three of these names for which `typed` may be a typing error.
 fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
-    // Of a name of one or two letters each other one is as near.
+    // For a name of one or two letters, all others are equally near.
     let most = typed.chars().count() / 3;
     let differences = |name: String| (strsim::osa_distance(typed, &name), name);
     let mut near: Vec<_> =

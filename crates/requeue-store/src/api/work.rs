@@ -1,4 +1,4 @@
-//! Workers on a queue in a store: those of the queue in memory, unchanged.
+//! The traits by which the workers of [`requeue`] run on a queue in a store.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,16 +13,19 @@ use crate::types::add::Priority;
 use crate::types::error::{FinishError, chain};
 use crate::types::key::Key;
 
-/// So that [`requeue::workers::Workers`] run on it. A key that is given up is parked, with the error
-/// that said so; one whose lease is lost has its context cancelled, and what its handler says after
-/// that makes no difference.
+/// Lets [`requeue::workers::Workers`] run on the queue.
+///
+/// A key that is given up is parked, with the error of the run. If the lease of a key is lost, the
+/// context of its run is cancelled, and the result of the run has no effect.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::workers::{Action, Context, Error, Workers};
 /// use requeue_store::{Key, Store};
 ///
 /// async fn send(key: Key, context: Context) -> Result<Action, Error> {
-///     // What is written elsewhere carries `context.epoch()`.
+///     // Writes to other systems carry `context.epoch()`.
 ///     # let _ = (key, context);
 ///     Ok(Action::succeed())
 /// }
@@ -35,8 +38,7 @@ use crate::types::key::Key;
 /// let queue = store.queue("mail").open().await?;
 /// queue.add_all(["alice", "bob"]).await?;
 ///
-/// // Or `run_until(...)`, for a service.
-/// queue.shut_down_when_idle();
+/// queue.shut_down_when_idle(); // a service uses `run_until(...)` instead
 /// let workers = Workers::new(queue.clone(), send).concurrency(2);
 /// assert!(workers.run().await.finished);
 /// assert_eq!(queue.counts().await?, Default::default());
@@ -60,7 +62,8 @@ impl WorkQueue for Queue {
         Self::shut_down(self);
     }
 
-    /// What this process holds. What is ready is the others', too, and is not counted.
+    /// Returns the number of keys that this process holds. Ready keys are not counted: other processes may
+    /// run them.
     fn left(&self) -> Drained<Key> {
         Drained::new(0, self.held(), Vec::new())
     }
@@ -93,12 +96,12 @@ impl WorkItem for Item {
         Self::reasons(self)
     }
 
-    /// -1, 0 or 1.
+    /// Returns -1, 0 or 1.
     fn priority(&self) -> i32 {
         Self::priority(self).number().into()
     }
 
-    /// Below 0 it is low, above high.
+    /// Sets a low priority for a number below 0, and a high one for a number above 0.
     fn set_priority(&mut self, priority: i32) {
         Self::set_priority(self, Priority::of(priority));
     }
@@ -125,5 +128,5 @@ impl WorkItem for Item {
 
 fn tell(key: &dyn Display, error: &FinishError) {
     let error = chain(error);
-    tracing::warn!(%key, error, "what a worker said of its key came to nothing");
+    tracing::warn!(%key, error, "a completion had no effect");
 }

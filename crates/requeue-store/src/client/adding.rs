@@ -1,4 +1,4 @@
-//! Adds on their way.
+//! Adds keys: retries until the deadline of the add, and reports whether it may have happened.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::types::key::Key;
 
 pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
 
-/// An add that somebody waits for.
+/// An add whose caller waits for the answer.
 #[derive(Debug)]
 pub(crate) struct Adding {
     ask: Ask,
-    /// Whether it may have happened already.
+    /// True if an earlier attempt may have added the key.
     unsure: bool,
     deadline: Instant,
     reply: Reply,
@@ -32,7 +32,7 @@ impl Adding {
         Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
     }
 
-    /// Who asked may have gone.
+    /// Answers the caller, which may have been dropped.
     fn answer(self, answer: Result<Added, (bool, EngineError)>) {
         let answer = answer.map_err(|(unsure, fault)| {
             AddError::of("the key was not added", unsure || self.unsure, fault)
@@ -46,7 +46,8 @@ impl Wish for Adding {
         &self.ask.key
     }
 
-    /// Adds them, and answers. Of a key that is in there in several ways, one way after the other.
+    /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of a
+    /// key are sent one after the other.
     async fn submit(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -56,7 +57,7 @@ impl Wish for Adding {
         let mut locked = Vec::new();
         while !batch.is_empty() {
             let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-            // Those that each stands for.
+            // For each request, the adds that it stands for.
             let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
             let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
             let mut left = Vec::new();
@@ -76,13 +77,13 @@ impl Wish for Adding {
                     Some(_) => left.push(adding),
                 }
             }
-            // There is one: the batch is not empty.
+            // There is a deadline, because the batch is not empty.
             let Some(deadline) = deadline else { break };
             let added = try_add(&*engine, &place, asks, deadline, tried).await;
             locked.extend(answer(added, askers));
             batch = left;
         }
-        // Who is told in time is told more.
+        // Answer before the caller's own deadline, so that it gets the reason.
         let now = Instant::now() + crate::client::locked_keys::LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.answer(Err((false, is_locked())));
@@ -96,7 +97,7 @@ fn is_locked() -> EngineError {
     EngineError::locked()
 }
 
-/// Those that are left.
+/// Answers the adds, and returns those whose keys are locked.
 fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
@@ -127,7 +128,7 @@ fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) ->
     left
 }
 
-/// Adds them. With an error, whether some may have been added.
+/// Adds keys of any shards. An error has whether some of the keys may have been added.
 pub(crate) async fn add_all(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,
@@ -159,7 +160,8 @@ pub(crate) async fn add_all(
     }
 }
 
-/// Adds them, which are of one shard, those that are locked as soon as they are not. With an error, whether some may have been added.
+/// Adds keys of one shard. Retries locked keys until they are free. An error has whether some of the keys
+/// may have been added.
 async fn add(
     engine: &dyn Engine,
     place: &Place,
@@ -193,15 +195,15 @@ async fn add(
     }
 }
 
-/// What became of adds, of which those of locked keys have no answer.
+/// The answers to adds. Adds of locked keys have none.
 struct Free {
     answers: Vec<Option<Added>>,
-    /// Whether an earlier try may have added them none the less.
+    /// True if an earlier attempt may have added the keys nevertheless.
     unsure: bool,
 }
 
-/// Adds them, which are of one shard, as often as it takes until `deadline`. With an error, whether
-/// an earlier try may have added them.
+/// Adds keys of one shard, and retries until `deadline`. An error has whether an attempt may have added
+/// them.
 async fn try_add(
     engine: &dyn Engine,
     place: &Place,
@@ -211,7 +213,7 @@ async fn try_add(
 ) -> Result<Free, (bool, EngineError)> {
     let mut delay = RetryDelay::new();
     let mut unsure = false;
-    // They are of one shard.
+    // All keys are in one shard.
     let first = asks.first().map(|ask| ask.key.clone());
     let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(place, key)));
     loop {

@@ -1,8 +1,8 @@
-//! Keys that are claimed before a worker asks for them, so that runs overlap the commits of claims.
+//! Claims keys before a worker asks for them, so that runs overlap the commits of claims.
 //!
-//! A process claims ahead what its workers are expected to take within the [horizon](Ahead::horizon),
-//! by the rate at which they took keys just before: nothing where runs take long. A key that is not
-//! taken within ten times as long is released, with the place in the order that it had.
+//! A process claims ahead the keys that its workers are expected to take within the
+//! [horizon](Ahead::horizon), by the rate at which they took keys just before. With long runs, that is
+//! none. A key that is not taken within ten times as long returns to its place in the order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use tokio::time::Instant;
 use crate::api::item::Item;
 use crate::api::options::Options;
 
-/// The bounds of the horizon. Claims of fewer keys would cost the engine more than they save.
+/// The bounds of the horizon. With a shorter one, claims would cost the engine more than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// After so many horizons a key is released.
+/// The number of horizons after which a key is released.
 const OVERDUE: u32 = 10;
-/// Over how long the rate is averaged.
+/// The time over which the rate is averaged.
 const WINDOW: Duration = Duration::from_millis(250);
-/// For how long nothing is claimed ahead after keys had to be released.
+/// The time for which nothing is claimed ahead after keys had to be released.
 const PAUSE: Duration = Duration::from_secs(1);
-/// After so many full claims in a row there is a backlog. Where there is none, a key is for the worker
-/// that asks first, here or elsewhere.
+/// The number of full claims in a row that shows a backlog. Without a backlog, a key belongs to the worker
+/// that asks first, in any process.
 const BACKLOG: u32 = 2;
 
-/// Keys on their way to a worker. Those that do not arrive are released: no run of them was started.
+/// Keys on their way to a worker. Keys that do not arrive are unclaimed, because their runs never began.
 #[derive(Debug, Default)]
 pub(crate) struct Unstarted(VecDeque<Item>);
 
 impl Unstarted {
-    /// For a worker that begins now: those that are still this process's.
+    /// Delivers the keys to a worker, except those whose leases are lost.
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
         while let Some(mut item) = self.0.pop_front() {
@@ -49,23 +49,24 @@ impl Drop for Unstarted {
     }
 }
 
-/// The keys of this process that no worker has asked for yet.
+/// The keys of this process that were claimed ahead, and no worker has taken yet.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     items: Unstarted,
-    /// How many there may be.
+    /// The maximum number of keys.
     most: usize,
-    /// No horizon is longer, so that keys are released long before their leases have to be renewed.
+    /// The longest horizon: it is short enough that keys are released long before their leases must be
+    /// renewed.
     longest: Duration,
-    /// What a claim takes.
+    /// The average duration of a claim.
     latency: Duration,
-    /// How many keys a second workers took, as of then.
+    /// The number of keys per second that workers took, at the time `rated`.
     rate: f64,
     rated: Instant,
     paused_until: Instant,
-    /// How many claims in a row found all the keys that they looked for.
+    /// The number of claims in a row that found as many keys as they asked for.
     full: u32,
-    /// Whether a worker has taken a key since the last claim began.
+    /// True if a worker has taken a key since the last claim began.
     is_used: bool,
 }
 
@@ -85,21 +86,22 @@ impl Ahead {
         }
     }
 
-    /// For how long of work keys are claimed ahead: what is left when a claim begins lasts until it
-    /// has ended.
+    /// Returns the duration of work for which keys are claimed ahead. The keys that are left when a claim
+    /// begins must last until it completes.
     fn horizon(&self) -> Duration {
         (2 * self.latency).max(HORIZON.0).min(self.longest)
     }
 
-    /// How many keys more than workers wait for a claim that begins now takes.
+    /// Returns the number of keys that a claim takes now in addition to those that workers wait for.
     pub(crate) fn wanted(&self, now: Instant) -> usize {
         if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
         }
         let expected = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
         let there = self.items.0.len();
-        // All of it, whatever is there still: workers that wait for claims take fewer keys than they
-        // could, and with twice as many as they take during one the rate shows that.
+        // The claim takes the whole horizon again, in addition to the keys that are left. Workers that wait
+        // for claims take fewer keys than they could, which lowers the rate. With twice as many keys as they
+        // take during a claim, they do not wait, and the rate is right.
         if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 
@@ -111,23 +113,23 @@ impl Ahead {
         self.items.0.is_empty()
     }
 
-    /// A claim begins.
+    /// Notes that a claim begins.
     pub(crate) const fn claiming(&mut self) {
         self.is_used = false;
     }
 
-    /// It has taken so long, and found so many of the keys that it looked for.
+    /// Notes the result of a claim: its duration, its keys, and the number of keys that it asked for.
     pub(crate) fn claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 
-    /// Up to `max` keys for a worker.
+    /// Takes up to `max` keys for a worker.
     pub(crate) fn take(&mut self, max: usize, now: Instant) -> Unstarted {
         let rest = self.items.0.split_off(max.min(self.items.0.len()));
         let taken = std::mem::replace(&mut self.items.0, rest);
-        // Whoever takes many keys at once does not wait for each.
+        // A getter that takes many keys at once does not wait for each of them.
         if max == 1 {
             self.rate = self.rate_at(now) + taken.len() as f64 / WINDOW.as_secs_f64();
             self.rated = now;
@@ -136,12 +138,12 @@ impl Ahead {
         Unstarted(taken)
     }
 
-    /// When the next key has to be released.
+    /// Returns the time at which the next key must be released.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
         self.items.0.front().map(|item| item.since() + OVERDUE * self.horizon())
     }
 
-    /// Returns the keys to the store that no worker has taken in time.
+    /// Returns keys to the store if no worker has taken them in time.
     pub(crate) fn unclaim_late(&mut self, now: Instant) {
         while self.overdue_at().is_some_and(|overdue| overdue <= now)
             && let Some(item) = self.items.0.pop_front()

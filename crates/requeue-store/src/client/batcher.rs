@@ -1,6 +1,7 @@
-//! What several callers want at the same time goes to the engine together. Nothing waits for
-//! company: a batch is what has come while the one before was under way, or comes from tasks that can
-//! run before it leaves.
+//! Batches concurrent requests per shard, without a linger delay.
+//!
+//! A batch has the requests that arrive while the batch before it is in flight, and those of tasks that
+//! are ready to run before it is sent.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,16 +16,16 @@ use crate::client::locked_keys::LockedKeys;
 use crate::engine::{Engine, Place};
 use crate::types::key::Key;
 
-/// How much one batch takes at most.
+/// The maximum number of requests in a batch.
 pub(crate) const MOST: usize = 256;
-/// After how many batches of one in a row nobody else is expected to want anything.
+/// After this many batches of one request in a row, no concurrent request is expected.
 const LONELY: u32 = 8;
 
-/// What callers want of a key.
+/// A request about a key.
 pub(crate) trait Wish: Sized + Send + 'static {
     fn key(&self) -> &Key;
 
-    /// Does what it can of a batch of one shard. What is left is of keys that somebody has locked.
+    /// Sends a batch for one shard, and answers its requests. Returns those whose keys are locked.
     fn submit(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -33,28 +34,28 @@ pub(crate) trait Wish: Sized + Send + 'static {
     ) -> impl Future<Output = Vec<Self>> + Send;
 }
 
-/// Whether keys of a batch are known to be locked, so that it is not waited for them.
+/// Distinguishes batches that wait for locked keys from those that skip them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tried {
     No,
+    /// Keys of the batch are known to be locked: do not wait for them.
     InVain,
 }
 
-/// Where callers put what they want: a lane for each shard, since one that does not answer is to hold
-/// up no other.
+/// The batchers of a queue, one for each shard: a shard that does not answer must not delay the others.
 #[derive(Debug)]
 pub(crate) struct Lanes<T>(Vec<Batcher<T>>);
 
 #[derive(Debug)]
 struct Batcher<T> {
     sender: mpsc::UnboundedSender<T>,
-    /// What is of keys that somebody has locked.
+    /// The requests for locked keys.
     aside: Arc<LockedKeys<T>>,
 }
 
 impl<T: Wish> Lanes<T> {
-    /// As many batches at once in each lane as the engine is good for. It ends with this, when all
-    /// has been submitted.
+    /// Starts a task for each shard, which sends as many batches at once as the engine supports. The tasks
+    /// stop when this is dropped and all requests have been sent.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
         let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
         Self((0..engine.shards(place)).map(lane).collect())
@@ -63,7 +64,7 @@ impl<T: Wish> Lanes<T> {
     pub(crate) fn put(&self, shard: usize, what: T) {
         let Batcher { sender, aside } = &self.0[shard];
         if let Some(what) = aside.join(what) {
-            // The task ends with the sender, or with its runtime; then nobody hears of `what`.
+            // If the runtime of the task has stopped, the request is dropped without an answer.
             let _ = sender.send(what);
         }
     }
@@ -77,16 +78,16 @@ impl<T: Wish> Batcher<T> {
         let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
-            // How many batches in a row were of one.
+            // The number of batches of one request in a row.
             let mut lone = 0;
             loop {
-                // It is never closed.
+                // The semaphore is never closed.
                 let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
                 if batch.is_empty() && come.recv_many(&mut batch, MOST).await == 0 {
                     return;
                 }
                 if lone < LONELY {
-                    // Those who can run now may be about to want something, too.
+                    // Other tasks that are ready to run may be about to send requests.
                     yield_now().await;
                 }
                 while batch.len() < MOST
@@ -108,7 +109,7 @@ impl<T: Wish> Batcher<T> {
                     tokio::spawn(submitting);
                     continue;
                 }
-                // A task of its own would only be one more to wake, until something else comes.
+                // Send it from this task until another request arrives: that saves waking a second task.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
                     biased;
@@ -123,7 +124,7 @@ impl<T: Wish> Batcher<T> {
     }
 }
 
-/// As in a task of its own: whoever waits is told, and the others go on.
+/// Isolates panics the way a spawned task would: the callers get an error, and the batcher goes on.
 fn unless_it_panics(what: Pin<&mut impl Future<Output = ()>>, at: &mut Context<'_>) -> Poll<()> {
     catch_unwind(AssertUnwindSafe(|| what.poll(at))).unwrap_or(Poll::Ready(()))
 }

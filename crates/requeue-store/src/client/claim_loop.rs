@@ -1,4 +1,4 @@
-//! Those who wait for keys, and the one task that claims for all of them.
+//! The task that claims keys for all getters of a queue. At most one claim is in flight at a time.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -19,14 +19,14 @@ use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
 use crate::types::error::{EngineError, Kind};
 
-/// Who waits for keys, and for how many at most.
+/// A getter, and the maximum number of keys that it takes.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) max: usize,
     pub(crate) reply: oneshot::Sender<Unstarted>,
 }
 
-/// Claims for those who `come`, until the last handle of the queue is gone or it is shut down.
+/// Claims keys for the getters that `come`, until the queue is shut down or its last handle is dropped.
 pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
     let Some((mut wakes, mut ending, mut desk)) = shared.upgrade().map(|shared| {
         let (wakes, ending) = (shared.engine.wakes(&shared.place), shared.ending.subscribe());
@@ -35,12 +35,12 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         return;
     };
     let mut claiming: Option<Claiming> = None;
-    // Until when there is nothing to claim, as far as is known. Whoever comes, and a change of `now`,
-    // have it claim at once.
+    // The time until which there is nothing to claim, as far as is known. A new getter and a change of `now`
+    // cause a claim at once.
     let mut pause: Option<Instant> = None;
     let mut now = Ending::No;
     loop {
-        // Those who can run now may be about to ask, too.
+        // Other tasks that are ready to run may be about to call `get`.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             desk.admit(waiter);
@@ -54,7 +54,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         }
         pause = pause.filter(|_| now == before);
         if claiming.is_none() && pause.is_none() {
-            // What comes from now on may not be in what is claimed.
+            // Keys that are added from now on may be missing from this claim.
             wakes.mark_unchanged();
             let Some(shared) = shared.upgrade() else { return };
             claiming = desk.claim(shared, now);
@@ -62,7 +62,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         tokio::select! {
             answer = answered(&mut claiming) => {
                 claiming = None;
-                // Whoever came after it had begun may know of more.
+                // A getter that arrived during the claim may know of more keys.
                 let is_known = !desk.has_newcomers && now == answer.ending;
                 pause = desk.answered(answer).filter(|_| is_known);
             }
@@ -83,7 +83,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
             () = until(desk.ahead.overdue_at()) => {}
         }
     }
-    // A claim that nobody waits for would hold its keys until their leases end.
+    // If the claim were abandoned, its keys would be held until their leases expire.
     if claiming.is_some() {
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
@@ -91,7 +91,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
     }
 }
 
-/// Never, if there is no such time.
+/// Waits until this time, or forever with `None`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -99,7 +99,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Where nobody wakes any more, polling is left.
+/// Waits for a wake. Waits forever if the engine sends no more of them: polling remains.
 async fn changed(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
         pending().await
@@ -115,26 +115,26 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
     }
 }
 
-/// What came of a claim.
+/// The result of a claim.
 struct Answered {
     found: Result<(Vec<Item>, Option<Duration>), EngineError>,
-    /// When it began.
+    /// The state of the shutdown when the claim began.
     ending: Ending,
-    /// How many keys it looked for, and for how long.
+    /// The number of keys that it asked for, and its duration.
     max: usize,
     took: Duration,
-    /// How long to wait after it at most.
+    /// The longest pause after it.
     poll: Duration,
 }
 
-/// Those who wait, and what is there for them.
+/// The getters, and the keys that were claimed for them.
 struct Desk {
     waiters: VecDeque<Waiter>,
     ahead: Ahead,
-    /// A waiter has come since the last claim began.
+    /// True if a getter has arrived since the last claim began.
     has_newcomers: bool,
     delay: RetryDelay,
-    /// How many keys were claimed since the last round of `oldest_every` was complete.
+    /// The number of keys claimed since the last complete round of `oldest_every`.
     round: u32,
     every: u32,
 }
@@ -162,12 +162,12 @@ impl Desk {
             && let Some(waiter) = self.waiters.pop_front()
         {
             let items = self.ahead.take(waiter.max, Instant::now());
-            // One that has gone meanwhile gives them back by that.
+            // If the getter has been dropped meanwhile, the drop of `items` returns the keys.
             let _ = waiter.reply.send(items);
         }
     }
 
-    /// Begins a claim, if one is wanted.
+    /// Begins a claim if keys are wanted.
     fn claim(&mut self, shared: Arc<Shared>, ending: Ending) -> Option<Claiming> {
         let waited_for = self.waiters.iter().map(|waiter| waiter.max);
         let waited_for = waited_for.fold(0, usize::saturating_add);
@@ -178,9 +178,9 @@ impl Desk {
         self.ahead.claiming();
         self.has_newcomers = false;
         let options = &shared.options;
-        // A holder may die whose claim nobody here knew of: its key comes back with the next look.
+        // Another process may die with keys that this one does not know of. The next poll finds them.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
-        // So many of the next `max` complete a round of `every`.
+        // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
         let (lease, expired) = (options.lease, options.failing());
         let is_waited_for = waited_for > 0;
@@ -202,7 +202,7 @@ impl Desk {
         }))
     }
 
-    /// Until when nothing is to be claimed, if that is so.
+    /// Returns the time until which nothing can be claimed, or `None` to claim again at once.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, ending: _, max, took, poll } = answer;
         let wait = match found {
@@ -220,7 +220,7 @@ impl Desk {
     }
 }
 
-/// Whether nothing is left to do, anywhere.
+/// Returns true if no work is left in any process.
 async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
@@ -238,13 +238,13 @@ async fn claim(
     since: Instant,
 ) -> Result<(Vec<Item>, Option<Duration>), EngineError> {
     let (engine, place) = (&*shared.engine, &shared.place);
-    // What is answered later than that is another's by then.
+    // A later answer is useless: the leases have expired.
     let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
     let claimed =
         claimed.unwrap_or_else(|_| Err(EngineError::unsure("there was no answer in time")));
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
-            tracing::warn!(queue = place.name, "{}: no more keys come", fault.source);
+            tracing::warn!(queue = place.name, "{}: deliveries stop", fault.source);
             shared.end(Ending::Dropped);
         } else {
             place.note_failure(Part::all(engine, place), fault);

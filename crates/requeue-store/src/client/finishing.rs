@@ -1,4 +1,4 @@
-//! Ends of hand-outs on their way.
+//! Sends completions, and retries them while their leases last.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::types::error::{EngineError, FinishError, Kind, chain};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
-/// Answered whether the key is parked.
+/// The caller of a completion. The answer is whether the key was parked.
 pub(crate) type Reply = oneshot::Sender<Result<bool, FinishError>>;
 
-/// The end of a hand-out.
+/// A completion that is being sent.
 #[derive(Debug)]
 pub(crate) struct Finishing {
     end: End,
-    /// In a row, if this is one more.
+    /// The number of failures in a row, if this is one.
     failures: u32,
-    /// After it, the end can have no effect.
+    /// The lease. When it has expired, the completion can have no effect.
     lease: Ending,
-    /// Whether it may have happened already.
+    /// True if an earlier attempt may have taken effect.
     unsure: bool,
     reply: Option<Reply>,
 }
@@ -35,15 +35,15 @@ impl Finishing {
         Self { end, failures, lease, unsure: false, reply }
     }
 
-    /// Answers for a failure that parks its key, and reports it, unless the key was added during the
-    /// run. Engines do not say which of the two happened: it is looked up, which may miss a key that
-    /// was revived in between.
+    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the
+    /// run. Engines do not report which of the two happened, so this looks the key up. That may miss a key
+    /// that was revived in between.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.deadline() {
             Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
                 Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
-                // The end has had its effect, and that is the likely one.
+                // The completion has taken effect, and most likely parked the key.
                 Ok(Err(_)) | Err(_) => true,
             },
             None => true,
@@ -56,19 +56,19 @@ impl Finishing {
         self.answer(&place, Ok(is_parked));
     }
 
-    /// Whether it was ended, by the holder's word.
+    /// Answers the caller, or logs an error if there is none.
     fn answer(self, place: &Place, ended: Result<bool, FinishError>) {
         let Self { end, lease, reply, .. } = self;
-        // It is not held here any more when that is said.
+        // The caller must see that this process no longer holds the key.
         drop(lease);
         match reply {
-            // Who asked may have gone.
+            // The caller may have been dropped.
             Some(reply) => _ = reply.send(ended),
             None => {
                 if let Err(error) = ended {
                     let (queue, key) = (&place.name, &end.key);
                     let error = chain(&error);
-                    tracing::warn!(queue, %key, error, "a hand-out was not ended");
+                    tracing::warn!(queue, %key, error, "a completion had no effect");
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Wish for Finishing {
         &self.end.key
     }
 
-    /// Ends them, as often as it takes while their leases last, and answers.
+    /// Sends the completions, retries them while their leases last, and answers the callers.
     async fn submit(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -100,7 +100,7 @@ impl Wish for Finishing {
     ) -> Vec<Self> {
         let mut delay = RetryDelay::new();
         let mut fault = None;
-        // They are of one shard.
+        // All keys are in one shard.
         let first = batch.first().map(|first| first.end.key.clone());
         let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(&place, key)));
         loop {
@@ -153,7 +153,7 @@ impl Wish for Finishing {
     }
 }
 
-/// Those that are left.
+/// Answers the completions, and returns those whose keys are locked.
 fn answer(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,
@@ -164,7 +164,7 @@ fn answer(
     for (finishing, held) in batch.into_iter().zip(held) {
         match held {
             None => left.push(finishing),
-            // Not here: the next batch does not wait for it.
+            // In a task of its own, so that the next batch does not wait for the lookup.
             Some(true) if finishing.end.how.parks(finishing.failures) => {
                 tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
             }

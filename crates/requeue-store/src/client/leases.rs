@@ -1,4 +1,4 @@
-//! The keys that this process holds: renewed together while they are held.
+//! The keys that this process holds. Their leases are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,16 +15,18 @@ use crate::engine::{Engine, Place, Renewed, by_shard};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
-/// A hand-out, by its number.
+/// A claimed key.
 #[derive(Debug)]
 struct Held {
     key: Key,
-    /// Until when it is surely this process's: by its own clock, from before the engine was asked.
+    /// The time until which this process surely has the lease: by its own clock, counted from before the
+    /// request was sent.
     deadline: Instant,
-    /// Since when its worker has it; `None` while it waits here for one.
+    /// The time of the delivery to a worker, or `None` before that.
     since: Option<Instant>,
     lost: CancellationToken,
-    /// Its worker has done its part: what is left is to tell the engine, which may take long.
+    /// True if the worker has completed the delivery, and the engine has not recorded it yet. That may take
+    /// long.
     is_ending: bool,
 }
 
@@ -40,13 +42,13 @@ impl Held {
 pub(crate) struct Leases {
     lease: Duration,
     held: Mutex<HashMap<i64, Held>>,
-    /// Something is held where nothing was; or this is gone.
+    /// Notified when the first key is held, and when this is dropped.
     begun: Arc<Notify>,
-    /// Something is not held any more.
+    /// Notified when a key is no longer held.
     over: Notify,
 }
 
-/// A hand-out that is being ended. Its lease is renewed until this is dropped.
+/// The lease of a completion that is being sent. It is renewed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ending {
     leases: Arc<Leases>,
@@ -54,7 +56,8 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Until when it may be tried, as far as is known now; `None` if the lease is lost.
+    /// Returns the time until which the completion may be sent, as far as is known now, or `None` if the
+    /// lease is lost.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = self.leases.lock().get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
@@ -75,7 +78,7 @@ impl Drop for Leases {
 }
 
 impl Leases {
-    /// Renews in a task of its own, until this is dropped.
+    /// Starts a task that renews the leases until this is dropped.
     pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
         let begun = Arc::new(Notify::new());
         let (held, over) = (Mutex::default(), Notify::new());
@@ -88,8 +91,7 @@ impl Leases {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A key has been claimed; the engine was asked at `since`. The token is cancelled when it is
-    /// lost.
+    /// Adds a key whose claim was sent at `since`. The token is cancelled when the lease is lost.
     pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
         let lost = CancellationToken::new();
         let deadline = since + self.lease;
@@ -104,22 +106,21 @@ impl Leases {
         lost
     }
 
-    /// A worker gets the key, unless it is lost. Whether it does.
+    /// Notes the delivery of the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
         let mut all = self.lock();
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
         held.map(|held| held.since = Some(now)).is_some()
     }
 
-    /// The hand-out is being ended; `None` if it is lost.
+    /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn release(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
         self.lock().get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.deadline().is_some().then_some(ending)
     }
 
-    /// Whether the hand-out is surely this process's, now: also where the task that renews has been
-    /// kept from running.
+    /// Returns true if this process surely has the lease now, even if the task that renews it was delayed.
     pub(crate) fn is_held(&self, epoch: i64) -> bool {
         self.lock().get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
@@ -128,7 +129,7 @@ impl Leases {
         self.lock().values().filter(|held| !held.is_ending).count()
     }
 
-    /// For how long workers have had each.
+    /// Returns the duration of each delivery to a worker so far.
     pub(crate) fn ages(&self) -> Vec<Duration> {
         let now = Instant::now();
         let held = self.lock();
@@ -136,10 +137,10 @@ impl Leases {
         held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
 
-    /// Until nothing is being ended: the engine has heard of it, or it was lost before that.
+    /// Waits until no completion is being sent: the engine has recorded each, or its lease was lost.
     pub(crate) async fn settled(&self) {
         loop {
-            // It hears of all that is over from here on, polled or not.
+            // It is notified from here on, even before its first poll.
             let over = self.over.notified();
             if !self.lock().values().any(|held| held.is_ending) {
                 return;
@@ -148,7 +149,7 @@ impl Leases {
         }
     }
 
-    /// What is lost by now, and when the next is.
+    /// Removes the keys whose leases have expired, and returns the next deadline.
     fn expire(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut all = self.lock();
@@ -218,8 +219,7 @@ async fn keep(
             let part = renew(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
             parts.spawn(timeout_at(since + every, part));
         }
-        // One that does not answer holds up no other; nor does it keep anybody from hearing of a
-        // loss in time.
+        // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
             let next = leases.upgrade().and_then(|leases| leases.expire());
             tokio::select! {

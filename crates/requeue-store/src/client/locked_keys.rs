@@ -1,4 +1,4 @@
-//! What waits for keys that somebody has locked, out of the way of the others.
+//! Retries requests for locked keys without delaying requests for other keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,13 @@ use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place};
 use crate::types::key::Key;
 
-/// How long a key that is locked is left alone, at most.
+/// The longest delay between two attempts at a locked key.
 pub(crate) const LAST: Duration = Duration::from_millis(250);
 
-/// By key, so that what comes later waits here as well: with the others it would hold them up. A
-/// task tries them all again and again, as long as there are some.
+/// The requests for locked keys, by key.
+///
+/// A later request for one of these keys waits here, too: in a batch it would delay the others. While
+/// there are any, one task retries them all.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,
@@ -26,7 +28,7 @@ pub(crate) struct LockedKeys<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     by_key: BTreeMap<Key, Vec<T>>,
-    /// There is the task.
+    /// True if the task is running.
     is_served: bool,
 }
 
@@ -40,7 +42,7 @@ impl<T: Wish> LockedKeys<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it, if its key is locked as far as is known.
+    /// Takes the request if its key is known to be locked, and returns it otherwise.
     pub(crate) fn join(&self, what: T) -> Option<T> {
         match self.lock().by_key.get_mut(what.key()) {
             Some(waiting) => {
@@ -51,7 +53,11 @@ impl<T: Wish> LockedKeys<T> {
         }
     }
 
-    /// Needs a runtime.
+    /// Adds requests, and starts the task if it is not running.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
     pub(crate) fn put(self: Arc<Self>, left: Vec<T>) {
         if left.is_empty() {
             return;
@@ -91,14 +97,15 @@ impl<T: Wish> LockedKeys<T> {
         }
     }
 
-    /// What waits for these keys. They stay: what comes meanwhile is not to go first.
+    /// Takes the requests for these keys. The keys stay, so that later requests do not overtake them.
     fn take(&self, keys: &[Key]) -> Vec<T> {
         let mut all = self.lock();
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
 
-    /// Whether some key is not locked any more.
+    /// Puts back the requests that are `left`, in front of later ones. Returns true if a key is no longer
+    /// locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut self.lock().by_key;
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();

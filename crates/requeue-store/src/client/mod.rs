@@ -1,4 +1,5 @@
-//! The half of a queue that runs in this process: it batches requests, retries them, and renews leases.
+//! The part of a queue that runs in this process: it batches and retries requests, claims keys, and renews
+//! leases.
 
 pub(crate) mod adding;
 pub(crate) mod ahead;

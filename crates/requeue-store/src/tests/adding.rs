@@ -1,4 +1,4 @@
-//! Adds: what travels together, and how long they are tried.
+//! Tests of adds: their batches, and how long they are retried.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 async fn what_comes_together_travels_together() {
     let (engine, queue) = queue();
     let gate = engine.gate.lock().await;
-    // The first one is on its way; the others come meanwhile.
+    // The first add is in flight when the others come.
     let adds: Vec<_> = (0..100u32)
         .map(|n| {
             let queue = queue.clone();
@@ -17,12 +17,12 @@ async fn what_comes_together_travels_together() {
     drop(gate);
     let mut new = 0;
     for add in adds {
-        new += u32::from(add.await.expect("it ends").expect("it is added") == Added::New);
+        new += u32::from(add.await.expect("the task completes").expect("added") == Added::New);
     }
     assert_eq!(new, 50);
     let batches = engine.batches();
     assert!(batches.len() <= 3, "{batches:?}");
-    assert_eq!(engine.row("7").expect("it is there").asked.adds, 2);
+    assert_eq!(engine.row("7").expect("the key has a row").asked.adds, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,8 +40,8 @@ async fn adds_of_one_key_that_differ_happen_one_after_the_other() {
     };
     settle().await;
     drop(gate);
-    assert_eq!(later.await.expect("it ends").expect("it is added"), Added::New);
-    assert_eq!(other.await.expect("it ends").expect("it is added"), Added::New);
+    assert_eq!(later.await.expect("the task completes").expect("added"), Added::New);
+    assert_eq!(other.await.expect("the task completes").expect("added"), Added::New);
     assert_eq!(get(&queue).await.priority(), Priority::High);
 }
 
@@ -50,18 +50,21 @@ async fn an_add_is_tried_until_its_time_is_over() {
     let (engine, queue) = queue();
     engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
     assert_eq!(queue.add("a").await.expect("added at last"), Added::New);
-    // It has happened, and is answered as once more.
+    // The add took effect, and the retry is answered like a second add.
     engine.fail([Mishap::Unheard]);
     assert_eq!(queue.add("b").await.expect("added"), Added::Coalesced);
 
     let always = |mishap| std::iter::repeat_n(mishap, 1000);
     engine.fail(always(Mishap::Absent));
-    let error = queue.add("c").await.expect_err("nobody is there");
+    let error = queue.add("c").await.expect_err("the store is unreachable");
     assert!(!error.may_have_happened(), "{error}");
     assert_eq!(chain(&error), "the key was not added: nobody is there");
     engine.fail([Mishap::Unheard].into_iter().chain(always(Mishap::Absent)));
-    let error = queue.add("d").await.expect_err("nobody is there");
-    assert!(engine.row("d").is_none() && !error.may_have_happened(), "of the thousand before");
+    let error = queue.add("d").await.expect_err("the store is unreachable");
+    assert!(
+        engine.row("d").is_none() && !error.may_have_happened(),
+        "it met the mishaps left over from the add before"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,14 +74,14 @@ async fn an_add_says_whether_it_may_have_happened() {
         let (engine, queue) = queue();
         engine.fail([mishap].into_iter().chain(std::iter::repeat_n(Mishap::Absent, 1000)));
         let start = Instant::now();
-        let error = queue.add("a").await.expect_err("nobody is there");
+        let error = queue.add("a").await.expect_err("the store is unreachable");
         assert_eq!(error.may_have_happened(), unsure, "{mishap:?}: {error}");
         assert!(start.elapsed() <= Duration::from_secs(30), "{mishap:?}");
     }
     let (engine, queue) = queue();
     engine.fail([Mishap::Refused]);
-    let error = queue.add("a").await.expect_err("it is not allowed");
+    let error = queue.add("a").await.expect_err("the store refuses it");
     assert_eq!(chain(&error), "the key was not added: it is not allowed");
-    let error = queue.add(vec![b'x'; 5000]).await.expect_err("it is too long");
+    let error = queue.add(vec![b'x'; 5000]).await.expect_err("the key is too long");
     assert!(chain(&error).ends_with("...\": a key of 5000 bytes; 2048 are the most"), "{error}");
 }

@@ -1,9 +1,9 @@
-//! Keys that are claimed ahead: for whom, how many, and that they come back.
+//! Tests of keys that are claimed ahead: when, how many, and their return.
 
 use super::*;
 use crate::types::inspect::State;
 
-/// Another process, with the same engine.
+/// Opens the queue as another process does, with the same engine.
 fn another(engine: &Arc<Memory>) -> Queue {
     let place = Place::new(1, "q", ReAdd::Replace);
     Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default())
@@ -13,8 +13,7 @@ fn name(n: u32) -> String {
     format!("{n:05}")
 }
 
-/// A queue of a thousand keys, of which a worker has just run some hundred without a pause, and has one
-/// more.
+/// A queue of 1,000 keys, of which a worker has just run 300 without a pause, and has one more.
 async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
     let (engine, queue) = queue_with(Memory::new(), options);
     for n in 0..1000 {
@@ -22,7 +21,7 @@ async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
         tokio::time::advance(Duration::from_micros(1)).await;
     }
     for _ in 0..300 {
-        get(&queue).await.succeed().await.expect("it is ours");
+        get(&queue).await.succeed().await.expect("the lease is held");
     }
     let item = get(&queue).await;
     settle().await;
@@ -39,16 +38,16 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let (engine, queue, item) = busy(Options::default()).await;
     let ahead = processing(&queue).await - 1;
     assert!((1..=40).contains(&ahead), "{ahead}");
-    item.succeed().await.expect("it is ours");
-    // A claim serves many.
+    item.succeed().await.expect("the lease is held");
+    // One claim serves many getters.
     engine.batches();
     for _ in 0..20 {
-        get(&queue).await.succeed().await.expect("it is ours");
+        get(&queue).await.succeed().await.expect("the lease is held");
     }
     let claims = engine.batches().into_iter().filter(|&keys| keys > 1).count();
     assert!((1..10).contains(&claims), "{claims}");
 
-    // Nobody takes them, so they go back.
+    // No worker takes the keys that were claimed ahead, so they go back.
     tokio::time::advance(SECOND).await;
     settle().await;
     assert_eq!(processing(&queue).await, 0);
@@ -56,7 +55,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
         let item = get(&queue).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(processing(&queue).await, 1);
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is held");
     }
 }
 
@@ -65,7 +64,7 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
     let (engine, queue, item) = busy(Options::default()).await;
     let ahead = processing(&queue).await - 1;
     let other = another(&engine);
-    // All that nobody has claimed yet.
+    // All keys that are not claimed yet.
     let mut elsewhere = Vec::new();
     while elsewhere.len() + ahead < 699 {
         elsewhere.extend(other.get_many(699 - elsewhere.len() - ahead).await);
@@ -73,15 +72,15 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
     let start = Instant::now();
     for n in 0..ahead {
         let item = get(&other).await;
-        let expected = name(u32::try_from(301 + n).expect("it is small"));
+        let expected = name(u32::try_from(301 + n).expect("a small number"));
         let found = (item.as_str(), item.attempt(), item.adds());
         assert_eq!(found, (Some(expected.as_str()), 1, 1));
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is held");
     }
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     assert!(!item.is_lost());
     assert_eq!(queue.held(), 1);
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,9 +90,9 @@ async fn what_was_claimed_ahead_is_back_once_it_is_shut_down_and_settled() {
     queue.shut_down();
     queue.settled().await;
     assert_eq!(processing(&queue).await, 1);
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
     assert_eq!(engine.row("00301").map(|row| (row.failures, row.asked.adds)), Some((0, 1)));
-    // It has its place.
+    // It has its old place in the order.
     assert_eq!(get(&another(&engine)).await.as_str(), Some("00301"));
 }
 
@@ -102,7 +101,7 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
     let (engine, queue, item) = busy(Options::default()).await;
     drop(queue);
     settle().await;
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
     settle().await;
     assert_eq!(processing(&another(&engine)).await, 0);
 }
@@ -111,7 +110,7 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
 async fn leases_of_keys_that_are_ahead_are_their_holders() {
     let (engine, queue, item) = busy(Options::default()).await;
     assert!(processing(&queue).await > 1);
-    // The process stands still until its leases are over: nothing that it has is handed out.
+    // The process is paused until its leases have expired: none of its keys is delivered.
     let gate = engine.gate.lock().await;
     tokio::time::advance(Options::default().lease).await;
     let getter = tokio::spawn({
@@ -119,7 +118,7 @@ async fn leases_of_keys_that_are_ahead_are_their_holders() {
         async move { get(&queue).await }
     });
     drop(gate);
-    let next = getter.await.expect("it ends");
+    let next = getter.await.expect("the task completes");
     assert!(item.is_lost() && !next.is_lost());
     assert_eq!(
         engine
@@ -141,7 +140,7 @@ async fn nothing_is_claimed_ahead_where_that_is_switched_off_or_many_are_taken_a
     queue.add_all((0..1000u32).map(name)).await.expect("added");
     for _ in 0..50 {
         for item in queue.get_many(10).await {
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is held");
         }
     }
     settle().await;
@@ -158,7 +157,7 @@ async fn nothing_is_claimed_ahead_while_keys_come_one_by_one() {
         });
         settle().await;
         queue.add(name(n)).await.expect("added");
-        getter.await.expect("it ends").succeed().await.expect("it is ours");
+        getter.await.expect("the task completes").succeed().await.expect("the lease is held");
     }
     assert!(engine.batches().iter().all(|&keys| keys == 1));
 }

@@ -1,5 +1,5 @@
-//! Every engine against the model that the queue in memory is held to: random verbs at times that
-//! the test says, and after each all that can be seen of all keys.
+//! Checks each engine against the model of the queue in memory: random operations at times that the test
+//! sets. After each operation, the visible state of all keys must agree.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,28 +21,28 @@ use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
 
-/// An engine whose clock is the test's.
+/// An engine whose clock the test sets.
 pub(crate) trait Rig {
     fn engine(&self) -> Arc<dyn Engine>;
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()>;
 
-    /// Whether the queue has one shard alone, and with that one order.
+    /// Returns true if the queue has a single shard, and therefore one order.
     fn is_ordered(&self) -> bool {
         true
     }
 
-    /// Whether it drops queues.
+    /// Returns true if the engine drops queues.
     fn drops(&self) -> bool {
         true
     }
 
-    /// Whether it parks keys.
+    /// Returns true if the engine parks keys.
     fn parks(&self) -> bool {
         true
     }
 
-    /// Whether a key that is released gets its place back.
+    /// Returns true if an unclaimed key returns to its place in the order.
     fn keeps_places(&self) -> bool {
         true
     }
@@ -50,33 +50,33 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
 const KEYS: u32 = 6;
-/// A short name, and one that is as long as a name may be.
+/// A short name, and one of the greatest length.
 const WORKERS: [&str; 2] = [
     "w",
     "\u{20ac}/'\"{x}-99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999",
 ];
 const LEASE: Duration = Duration::from_micros(300);
-/// All failures wait the same, so that it need not be known how many the backoff has counted.
+/// The backoff of all failures. It is constant, so that the test need not know how many failures count.
 pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
-/// Where clocks begin: some time in 2001, so that no engine takes it for nothing.
+/// The first time of the clock. It is in 2001, so that no engine mistakes it for a missing value.
 const BEGIN: Micros = 1_000_000_000_000_000;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Different keys, in one batch.
+    /// Adds distinct keys in one batch.
     Add(Vec<(u32, Add)>),
     Claim(usize),
-    /// Of those that are held, the ones with these numbers, in one batch.
+    /// Completes held keys, by their numbers, in one batch.
     Finish(Vec<(usize, Ending)>),
-    /// Of those that are held no more.
+    /// Completes a delivery that is over.
     FinishStale(usize),
     Renew,
-    /// Different keys, in one batch: those in this state, or in any.
+    /// Cancels distinct keys in one batch, if they are in this state, or in any.
     Cancel(BTreeSet<u32>, Option<State>),
     Revive(BTreeSet<u32>),
-    /// Over the keys in this state, or in any, by so many at a time.
+    /// Walks over the keys in this state, or in any, with this many in a step.
     Walk(Option<State>, usize),
-    /// The queue, if it has no keys, or with them; and creates it again.
+    /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
     Drop {
         keys_too: bool,
     },
@@ -90,7 +90,7 @@ pub(crate) enum Ending {
     RetryAfter(Duration),
     Retry,
     Release,
-    /// A key that was added during the run is released instead.
+    /// The test releases a key that was added during the run instead.
     GiveUp,
     Unclaim,
 }
@@ -133,8 +133,10 @@ fn endings() -> impl Strategy<Value = Ending> {
     ]
 }
 
-/// Sequences of verbs. The priority of a key is always the same: where it changes while the key is
-/// ready, engines order by age and the queue in memory by when it changed.
+/// Generates sequences of operations.
+///
+/// The priority of a key never changes. If it changed while the key is ready, engines would order by age,
+/// and the queue in memory by the time of the change.
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     let batch = |of| prop::collection::vec(of, 1..4usize);
     let add = batch((0..KEYS, adds()));
@@ -159,14 +161,14 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// A hand-out that has not ended.
+/// A delivery that is not completed.
 #[derive(Clone, Debug)]
 struct Held {
     out: HandOut,
     of_model: u64,
     worker: Arc<str>,
     lease_until: Micros,
-    /// Since when it was ready.
+    /// The time at which the key became ready.
     place: Micros,
 }
 
@@ -187,25 +189,25 @@ struct Pair {
     is_ordered: bool,
     drops: bool,
     parks: bool,
-    /// The model has none of them.
+    /// The parked keys, which the model does not have.
     parked: BTreeMap<u32, Parked>,
     keeps_places: bool,
     held: Vec<Held>,
-    /// How many claims there were: two workers take turns.
+    /// The number of claims. Two workers take turns.
     claims: usize,
     stale: Vec<HandOut>,
-    /// Until when the last failure of a key that the backoff has counted waits.
+    /// For each key, the end of the backoff after the last failure that counted.
     until: BTreeMap<u32, Micros>,
-    /// Of each key.
+    /// The epoch of the last delivery of each key.
     last_epoch: BTreeMap<u32, i64>,
-    /// Since when ready keys stand where they do; the others' are those of this step.
+    /// The times that determine the order of ready keys. Keys without one became ready in this step.
     ready_at: BTreeMap<u32, Micros>,
-    /// Since when released keys are ready: the model, which only puts back, has them begin again.
+    /// The times since which unclaimed keys are ready. The model can only release keys, to the tail.
     released: BTreeMap<u32, Micros>,
 }
 
 fn key(number: u32) -> Key {
-    // Bytes of all kinds.
+    // It has bytes of all kinds.
     Key::from(vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'])
 }
 
@@ -217,7 +219,7 @@ fn priority(number: u32) -> Priority {
     Priority::ALL[number as usize % 3]
 }
 
-/// All of `steps` on both sides, in a queue of its own.
+/// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
 pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
     let engine = rig.engine();
     let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
@@ -250,28 +252,28 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Ste
         released: BTreeMap::new(),
     };
     for step in steps {
-        // No two things happen at once, so that there is one order of age.
+        // No two steps happen at the same time, so that the order by age is unique.
         pair.now += 1;
         if let Step::Pass(micros) = step {
-            pair.now += i64::try_from(*micros).expect("it is short");
+            pair.now += i64::try_from(*micros).expect("a short time");
         }
         rig.set_time(pair.now).await;
-        // Each key becomes ready when it is due, not when somebody looks.
+        // In an engine, a key becomes ready when it is due, and not when a call finds it.
         while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
             pair.model.promote(due, usize::MAX);
-            let due = i64::try_from(due.as_nanos() / 1000).expect("it has come");
+            let due = i64::try_from(due.as_nanos() / 1000).expect("in the past");
             for which in 0..KEYS {
                 pair.note_ready(which, due);
             }
         }
         pair.step(step).await;
-        // Time is that of the queue, which may be another one by now.
+        // The clock belongs to the queue, which the step may have replaced.
         rig.set_time(pair.now).await;
         pair.compare().await;
     }
 }
 
-/// Keys whose leases run out together don't come back together.
+/// Checks that keys whose leases expire together do not come back together.
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
@@ -289,22 +291,23 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     rig.set_time(BEGIN + crate::engine::time::micros(LEASE)).await;
     assert_eq!(engine.claim(&place, claim).await.expect("claimed").items, []);
     let page = engine.page(&place, None, None, 2 * KEYS).await.expect("a page");
-    let dues: BTreeSet<_> = page.into_iter().map(|entry| entry.due.expect("it waits")).collect();
+    let dues: BTreeSet<_> =
+        page.into_iter().map(|entry| entry.due.expect("the key waits")).collect();
     assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");
-    // Of several shards, some may meet.
+    // Keys of different shards may have equal due times.
     assert!(dues.len() > KEYS / 2, "{dues:?}");
 }
 
-/// More keys than one batch has are revived and cancelled, and nothing else is.
+/// Checks that more keys than fit in a batch are revived and cancelled, and no other keys.
 pub(crate) async fn check_bulk(store: &Store, name: &str) {
     const MANY: u64 = 2_500;
-    let queue = store.queue(name).open().await.expect("it opens");
+    let queue = store.queue(name).open().await.expect("the queue opens");
     let numbered = |what: &'static str| (0..MANY).map(move |n| format!("{what}-{n}"));
     queue.add_all(numbered("parked")).await.expect("added");
     let mut left = MANY;
     while left > 0 {
         for item in queue.get_many(256).await {
-            item.give_up("no").await.expect("it is ours");
+            item.give_up("no").await.expect("the lease is held");
             left -= 1;
         }
     }
@@ -324,7 +327,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     assert_eq!(queue.revive_all().await.expect("revived"), MANY - 2);
     assert_eq!(counted().await, (2 * MANY - 3, MANY, 3, 0));
     assert_eq!(queue.revive_all().await.expect("revived"), 0);
-    let entry = queue.look_up("parked-9").await.expect("looked up").expect("it is there");
+    let entry = queue.look_up("parked-9").await.expect("looked up").expect("the key has a state");
     assert_eq!((entry.state, entry.failures, entry.error), (State::Ready, 0, None));
 
     assert_eq!(queue.cancel_all(State::Waiting).await.expect("cancelled"), MANY);
@@ -333,35 +336,35 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     let named = queue.cancel_keys(["parked-7", "none", "parked-8"]).await;
     assert_eq!(named.expect("cancelled"), [true, false, true]);
     queue.add(held[0].key().clone()).await.expect("added");
-    // With the run after the one that goes on.
+    // This includes the second run of a key in flight.
     assert_eq!(queue.cancel_all(None).await.expect("cancelled"), 2 * MANY - 4);
     assert_eq!(counted().await, (0, 0, 3, 0));
     for item in held {
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is held");
     }
     assert_eq!(counted().await, (0, 0, 0, 0));
 }
 
-/// The store lists its queues, with or without keys.
+/// Checks that the store lists its queues, with and without keys.
 pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
-    store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
+    store.queue(&full).open().await.expect("the queue opens").add("a").await.expect("added");
     let opening = store.queue(&empty).re_add(ReAdd::Replace).parked_add(ParkedAdd::Keep);
-    let queue = opening.open().await.expect("it opens");
+    let queue = opening.open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").succeed().await.expect("it is ours");
-    let queue = store.queue(&parked).open().await.expect("it opens");
+    queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
+    let queue = store.queue(&parked).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
-    store.queue(&absent).existing().open().await.expect_err("it is not there");
+    queue.get().await.expect("the queue is open").give_up("no").await.expect("the lease is held");
+    store.queue(&absent).existing().open().await.expect_err("there is no such queue");
 
     let queues = store.queues().await.expect("listed");
-    assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "by name");
+    assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "sorted by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
         let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
-        assert!(of_name.next().is_none(), "once");
+        assert!(of_name.next().is_none(), "listed once");
         found
     };
     assert_eq!(found(&full), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
@@ -383,7 +386,7 @@ impl Pair {
             Step::FinishStale(which) => {
                 let Some(out) = pick(&self.stale, *which).cloned() else { return };
                 let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
-                assert_eq!(self.engine.finish(&self.place, ends).await.expect("stale"), [false]);
+                assert_eq!(self.engine.finish(&self.place, ends).await.expect("answered"), [false]);
             }
             Step::Renew => {
                 let now = self.now;
@@ -426,26 +429,30 @@ impl Pair {
             }
         }
         let name = self.place.name.clone();
-        let dropped = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
+        let dropped = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         let (found, is_dropped) = match dropped {
             Dropped::Yes(found) => (found, true),
             Dropped::HasKeys(found) => (found, false),
-            Dropped::Missing => unreachable!("it is there"),
+            Dropped::Missing => unreachable!("the queue exists"),
         };
-        assert_eq!(Counts { oldest_ready: Duration::ZERO, ..found }, expected, "what it has");
+        assert_eq!(
+            Counts { oldest_ready: Duration::ZERO, ..found },
+            expected,
+            "the counts of the keys"
+        );
         let has_keys = (0..KEYS).any(|which| self.state(which).is_some());
         assert_eq!(is_dropped, keys_too || !has_keys, "with {expected:?}");
         if !is_dropped {
             return;
         }
-        let missing = self.engine.find(&name).await.expect("looked for");
+        let missing = self.engine.find(&name).await.expect("answered");
         assert!(missing.is_none(), "{missing:?}");
-        let again = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
+        let again = self.engine.drop_queue(&name, keys_too).await.expect("answered");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
         let Place { re_add, parked_add, .. } = self.place;
         let settings = Settings { re_add, parked_add };
-        let place = self.engine.open(&name, settings).await.expect("it is created again");
+        let place = self.engine.open(&name, settings).await.expect("the queue is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;
         self.model = Model::new(&self.rules);
@@ -453,7 +460,7 @@ impl Pair {
         self.until.clear();
         self.ready_at.clear();
         self.released.clear();
-        // Whoever has them still ends nothing in the new one.
+        // Completions of the old deliveries must change nothing in the new queue.
         self.stale.extend(self.held.drain(..).map(|held| held.out));
     }
 
@@ -475,7 +482,7 @@ impl Pair {
                     let core::Cancelled { ready, dirty, waiting, .. } = model;
                     Cancelled { ready, dirty, waiting, parked: false, damaged: false }
                 };
-                assert_eq!(cancelled, Some(expected), "what was cancelled of {which}");
+                assert_eq!(cancelled, Some(expected), "the answer to a cancel of {which}");
             }
         }
     }
@@ -489,7 +496,7 @@ impl Pair {
                 let parked = self.parked.remove(&which);
                 assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
                 let Some(Parked { asked, .. }) = parked else { continue };
-                // It is asked for as it was when it was parked.
+                // The key has the adds, reasons and priority that it had when it was parked.
                 for _ in 0..asked.adds {
                     let ask = model::Ask {
                         when: core::When::After(Duration::ZERO),
@@ -509,7 +516,7 @@ impl Pair {
         loop {
             let walked = self.engine.walk(&self.place, state, next, limit).await.expect("a step");
             let distinct: BTreeSet<Key> = walked.keys.iter().cloned().collect();
-            assert_eq!(distinct.len(), walked.keys.len(), "a step has each key once");
+            assert_eq!(distinct.len(), walked.keys.len(), "no step has a key twice");
             met.extend(distinct);
             next = walked.next;
             if next.is_none() {
@@ -545,7 +552,7 @@ impl Pair {
         }
         assert_eq!(answers.len(), adds.len());
         for (which, answer) in answers {
-            let add = adds.iter().find(|add| add.0 == which).expect("it was asked for").1;
+            let add = adds.iter().find(|add| add.0 == which).expect("the key was added").1;
             let merge = add.merge;
             if merge == Merge::Exactly {
                 self.until.remove(&which);
@@ -579,7 +586,7 @@ impl Pair {
     }
 
     async fn claim(&mut self, max: usize) {
-        // A shard that is not asked does not see whose leases have run out.
+        // Claim from all shards: only a claim detects the expired leases of a shard.
         let max = if self.is_ordered { max } else { 2 * KEYS as usize };
         let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
         let worker: Arc<str> = WORKERS[self.claims % WORKERS.len()].into();
@@ -600,21 +607,28 @@ impl Pair {
                 let ready_at = self.ready_at.get(&which).copied().unwrap_or(now);
                 (Reverse(priority(which)), ready_at)
             };
-            // What a batch made ready is of one age.
+            // Keys that one batch made ready have the same age.
             let first = self.model.by_age().map(rank).min();
             assert!(!self.is_ordered || Some(rank(&which)) == first, "{which}");
             self.ready_at.remove(&which);
-            let model = self.model.get_this(&which, self.time()).expect("it is ready there, too");
+            let model = self
+                .model
+                .get_this(&which, self.time())
+                .expect("the key is ready in the model, too");
             let last = self.last_epoch.values().copied();
             let last = last.chain(self.held.iter().map(|held| held.out.epoch));
             let is_new = last.clone().all(|last| out.epoch != last);
-            assert!(is_new, "no two have a number");
+            assert!(is_new, "epochs are unique");
             let before =
                 if self.is_ordered { last.max() } else { self.last_epoch.get(&which).copied() };
             assert!(before.is_none_or(|before| out.epoch > before), "epochs rise");
             self.last_epoch.insert(which, out.epoch);
             let (asked, failures) = (core_asked(out.asked), out.failures);
-            assert_eq!((asked, failures), (model.asked, model.failures), "what it was asked with");
+            assert_eq!(
+                (asked, failures),
+                (model.asked, model.failures),
+                "adds, reasons, priority and failures"
+            );
             let place = self.released.remove(&which);
             let queued = place.map_or(model.queued, |place| time(now).since(time(place)));
             assert_eq!(out.queued, queued, "how long {} was ready", model.key);
@@ -624,18 +638,18 @@ impl Pair {
             self.held.push(Held { out, of_model, worker, lease_until, place });
         }
         if claimed.items.len() < max {
-            assert_eq!(self.model.get(self.time()), None, "a key that was not handed out");
-            // What waits while it is with a worker is nothing to claim.
+            assert_eq!(self.model.get(self.time()), None, "a ready key was not delivered");
+            // A key in flight that is due later cannot be claimed.
             let waiting = (0..KEYS).filter_map(|which| self.model.see(&which));
             let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
             let due = waiting.min().map(|due| due.since(self.time()));
             let leases = self.held.iter().map(|held| {
-                Duration::from_micros((held.lease_until - now).try_into().expect("ahead"))
+                Duration::from_micros((held.lease_until - now).try_into().expect("in the future"))
             });
             let next = due.into_iter().chain(leases).min();
-            // Of several shards, one that gave all that was asked of it has not said.
+            // With several shards, a shard that found all the keys asked for does not report a time.
             let is_said = self.is_ordered || claimed.items.is_empty();
-            assert!(!is_said || claimed.next == next, "the next to come: {next:?}, {claimed:?}");
+            assert!(!is_said || claimed.next == next, "the next due time: {next:?}, {claimed:?}");
         }
     }
 
@@ -677,7 +691,7 @@ impl Pair {
         for ((held, ending), was_held) in endings.into_iter().zip(held) {
             assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
             if !was_held {
-                // The next claim says that it has failed.
+                // The next claim counts it as failed.
                 self.held.push(held);
                 continue;
             }
@@ -691,7 +705,7 @@ impl Pair {
             }
             if matches!(ending, Ending::GiveUp) {
                 let asked = held.out.asked;
-                // An add with `Merge::Exactly` and a `cancel` forget those before.
+                // An add with `Merge::Exactly` and a `cancel` forget earlier failures.
                 let failures = self.model.failures(&which) + 1;
                 self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
@@ -715,13 +729,13 @@ impl Pair {
 
     fn end_of_model(&mut self, epoch: u64, how: requeue_sim::How, asked: Asked) {
         let ended = self.model.finish(epoch, how, core_asked(asked), self.time());
-        assert!(ended.is_some(), "the model has it, too");
+        assert!(ended.is_some(), "the key is in flight in the model, too");
     }
 
     fn back_off(&mut self, which: u32) -> Duration {
         let until = self.until.get(&which).copied().unwrap_or(0);
         if self.now < until {
-            return Duration::from_micros((until - self.now).try_into().expect("ahead"));
+            return Duration::from_micros((until - self.now).try_into().expect("in the future"));
         }
         self.until.insert(which, self.now + crate::engine::time::micros(BACKOFF));
         BACKOFF
@@ -729,7 +743,7 @@ impl Pair {
 
     async fn compare(&mut self) {
         let page = self.engine.page(&self.place, None, None, 100).await.expect("a page");
-        assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "by key");
+        assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "sorted by key");
         let mut states = BTreeMap::<State, u64>::new();
         for which in 0..KEYS {
             self.note_ready(which, self.now);
@@ -738,7 +752,7 @@ impl Pair {
             let model = self.model.see(&which);
             if let Some(parked) = self.parked.get(&which) {
                 assert!(model.is_none(), "{which} is parked, and {model:?}");
-                let found = found.expect("it is parked");
+                let found = found.expect("the key is parked");
                 let since = Duration::from_micros((self.now - parked.since).unsigned_abs());
                 let ours = (found.state, found.since, found.failures, found.adds, found.reasons);
                 let Parked { failures, asked, .. } = *parked;
@@ -771,25 +785,25 @@ impl Pair {
                 held.map(|held| held.out.epoch.unsigned_abs()),
                 "the epoch of its delivery"
             );
-            assert_eq!(found.worker.as_deref(), held.map(|held| &*held.worker), "who has it");
+            assert_eq!(found.worker.as_deref(), held.map(|held| &*held.worker), "the worker");
             let lease = held.map(|held| held.lease_until.saturating_sub(self.now).max(0));
             let lease = lease.map(|lease| Duration::from_micros(lease.unsigned_abs()));
-            assert_eq!(found.lease, lease, "for how long");
+            assert_eq!(found.lease, lease, "the rest of the lease");
             let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
             let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
-            assert_eq!(found.since, since, "key {which}, {found:?}: since when");
+            assert_eq!(found.since, since, "key {which}, {found:?}: since");
         }
         let counts = self.engine.counts(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);
         let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
         let all = STATES.map(state);
         assert_eq!(found, all, "ready, waiting, processing, parked");
-        let is_idle = self.engine.is_idle(&self.place).await.expect("it is told");
-        assert_eq!(is_idle, found[..3] == [0; 3], "whether nothing is left to do");
+        let is_idle = self.engine.is_idle(&self.place).await.expect("answered");
+        assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
 }
 
-/// All verbs say that the queue was dropped.
+/// Checks that all operations fail because the queue was dropped.
 async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     fn said<T: std::fmt::Debug>(verb: &str, queue: &Place, answer: Result<T, EngineError>) {
         let fault = answer.expect_err(verb);
@@ -836,12 +850,12 @@ fn core_asked(asked: Asked) -> core::Asked {
 
 fn core_how(ending: Ending) -> requeue_sim::How {
     match ending {
-        // A parked key is none of the model's.
+        // The model does not have parked keys.
         Ending::Succeed | Ending::GiveUp => requeue_sim::How::Succeed,
         Ending::RequeueAfter(delay) => requeue_sim::How::RequeueAfter(delay),
         Ending::RetryAfter(delay) => requeue_sim::How::RetryAfter(delay),
         Ending::Release | Ending::Unclaim => requeue_sim::How::Release,
-        Ending::Retry => unreachable!("it is a failure with a delay by now"),
+        Ending::Retry => unreachable!("it was replaced by a failure with a delay"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Rows that others have written into a store, and that can't be read: they harm no other key. Each engine's
-//! tests write many such rows raw, and have them checked here.
+//! Tests of damaged rows, which other programs wrote and requeue cannot read: they affect no other key. The
+//! tests of each engine write many such rows, and check them with these functions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Parked,
     Running,
     Dirty,
-    /// Its lease has run out.
+    /// In flight, with an expired lease.
     Expired,
 }
 
@@ -48,7 +48,7 @@ impl Kind {
     ];
 }
 
-/// Values of which a row can be made: limits of types, and what lies beside them.
+/// Values for the columns of a row: the limits of types, and their neighbours.
 pub(crate) const NUMBERS: [i64; 20] = [
     i64::MIN,
     i64::MIN + 1,
@@ -76,11 +76,11 @@ pub(crate) fn number(rng: &mut Rng) -> i64 {
     if rng.u8(..4) == 0 { rng.i64(..) } else { NUMBERS[rng.usize(..NUMBERS.len())] }
 }
 
-/// A queue with a key in each state, and the one whose row the test overwrites.
+/// A queue with a key in each state, and the key whose row the test overwrites.
 pub(crate) struct Scene {
     engine: Arc<dyn Engine>,
     place: Place,
-    /// The good keys with workers.
+    /// The good keys in flight.
     held: Vec<(Key, i64)>,
     bad_epoch: i64,
 }
@@ -150,10 +150,10 @@ impl Scene {
 
     async fn end(&self, key: &str, epoch: i64, how: Finish) {
         let ends = vec![End { key: key.into(), epoch, how }];
-        assert_eq!(self.engine.finish(&self.place, ends).await.expect("ended"), [true]);
+        assert_eq!(self.engine.finish(&self.place, ends).await.expect("completed"), [true]);
     }
 
-    /// Lists, counts, and walks over all.
+    /// Lists, counts, and walks over all keys.
     async fn looks(&self, how: &str) -> Counts {
         let (engine, place) = (&self.engine, &self.place);
         for state in STATES.map(Some).into_iter().chain([None]) {
@@ -187,9 +187,8 @@ impl Scene {
         false
     }
 
-    /// All good keys that are ready are delivered, and all other verbs work on the others in one batch with
-    /// the bad one. `has_row` is whether the bad key has a row. Returns whether it was damaged, and what
-    /// claims have reported.
+    /// Checks that all good ready keys are delivered, and that all other operations on good keys work in one
+    /// batch with the bad key. Returns whether that key was damaged, and the reports of the claims.
     pub(crate) async fn check(&self, how: &str) -> (bool, Vec<Damaged>) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -243,7 +242,7 @@ impl Scene {
         .into_iter()
         .enumerate()
         {
-            // Two at a time, and the bad one first.
+            // Two keys at a time, after the bad one.
             let part = all.iter().skip(1).skip(2 * n).take(if n == 2 { 9 } else { 2 });
             let ends: Vec<End> = all[..1]
                 .iter()
@@ -257,13 +256,13 @@ impl Scene {
             let ended = engine.finish(place, ends).await;
             let ended = ended.unwrap_or_else(|error| panic!("{how}: {}", error.source));
             assert!(ended[1..].iter().all(|ended| *ended), "{how}: {ended:?}");
-            // An engine may let a run succeed: nothing is left of its row.
+            // An engine may let a run succeed, because that removes the row.
             assert!(!is_damaged || !ended[0] || n == 2, "{how}");
         }
         (is_damaged, reported)
     }
 
-    /// An add repairs the key: it runs. It is in a batch with others.
+    /// Checks that an add, in a batch with others, repairs the key: the key runs.
     pub(crate) async fn check_add(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -283,7 +282,7 @@ impl Scene {
                 let ends =
                     vec![End { key: out.key.clone(), epoch: out.epoch, how: Finish::Succeed }];
                 let ended = engine.finish(place, ends).await;
-                assert_eq!(ended.expect("ended"), [true], "{how}: {}", out.key);
+                assert_eq!(ended.expect("completed"), [true], "{how}: {}", out.key);
                 assert!(delivered.insert(out.key.to_string()), "{how}: {} twice", out.key);
             }
         }
@@ -292,7 +291,7 @@ impl Scene {
         assert_eq!(self.looks(how).await.damaged, 0, "{how}");
     }
 
-    /// A drop counts damaged keys as any others, and nothing is left of them.
+    /// Checks that a drop counts damaged keys like others, and leaves nothing of them.
     pub(crate) async fn check_drop(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let counts = self.looks(how).await;
@@ -309,15 +308,16 @@ impl Scene {
             Dropped::Yes(found) => expected(found),
             other => panic!("{how}: {other:?}"),
         }
-        let error = engine.add(place, vec![ask(BAD, Add::now())]).await.expect_err("it is gone");
+        let error =
+            engine.add(place, vec![ask(BAD, Add::now())]).await.expect_err("the queue was dropped");
         assert_eq!(error.kind, error::Kind::Dropped, "{how}");
         let settings = Settings { re_add: place.re_add, parked_add: place.parked_add };
-        let later = engine.open(&place.name, settings).await.expect("it is created");
+        let later = engine.open(&place.name, settings).await.expect("the queue is created");
         assert!(engine.look_up(&later, &BAD.into()).await.expect("looked up").is_none(), "{how}");
         assert_eq!(engine.counts(&later).await.expect("counted"), Counts::default(), "{how}");
     }
 
-    /// Ends with one of these, by chance.
+    /// Makes one of the final checks, chosen at random.
     pub(crate) async fn check_end(&self, rng: &mut Rng, how: &str) {
         match rng.u8(..3) {
             0 => self.check_add(how).await,
@@ -326,7 +326,7 @@ impl Scene {
         }
     }
 
-    /// Nothing is left of a key that is cancelled, in a batch with another.
+    /// Checks that a cancel, in a batch with another key, leaves nothing of the key.
     pub(crate) async fn check_cancel(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;

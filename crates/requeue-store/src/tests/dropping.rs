@@ -1,4 +1,4 @@
-//! Queues that are dropped while others have them open.
+//! Tests of queues that are dropped while other processes have them open.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::types::add::ParkedAdd;
 use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
 
-/// Longer than a test may take.
+/// A time limit that is longer than a test takes.
 const LONG: Duration = Duration::from_secs(120);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    timeout(LONG, what).await.expect("it ends")
+    timeout(LONG, what).await.expect("in time")
 }
 
 fn numbers(counts: &Counts) -> [u64; 4] {
     [counts.ready, counts.waiting, counts.processing, counts.parked]
 }
 
-/// One process drops queues that another one has open.
+/// Checks drops of queues that another process has open.
 pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
     check_refusals(one, other, &format!("{name}-kept")).await;
     check_forced(one, other, &format!("{name}-forced")).await;
@@ -31,18 +31,18 @@ pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
     check_races(one, other, &format!("{name}-race")).await;
 }
 
-/// A queue with keys stays as it is, whatever state they are in.
+/// Checks that a drop without force changes no queue with keys, in any state.
 async fn check_refusals(one: &Store, other: &Store, name: &str) {
-    let error = one.drop_queue(name).await.expect_err("there is none");
+    let error = one.drop_queue(name).await.expect_err("there is no queue");
     assert!(error.is_missing() && !error.is_temporary() && error.counts().is_none(), "{error:?}");
-    let queue = other.queue(name).open().await.expect("it opens");
-    let error = one.drop_queue(&format!("{name}x")).await.expect_err("it has another name");
+    let queue = other.queue(name).open().await.expect("the queue opens");
+    let error = one.drop_queue(&format!("{name}x")).await.expect_err("the queue has another name");
     assert!(error.to_string().contains(&format!("(did you mean {name:?}")), "{error}");
 
     let refused = async || {
-        let error = one.drop_queue(name).await.expect_err("it has a key");
+        let error = one.drop_queue(name).await.expect_err("the queue has a key");
         assert!(!error.is_missing() && !error.is_temporary(), "{error:?}");
-        let counts = error.counts().expect("they are why");
+        let counts = error.counts().expect("keys are the reason");
         assert!(error.to_string().contains(&format!("{} in flight", counts.processing)), "{error}");
         numbers(&counts)
     };
@@ -50,13 +50,13 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
     assert_eq!(refused().await, [0, 1, 0, 0]);
     queue.add("a").await.expect("added");
     assert_eq!(refused().await, [1, 0, 0, 0]);
-    let item = queue.get().await.expect("it is there");
+    let item = queue.get().await.expect("the queue is open");
     assert_eq!(refused().await, [0, 0, 1, 0]);
-    item.give_up("no").await.expect("it is ours");
+    item.give_up("no").await.expect("the lease is held");
     assert_eq!(refused().await, [0, 0, 0, 1]);
-    queue.add("a").await.expect("it is as it was");
-    queue.get().await.expect("it is there").succeed().await.expect("it is ours");
-    one.drop_queue(name).await.expect("it is empty");
+    queue.add("a").await.expect("the queue is unchanged");
+    queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
+    one.drop_queue(name).await.expect("the queue is empty");
     let listed = other.queues().await.expect("listed");
     assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
 }
@@ -65,59 +65,60 @@ async fn run(_: Key, _: Context) -> Result<Action, Error> {
     Ok(Action::succeed())
 }
 
-/// All that another process does with the queue ends.
+/// Checks that after a forced drop, all calls of another process on the queue fail or return.
 async fn check_forced(one: &Store, other: &Store, name: &str) {
     let lease = Duration::from_millis(300);
-    let queue = other.queue(name).lease(lease).open().await.expect("it opens");
+    let queue = other.queue(name).lease(lease).open().await.expect("the queue opens");
     queue.add_all(["a", "b", "c"]).await.expect("added");
     let mut items = queue.get_many(2).await;
     while items.len() < 2 {
         items.extend(queue.get_many(1).await);
     }
-    items.pop().expect("one of them").give_up("no").await.expect("it is ours");
-    let item = items.pop().expect("the other");
+    items.pop().expect("the first of two items").give_up("no").await.expect("the lease is held");
+    let item = items.pop().expect("the second of two items");
     queue.add(item.key().clone()).await.expect("added");
     let counts = one.force_drop_queue(name).await.expect("dropped");
     assert_eq!((numbers(&counts), counts.dirty), ([1, 0, 1, 1], 1));
 
     let said = format!("queue {name:?} was dropped");
-    let error = queue.add("d").await.expect_err("it is gone");
+    let error = queue.add("d").await.expect_err("the queue was dropped");
     assert!(error.is_dropped() && !error.may_have_happened(), "{error:?}");
     assert!(chain(&error).ends_with(&said), "{}", chain(&error));
-    let error = queue.add_all(["d", "e"]).await.expect_err("it is gone");
+    let error = queue.add_all(["d", "e"]).await.expect_err("the queue was dropped");
     assert!(error.is_dropped(), "{error:?}");
-    let error = queue.counts().await.expect_err("it is gone");
+    let error = queue.counts().await.expect_err("the queue was dropped");
     assert!(error.is_dropped() && !error.is_temporary(), "{error:?}");
     assert!(chain(&error).ends_with(&said), "{}", chain(&error));
     for gone in [queue.look_up("a").await.is_err(), queue.snapshot(None, None, 9).await.is_err()] {
         assert!(gone);
     }
-    let error = queue.cancel("a").await.expect_err("it is gone");
+    let error = queue.cancel("a").await.expect_err("the queue was dropped");
     assert!(error.is_dropped() && !error.is_temporary(), "{error:?}");
-    let error = queue.revive_all().await.expect_err("it is gone");
+    let error = queue.revive_all().await.expect_err("the queue was dropped");
     assert!(error.is_dropped(), "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
     assert!(queue.is_dropped() && queue.is_shut_down());
-    // Its run learns of it by the next renewal, and its completion does no harm.
+    // The run detects it by the next renewal, and its completion does no harm.
     within(item.lost()).await;
-    let error = item.succeed().await.expect_err("it is gone");
+    let error = item.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, FinishError::Lost | FinishError::Dropped), "{error:?}");
     within(queue.settled()).await;
-    assert!(one.drop_queue(name).await.expect_err("it is gone").is_missing());
+    assert!(one.drop_queue(name).await.expect_err("the queue was dropped").is_missing());
     let reopened = other.queue(name).existing().open().await;
-    assert!(reopened.expect_err("it is gone").is_missing());
+    assert!(reopened.expect_err("the queue was dropped").is_missing());
 
-    // Of those who wait when it is dropped.
-    let queue = other.queue(name).open().await.expect("it is created again");
+    // A getter and workers wait when the queue is dropped.
+    let queue = other.queue(name).open().await.expect("the queue is created again");
     let getting = tokio::spawn({
         let queue = queue.clone();
         async move { queue.get().await.map(|item| item.to_string()) }
     });
-    let working =
-        tokio::spawn(Workers::new(other.queue(name).open().await.expect("it opens"), run).run());
-    let (held, kept) = (queue.clone(), other.queue(name).open().await.expect("it opens"));
+    let working = tokio::spawn(
+        Workers::new(other.queue(name).open().await.expect("the queue opens"), run).run(),
+    );
+    let (held, kept) = (queue.clone(), other.queue(name).open().await.expect("the queue opens"));
     kept.add("a").await.expect("added");
-    // One of them, or both, have had it.
+    // The getter or the workers have had the key.
     let got = within(async {
         while kept.counts().await.expect("counted") != Counts::default() && !getting.is_finished() {
             tokio::task::yield_now().await;
@@ -130,16 +131,16 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
         let none = within(getting).await.expect("no panic");
         assert!(none.is_none_or(|key| key == "a"));
     }
-    within(working).await.expect("workers end");
+    within(working).await.expect("no panic");
     assert_eq!(within(held.get()).await.map(|item| item.to_string()), None);
     assert!(held.is_dropped());
 }
 
-/// A queue that is created again is another one.
+/// Checks that a queue that is created again is another queue.
 async fn check_created_again(one: &Store, other: &Store, name: &str) {
-    let old = other.queue(name).open().await.expect("it opens");
+    let old = other.queue(name).open().await.expect("the queue opens");
     old.add_all(["a", "b"]).await.expect("added");
-    let item = old.get().await.expect("it is there");
+    let item = old.get().await.expect("the queue is open");
     let epoch = item.epoch();
     one.force_drop_queue(name).await.expect("dropped");
     let settings = one.queue(name).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
@@ -148,19 +149,19 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     new.add("a").await.expect("added");
     new.add_after("c", LONG).await.expect("added");
 
-    assert!(old.add("d").await.expect_err("another one").is_dropped());
-    assert!(old.cancel("a").await.expect_err("another one").is_dropped());
-    assert!(old.counts().await.expect_err("another one").is_dropped());
+    assert!(old.add("d").await.expect_err("another queue").is_dropped());
+    assert!(old.cancel("a").await.expect_err("another queue").is_dropped());
+    assert!(old.counts().await.expect_err("another queue").is_dropped());
     assert!(item.succeed().await.is_err());
     assert!(within(old.get()).await.is_none());
     assert!(old.is_dropped());
     assert_eq!(numbers(&new.counts().await.expect("counted")), [1, 1, 0, 0]);
-    let item = new.get().await.expect("it is there");
+    let item = new.get().await.expect("the queue is open");
     assert!(item.epoch() > epoch, "{} after {epoch}", item.epoch());
-    item.give_up("no").await.expect("it is ours");
+    item.give_up("no").await.expect("the lease is held");
 
-    // The other process opens it, too, as it does any.
-    let again = other.queue(name).open().await.expect("it opens");
+    // The other process can open the new queue, too.
+    let again = other.queue(name).open().await.expect("the queue opens");
     assert_eq!(again.re_add(), ReAdd::Hold);
     assert!(again.cancel("a").await.expect("cancelled").parked);
     let found: BTreeSet<String> = again
@@ -172,15 +173,15 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
         .collect();
     assert_eq!(found, BTreeSet::from(["c".to_owned()]));
     assert!(again.cancel("c").await.expect("cancelled").waiting);
-    one.drop_queue(name).await.expect("it is empty");
+    one.drop_queue(name).await.expect("the queue is empty");
 }
 
-/// Of an add and a drop at once, one fails.
+/// Checks that one of an add and a drop fails if they happen at the same time.
 async fn check_races(one: &Store, other: &Store, name: &str) {
     const ROUNDS: usize = 40;
     let mut added = 0;
     for round in 0..ROUNDS {
-        let queue = other.queue(name).open().await.expect("it opens");
+        let queue = other.queue(name).open().await.expect("the queue opens");
         let adding = tokio::spawn({
             let queue = queue.clone();
             async move {
@@ -203,11 +204,11 @@ async fn check_races(one: &Store, other: &Store, name: &str) {
                 added += 1;
             }
             (Ok(()), Err(error)) => assert!(error.is_dropped(), "{error:?}"),
-            // Of several shards, some may have had the keys in time, and others not.
+            // Both succeeded or both failed: of several shards, only some got the keys in time.
             (dropped, added) => panic!("round {round}: {dropped:?}, {added:?}"),
         }
     }
-    // Either happens, mostly; what matters is that never both do.
+    // In most runs, both outcomes occur. The test requires only that add and drop never both succeed.
     assert!(added <= ROUNDS);
 }
 
@@ -227,13 +228,13 @@ async fn whoever_waits_for_keys_of_a_dropped_queue_ends() {
         engine.drop_queue("q", false).await.expect("dropped");
         assert!(getting.await.expect("no panic"));
         working.await.expect("no panic");
-        // By the poll, where nobody tells.
+        // Without a notification, the poll finds it.
         let most = if tells { Duration::ZERO } else { 2 * SECOND };
         assert!(begin.elapsed() <= most, "{:?}", begin.elapsed());
         assert!(queue.is_dropped() && queue.is_shut_down());
         queue.shut_down();
         queue.shut_down_when_idle();
-        assert!(queue.is_dropped(), "it stays so");
+        assert!(queue.is_dropped(), "the queue stays dropped");
         queue.settled().await;
     }
 }
@@ -245,13 +246,13 @@ async fn a_run_that_is_in_flight_at_a_drop_loses_its_lease() {
     let (one, other) = (get(&queue).await, get(&queue).await);
     engine.drop_queue("q", true).await.expect("dropped");
     let begin = Instant::now();
-    let error = one.succeed().await.expect_err("it is gone");
+    let error = one.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, FinishError::Dropped), "{error:?}");
-    assert_eq!(begin.elapsed(), Duration::ZERO, "it is not tried again");
+    assert_eq!(begin.elapsed(), Duration::ZERO, "no retry");
     other.lost().await;
     assert!(begin.elapsed() <= 10 * SECOND, "by the next renewal: {:?}", begin.elapsed());
     assert!(matches!(other.succeed().await, Err(FinishError::Lost)));
-    let error = queue.add("c").await.expect_err("it is gone");
+    let error = queue.add("c").await.expect_err("the queue was dropped");
     assert!(error.is_dropped());
-    assert!(begin.elapsed() <= 10 * SECOND, "it is not tried again");
+    assert!(begin.elapsed() <= 10 * SECOND, "no retry");
 }

@@ -1,4 +1,4 @@
-//! An engine in memory, whose time is tokio's, and which fails when it is told to.
+//! An engine in memory for tests. Its time is tokio's, and tests make it fail.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
-/// What happens to a call.
+/// A failure that a test injects into a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mishap {
-    /// Nothing is done.
+    /// Nothing is done, and the caller gets an error.
     Absent,
-    /// It is done, and nobody hears of it.
+    /// The call takes effect, and its answer is lost.
     Unheard,
-    /// It is not done, and nobody hears of that.
+    /// Nothing is done, and the answer is lost.
     Lost,
-    /// No answer ever comes, and nothing is done.
+    /// Nothing is done, and no answer ever comes.
     Silent,
     Refused,
 }
@@ -37,20 +37,20 @@ pub(super) struct Memory {
     epoch: Mutex<i64>,
     wakes: watch::Sender<u64>,
     mishaps: Mutex<VecDeque<Mishap>>,
-    /// How many keys there were in each batch.
+    /// The number of keys in each batch.
     batches: Mutex<Vec<usize>>,
     is_dropped: AtomicBool,
-    /// Keys that somebody has locked. Their leases are renewed all the same.
+    /// Keys that another transaction has locked. Their leases are still renewed.
     locked: Mutex<BTreeSet<Key>>,
-    /// Held while an engine is slow.
+    /// A test holds it to block all operations.
     pub(super) gate: tokio::sync::Mutex<()>,
-    /// Held while a count takes long, and nothing else does.
+    /// A test holds it to block counts only.
     pub(super) counting: tokio::sync::Mutex<()>,
-    /// How many batches it is good for at once.
+    /// The number of concurrent batches that it supports.
     pub(super) breadth: usize,
-    /// Whether it tells who waits.
+    /// True if it wakes getters.
     pub(super) tells: bool,
-    /// Whether a claim says when the next lease runs out.
+    /// True if the answer to a claim includes when the next lease expires.
     pub(super) knows_leases: bool,
 }
 
@@ -77,7 +77,7 @@ impl Memory {
         }
     }
 
-    /// These happen to the next verbs, one each.
+    /// Injects these failures into the next operations, one each.
     pub(super) fn fail(&self, mishaps: impl IntoIterator<Item = Mishap>) {
         lock(&self.mishaps).extend(mishaps);
     }
@@ -103,7 +103,7 @@ impl Memory {
         lock(&self.locked).contains(key)
     }
 
-    /// `verb` of those that are free; the others have no answer.
+    /// Applies `verb` to the requests whose keys are free. The other requests have no answer.
     async fn of_free<'a, W, T>(
         &self,
         wishes: Vec<W>,
@@ -151,7 +151,7 @@ impl Memory {
         })
     }
 
-    /// Changes the keys that are free. A single key that is locked is waited for, in vain.
+    /// Changes the keys that are free. The wait for a single locked key fails at once.
     fn changed<'a, T: Send + 'a>(
         &'a self,
         keys: Vec<Key>,
@@ -387,7 +387,7 @@ impl Engine for Memory {
     }
 }
 
-/// The highest first.
+/// Reverses the order of priorities, so that the highest one is the least.
 const fn flipped(priority: Priority) -> Priority {
     match priority {
         Priority::Low => Priority::High,

@@ -1,4 +1,4 @@
-//! How errors present themselves.
+//! Tests of the errors' texts and sources.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::error::Error;
 use crate::types::error::*;
 use crate::types::inspect::Counts;
 
-/// Each public type of error, by each way to make one that has a source or none.
+/// Returns an error of each public type, made in each way that has a source or none.
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
     let fault = || EngineError::absent("connection refused");
     vec![
@@ -64,7 +64,7 @@ fn all_types_of_errors_are_held_to_that() {
     let by_hand = by_hand.filter_map(|line| line.split(' ').next());
     let uses = text.split("\nerror! {").skip(1).filter_map(|used| used.split("\n}").next());
     let by_macro = uses.filter_map(|used| used.lines().last()).map(str::trim);
-    // Of those that are public.
+    // `Reason` is not public.
     let found: BTreeSet<_> = by_hand.chain(by_macro).filter(|&name| name != "Reason").collect();
     let held: BTreeSet<_> = all().into_iter().map(|(name, _)| name).collect();
     assert_eq!(found, held);

@@ -1,4 +1,4 @@
-//! Those who wait for keys: who gets which, when they look again, and when they end.
+//! Tests of getters: which keys they get, when they are woken or poll, and when they return `None`.
 
 use tokio::time::timeout;
 
@@ -15,13 +15,13 @@ async fn a_getter_is_woken_when_a_key_comes_and_when_one_is_due() {
     };
     settle().await;
     queue.add("a").await.expect("added");
-    let item = getter.await.expect("it ends");
+    let item = getter.await.expect("the task completes");
     assert_eq!((item.as_str(), start.elapsed()), (Some("a"), Duration::ZERO));
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
 
     queue.add_after("b", Duration::from_millis(300)).await.expect("added");
     assert_eq!(get(&queue).await.as_str(), Some("b"));
-    // Tokio's timers go by milliseconds.
+    // Tokio's timers have a resolution of a millisecond.
     assert!(start.elapsed() <= Duration::from_millis(302), "{:?}", start.elapsed());
 }
 
@@ -37,7 +37,7 @@ async fn a_message_that_is_lost_costs_a_poll() {
     };
     settle().await;
     queue.add("a").await.expect("added");
-    let item = getter.await.expect("it ends");
+    let item = getter.await.expect("the task completes");
     assert_eq!(item.as_str(), Some("a"));
     let waited = start.elapsed();
     assert!(Duration::from_millis(850) < waited && waited < Duration::from_millis(1150));
@@ -59,11 +59,11 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     };
     settle().await;
     drop(gate);
-    add.await.expect("it ends").expect("added");
+    add.await.expect("the task completes").expect("added");
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 1));
-    // The same if it has been claimed by then.
-    item.succeed().await.expect("it is ours");
+    // The same holds if the key has been claimed by then.
+    item.succeed().await.expect("the lease is held");
     let mut getter = Box::pin(queue.get());
     assert!(polled(&mut getter).await.is_pending());
     queue.add("b").await.expect("added");
@@ -95,7 +95,7 @@ async fn one_in_so_many_is_the_oldest_whatever_its_priority() {
     for _ in 0..5 {
         let item = get(&queue).await;
         order.push(item.to_string());
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is held");
     }
     assert_eq!(order, ["a", "b", "old", "c", "d"]);
 }
@@ -119,17 +119,17 @@ async fn a_queue_that_is_shut_down_hands_out_no_more() {
     };
     settle().await;
     queue.shut_down();
-    assert!(getter.await.expect("it ends").is_none());
+    assert!(getter.await.expect("the task completes").is_none());
     assert!(queue.is_shut_down() && queue.get().await.is_none());
-    assert_eq!(queue.add("b").await.expect("it is the others' queue, too"), Added::New);
-    item.succeed().await.expect("it is ours");
+    assert_eq!(queue.add("b").await.expect("adds still work"), Added::New);
+    item.succeed().await.expect("the lease is held");
     assert!(engine.row("b").is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_not_idle_while_another_works() {
     let mut engine = Memory::new();
-    // As an engine that does not know when leases run out.
+    // An engine may not know when leases expire.
     engine.knows_leases = false;
     let (engine, queue) = queue_with(engine, Options::default());
     queue.add("a").await.expect("added");
@@ -142,8 +142,8 @@ async fn it_is_not_idle_while_another_works() {
     tokio::time::advance(SECOND).await;
     settle().await;
     assert!(!queue.is_shut_down());
-    item.succeed().await.expect("it is ours");
-    assert!(getter.await.expect("it ends").is_none());
+    item.succeed().await.expect("the lease is held");
+    assert!(getter.await.expect("the task completes").is_none());
     assert!(engine.row("a").is_none());
 }
 
@@ -153,7 +153,7 @@ async fn it_is_idle_however_long_a_count_takes() {
     let _counting = engine.counting.lock().await;
     queue.shut_down_when_idle();
     let ended = timeout(Duration::from_secs(3600), queue.get()).await;
-    assert!(ended.expect("it ends").is_none());
+    assert!(ended.expect("within an hour").is_none());
 }
 
 #[tokio::test(start_paused = true)]

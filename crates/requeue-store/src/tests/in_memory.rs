@@ -1,5 +1,5 @@
-//! The queue in memory, held to the same as the engines: with a clock that the test moves, and leases
-//! kept beside it.
+//! Checks the queue in memory with the conformance test of the engines. The test sets its clock, and keeps
+//! the leases beside it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
@@ -37,8 +37,9 @@ struct Held {
     lease_until: Time,
 }
 
-/// Failures wait the same, but for those that come before the wait of the last is over, which get the
-/// rest of it: [`requeue::limiter::BackoffLimiter`] without its jitter and its growth.
+/// [`requeue::limiter::BackoffLimiter`] without its jitter and its growth.
+///
+/// All backoffs are equal. A failure during the backoff of the last one waits for the rest of it.
 #[derive(Debug, Default)]
 struct Steady(HashMap<Key, Time>);
 
@@ -60,7 +61,7 @@ impl RateLimiter<Key> for Steady {
     }
 }
 
-/// How long the key that was handed out last had been ready.
+/// How long the key of the last delivery had been ready.
 #[derive(Debug, Default)]
 struct Last(Mutex<Duration>);
 
@@ -89,7 +90,7 @@ impl InMemory {
     }
 
     fn queue(&self) -> &requeue::Queue<Key> {
-        self.queue.get().expect("it is open")
+        self.queue.get().expect("the queue is open")
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<i64, Held>> {
@@ -129,7 +130,7 @@ impl InMemory {
         {
             let priority = Priority::of(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
-            let epoch = i64::try_from(item.epoch()).expect("they are counted");
+            let epoch = i64::try_from(item.epoch()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
             claimed.items.push(HandOut { key, epoch, asked, failures, queued });
@@ -158,8 +159,8 @@ impl InMemory {
             }
             Finish::Retry(..) => item.retry(),
             Finish::RetryAfter(delay, ..) => item.retry_after(delay),
-            Finish::GiveUp(_) => unreachable!("nothing is parked in memory"),
-            // It keeps no places; the steps that it is given have no such end.
+            Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
+            // It keeps no places in the order. The test does not unclaim its keys.
             Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
         true
@@ -177,7 +178,7 @@ impl InMemory {
     }
 
     fn all(&self) -> Vec<requeue::Entry<Key>> {
-        // It makes ready what is due.
+        // `len` makes due keys ready.
         let _ = self.queue().len();
         self.queue().snapshot(Filter::All, requeue::Cursor::default(), 100).entries
     }
@@ -193,7 +194,7 @@ impl InMemory {
             Phase::Ready => State::Ready,
             Phase::Processing | Phase::ProcessingDirty => State::Processing,
             _ if waits(&entry) => State::Waiting,
-            // It is only remembered for its failures.
+            // The queue keeps only the key's failures.
             _ => return None,
         };
         let held = self.held();
@@ -245,7 +246,7 @@ impl Engine for InMemory {
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
             .build();
-        self.queue.set(queue.expect("it makes sense")).expect("it is opened once");
+        self.queue.set(queue.expect("valid options")).expect("opened once");
         answer(Place::new(1, name, settings))
     }
 
@@ -254,7 +255,7 @@ impl Engine for InMemory {
     }
 
     fn drop_queue<'a>(&'a self, _: &'a str, _: bool) -> Answer<'a, Dropped> {
-        // Its rig has it drop nothing.
+        // Its rig drops no queues.
         answer(Dropped::Missing)
     }
 
@@ -364,7 +365,7 @@ impl Rig for Fixture {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
         let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
-        // A key is ready since somebody saw that it was due: somebody always looks.
+        // A key becomes ready when a call finds it due. Step to each due time, so that this is on time.
         while let Some(due) = self.0.next_due().filter(|&due| due < now) {
             self.0.clock.set(due);
         }

@@ -1,4 +1,4 @@
-//! Leases: kept, lost, and ended.
+//! Tests of leases: their renewal and loss, and completions during an outage.
 
 use super::*;
 
@@ -12,8 +12,8 @@ async fn a_lease_is_renewed_as_long_as_the_item_is_held() {
         settle().await;
         assert!(!item.is_lost());
     }
-    assert!(engine.row("a").expect("it is there").run.is_some());
-    item.succeed().await.expect("it is ours");
+    assert!(engine.row("a").expect("the key has a row").run.is_some());
+    item.succeed().await.expect("the lease is held");
     assert_eq!((engine.row("a"), queue.held()), (None, 0));
 }
 
@@ -27,10 +27,10 @@ async fn a_lease_that_can_not_be_renewed_is_lost_before_the_engine_says_so() {
     item.lost().await;
     assert_eq!(start.elapsed().as_secs(), 30);
     assert!(matches!(item.succeed().await, Err(FinishError::Lost | FinishError::Unreachable(_))));
-    // It has failed, and comes again.
+    // The run has failed, and the key is delivered again.
     let item = get(&queue).await;
     assert_eq!((item.attempt(), item.epoch()), (2, 2));
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,7 +38,7 @@ async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
     queue.add("b").await.expect("added");
-    // Something is held before, so that renewals are at other times than this lease's end.
+    // Another key is claimed before, so that no renewal is at the time when this lease expires.
     let first = get(&queue).await;
     tokio::time::advance(Duration::from_secs(3)).await;
     let start = Instant::now();
@@ -68,8 +68,8 @@ async fn who_has_lost_a_key_changes_nothing() {
     let again = get(&other).await;
     assert!(again.epoch() > item.epoch() && item.is_lost());
     assert!(matches!(item.succeed().await, Err(FinishError::Lost | FinishError::Unreachable(_))));
-    assert!(engine.row("a").expect("it is there").run.is_some());
-    again.succeed().await.expect("it is ours");
+    assert!(engine.row("a").expect("the key has a row").run.is_some());
+    again.succeed().await.expect("the lease is held");
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +78,7 @@ async fn an_end_is_tried_as_long_as_the_lease_lasts() {
     queue.add("a").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
     assert_eq!(engine.row("a"), None);
 
     queue.add("a").await.expect("added");
@@ -89,7 +89,7 @@ async fn an_end_is_tried_as_long_as_the_lease_lasts() {
     queue.add("a").await.expect("added");
     let (start, item) = (Instant::now(), get(&queue).await);
     engine.fail(std::iter::repeat_n(Mishap::Absent, 1000));
-    let error = item.succeed().await.expect_err("nobody is there");
+    let error = item.succeed().await.expect_err("the store is unreachable");
     assert!(matches!(error, FinishError::Unreachable(_)), "{error}");
     assert!(start.elapsed() <= Duration::from_secs(30));
 }

@@ -1,4 +1,4 @@
-//! Keys that somebody has locked.
+//! Tests of keys that another transaction has locked.
 
 use super::*;
 
@@ -13,9 +13,9 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     let start = Instant::now();
     let [a, b, c] = ["a", "b", "c"].map(|key| add(key, Add::now()));
     for other in [a, c] {
-        assert_eq!(other.await.expect("it ends").expect("added"), Added::New);
+        assert_eq!(other.await.expect("the task completes").expect("added"), Added::New);
     }
-    // One that comes later waits as well, and in no other's way.
+    // Later adds of the key wait, too, and delay no other key.
     let [again, high] = [Add::now(), Add::now().priority(Priority::High)].map(|how| add("b", how));
     settle().await;
     engine.batches();
@@ -24,12 +24,12 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     tokio::time::advance(SECOND).await;
     assert!(!b.is_finished() && !again.is_finished());
     engine.set_locked("b", false);
-    assert_eq!(b.await.expect("it ends").expect("added"), Added::New);
-    assert_eq!(again.await.expect("it ends").expect("added"), Added::Coalesced);
-    assert_eq!(high.await.expect("it ends").expect("added"), Added::Coalesced);
-    assert_eq!(engine.row("b").expect("it is there").asked.adds, 3);
+    assert_eq!(b.await.expect("the task completes").expect("added"), Added::New);
+    assert_eq!(again.await.expect("the task completes").expect("added"), Added::Coalesced);
+    assert_eq!(high.await.expect("the task completes").expect("added"), Added::Coalesced);
+    assert_eq!(engine.row("b").expect("the key has a row").asked.adds, 3);
     assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
-    // It is as any other again.
+    // The key is treated as any other again.
     engine.batches();
     queue.add("b").await.expect("added");
     assert_eq!(engine.batches(), [1]);
@@ -42,7 +42,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     settle().await;
     assert!(engine.row("f").is_some() && !all.is_finished());
     engine.set_locked("e", false);
-    assert_eq!(all.await.expect("it ends").expect("added").new, 2);
+    assert_eq!(all.await.expect("the task completes").expect("added").new, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,8 +50,8 @@ async fn an_add_of_a_key_that_stays_locked_has_not_happened() {
     let (engine, queue) = queue();
     engine.set_locked("a", true);
     let start = Instant::now();
-    let all = queue.add_all(["a"]).await.expect_err("it is locked");
-    for error in [all, queue.add("a").await.expect_err("it is locked")] {
+    let all = queue.add_all(["a"]).await.expect_err("the key is locked");
+    for error in [all, queue.add("a").await.expect_err("the key is locked")] {
         assert!(chain(&error).ends_with("added: somebody has the key locked"), "{error}");
         assert!(!error.may_have_happened());
     }
@@ -68,16 +68,16 @@ async fn what_is_being_ended_is_kept_until_it_has_ended() {
     let (a, b) = (get(&queue).await, get(&queue).await);
     engine.set_locked("a", true);
     let ending = tokio::spawn(a.succeed());
-    b.succeed().await.expect("it is ours");
+    b.succeed().await.expect("the lease is held");
     assert_eq!((engine.row("b"), queue.held()), (None, 0));
-    // Far longer than a lease.
+    // This takes far longer than a lease.
     for _ in 0..20 {
         tokio::time::advance(Duration::from_secs(9)).await;
         settle().await;
     }
     assert!(!ending.is_finished());
     engine.set_locked("a", false);
-    ending.await.expect("it ends").expect("it is ours still");
+    ending.await.expect("the task completes").expect("the lease is still held");
     assert_eq!(engine.row("a"), None);
 }
 
@@ -85,8 +85,8 @@ async fn what_is_being_ended_is_kept_until_it_has_ended() {
 async fn a_key_that_is_locked_can_not_be_changed_and_that_is_said() {
     let (engine, queue) = queue();
     engine.set_locked("a", true);
-    let cancelled = chain(&queue.cancel("a").await.expect_err("it is locked"));
+    let cancelled = chain(&queue.cancel("a").await.expect_err("the key is locked"));
     assert_eq!(cancelled, "the key was not cancelled: somebody has the key locked");
-    let revived = chain(&queue.revive("a").await.expect_err("it is locked"));
+    let revived = chain(&queue.revive("a").await.expect_err("the key is locked"));
     assert_eq!(revived, "the key was not revived: somebody has the key locked");
 }

@@ -1,11 +1,11 @@
-//! Of those who want one thing after the other, with nobody else.
+//! Tests of requests that come one at a time, without concurrent ones.
 
 use super::*;
 
-/// Enough of them that nobody else is expected.
+/// Adds enough keys, one at a time, that the batcher expects no concurrent requests.
 async fn add_one_by_one(queue: &Queue) {
     for n in 0..20 {
-        queue.add(format!("lone {n}")).await.expect("it is added");
+        queue.add(format!("lone {n}")).await.expect("added");
     }
 }
 
@@ -22,9 +22,9 @@ async fn who_comes_while_a_lone_one_is_under_way_does_not_wait_for_it() {
     });
     settle().await;
     engine.batches();
-    assert_eq!(queue.add("other").await.expect("it is added"), Added::New);
+    assert_eq!(queue.add("other").await.expect("added"), Added::New);
     assert_eq!(engine.batches(), [1]);
-    hung.await.expect("it ends").expect_err("nobody answers");
+    hung.await.expect("the task completes").expect_err("the store does not answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +42,7 @@ async fn who_is_not_alone_any_more_travels_together() {
     settle().await;
     drop(gate);
     for add in adds {
-        add.await.expect("it ends").expect("it is added");
+        add.await.expect("the task completes").expect("added");
     }
     let batches = engine.batches();
     assert!(batches.len() <= 2, "{batches:?}");
@@ -59,11 +59,11 @@ async fn a_lone_add_that_is_given_up_may_happen_and_holds_up_nobody() {
     settle().await;
     drop(given_up);
     drop(gate);
-    queue.add("other").await.expect("it is added");
+    queue.add("other").await.expect("added");
     assert_eq!(engine.batches(), [1, 1]);
 }
 
-/// Whoever waits panics when it is woken.
+/// A waker that panics.
 struct Unwell;
 
 impl std::task::Wake for Unwell {
@@ -82,5 +82,5 @@ async fn a_lone_add_whose_caller_panics_takes_nobody_with_it() {
     assert!(add.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
     drop(gate);
     settle().await;
-    assert_eq!(queue.add("b").await.expect("it is added"), Added::New);
+    assert_eq!(queue.add("b").await.expect("added"), Added::New);
 }

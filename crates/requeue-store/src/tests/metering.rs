@@ -1,4 +1,4 @@
-//! What is counted of a queue, and how often the engine is asked for it.
+//! Tests of a queue's metrics, and of how often the engine counts keys.
 
 use tokio::time::timeout;
 
@@ -21,20 +21,21 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     assert_eq!((sample.depth, sample.waiting, sample.processing), (1, 1, 3));
     assert_eq!((sample.unfinished_work, sample.longest_running), (6 * SECOND, 2 * SECOND));
 
-    a.succeed().await.expect("it is ours");
-    b.retry("no").await.expect("it is ours");
-    c.give_up("never").await.expect("it is ours");
+    a.succeed().await.expect("the lease is held");
+    b.retry("no").await.expect("the lease is held");
+    c.give_up("never").await.expect("the lease is held");
     let again = get(&queue).await;
     assert_eq!((again.as_str(), again.attempt()), (Some("b"), 2));
-    again.retry_after(SECOND, "no").await.expect("it is ours");
-    assert!(queue.cancel("d").await.expect("it is there").waiting);
+    again.retry_after(SECOND, "no").await.expect("the lease is held");
+    assert!(queue.cancel("d").await.expect("cancelled").waiting);
     tokio::time::advance(2 * SECOND).await;
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
     let counts = sample.counts;
-    // a, b, c, d and b again.
+    // The adds are a, b, c, d, and b again.
     assert_eq!((counts.adds, counts.coalesced, counts.hand_outs), (5, 1, 4));
-    // d, and b's first failure: its second was its last.
+    // b failed twice and c once. The retries are d's delay and b's first failure: b's second failure was its
+    // last.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
     assert_eq!(sample.times.queued.sum, 3 * SECOND.as_nanos() + 2 * SECOND.as_nanos());
     assert_eq!((sample.times.worked.count(), sample.times.worked.sum), (4, 6_000_000_000));
@@ -62,22 +63,22 @@ async fn a_count_goes_on_however_long_it_takes_and_whoever_has_gone() {
     queue.add("a").await.expect("added");
     engine.batches();
     let counting = engine.counting.lock().await;
-    // Far longer than a lease.
+    // This takes far longer than a lease.
     for _ in 0..6 {
-        timeout(10 * SECOND, queue.recent_counts()).await.expect_err("it goes on");
+        timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
     }
     assert_eq!((engine.batches(), queue.sample()), (vec![], None));
     drop(counting);
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
     assert_eq!(engine.batches(), [0], "one count");
-    // A fiftieth of the time at most goes into it.
+    // Counts take at most a fiftieth of the time.
     queue.add("b").await.expect("added");
     tokio::time::advance(49 * 60 * SECOND).await;
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
     tokio::time::advance(60 * SECOND).await;
-    // The last counts are there meanwhile, for who doesn't wait.
+    // Meanwhile, a caller that does not wait gets the last counts.
     let counting = engine.counting.lock().await;
-    timeout(10 * SECOND, queue.recent_counts()).await.expect_err("it goes on");
+    timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
     assert_eq!(queue.sample().map(|sample| sample.depth), Some(1));
     drop(counting);
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 2);
@@ -96,18 +97,19 @@ async fn what_went_wrong_is_not_asked_for_by_each_who_waited() {
             .collect();
         settle().await;
         tokio::time::advance(30 * SECOND).await;
-        // One look alone goes wrong.
+        // A single query fails.
         engine.fail([Mishap::Absent]);
         drop(counting);
         for asked in asked {
-            let error = asked.await.expect("it ends").expect_err("nobody is there");
+            let error =
+                asked.await.expect("the task completes").expect_err("the store is unreachable");
             assert_eq!(chain(&error), "the keys were not counted: nobody is there");
         }
         tokio::time::advance(pause * SECOND - Duration::from_millis(1)).await;
-        queue.recent_counts().await.expect_err("as not long ago");
+        queue.recent_counts().await.expect_err("the error is cached");
         tokio::time::advance(Duration::from_millis(1)).await;
     }
-    queue.recent_counts().await.expect("it is back");
+    queue.recent_counts().await.expect("the store is back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +123,7 @@ async fn what_runs_longest_is_looked_for_once_a_second() {
     queue.add("b").await.expect("added");
     engine.batches();
     for _ in 0..10 {
-        let longest = queue.recent_longest().await.expect("looked for");
+        let longest = queue.recent_longest().await.expect("listed");
         let since: Vec<_> = longest.iter().map(|entry| (entry.key.as_str(), entry.since)).collect();
         assert_eq!(since, [(Some("z"), Some(SECOND)), (Some("a"), Some(Duration::ZERO))]);
     }
@@ -138,11 +140,11 @@ async fn metrics_have_the_queue_as_long_as_it_is_there() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let (_engine, queue) = queue();
-    metrics.add("q", &queue.shared).expect("there is no other");
+    metrics.add("q", &queue.shared).expect("the name is free");
     tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
     let shown = || {
         let mut body = String::new();
-        text::encode(&mut body, &registry).expect("it is text");
+        text::encode(&mut body, &registry).expect("valid UTF-8");
         body
     };
     let shows = |line: &str| shown().lines().any(|shown| shown == line);

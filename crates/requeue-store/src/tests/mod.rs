@@ -1,5 +1,5 @@
-//! What the front does with an engine: batches, waiters, leases, and what it says when the engine
-//! fails. Time is tokio's, and passes only where everybody waits for it.
+//! Tests of the API and the client with an engine in memory: batches, getters, leases, and errors when the
+//! engine fails. Time is tokio's paused time, which passes only while all tasks wait for it.
 
 pub(crate) mod conformance;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -51,17 +51,17 @@ fn queue() -> (Arc<Memory>, Queue) {
 }
 
 async fn get(queue: &Queue) -> Item {
-    queue.get().await.expect("it is not shut down")
+    queue.get().await.expect("the queue is open")
 }
 
-/// Lets all tasks do what they can without time passing.
+/// Lets all tasks run as far as they can without the passing of time.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-/// One poll.
+/// Polls a future once.
 pub(crate) async fn polled<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
@@ -73,8 +73,8 @@ async fn an_item_that_is_dropped_has_failed() {
     drop(get(&queue).await);
     let item = get(&queue).await;
     assert_eq!(item.attempt(), 2);
-    item.retry("no luck").await.expect("it is ours");
-    assert_eq!(engine.row("a").expect("it is there").error.as_deref(), Some("no luck"));
+    item.retry("no luck").await.expect("the lease is held");
+    assert_eq!(engine.row("a").expect("the key has a row").error.as_deref(), Some("no luck"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,19 +85,19 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     for attempt in 1..=2 {
         let item = get(&queue).await;
         assert_eq!(item.attempt(), attempt);
-        item.retry(format!("no {attempt}")).await.expect("it is ours");
+        item.retry(format!("no {attempt}")).await.expect("the lease is held");
     }
     let parked = queue.parked(None, 10).await.expect("a page");
     assert_eq!((parked.len(), parked[0].error.as_deref()), (1, Some("no 2")));
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;
-    assert_eq!((item.attempt(), queue.revive("a").await.expect("an answer")), (1, false));
-    // Something else is wanted of it by now: it begins anew.
+    assert_eq!((item.attempt(), queue.revive("a").await.expect("answered")), (1, false));
+    // An add during the run makes it run again instead, with its failures reset.
     queue.add("a").await.expect("added");
-    item.give_up("never").await.expect("it is ours");
+    item.give_up("never").await.expect("the lease is held");
     let item = get(&queue).await;
-    item.give_up("never").await.expect("it is ours");
-    assert_eq!(queue.add("a").await.expect("an answer"), Added::Revived);
+    item.give_up("never").await.expect("the lease is held");
+    assert_eq!(queue.add("a").await.expect("answered"), Added::Revived);
     assert_eq!(get(&queue).await.attempt(), 1);
 }
 
@@ -105,8 +105,8 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
 async fn of_a_long_error_the_beginning_is_kept() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
-    get(&queue).await.retry("\u{20ac}".repeat(3000)).await.expect("it is ours");
-    let error = engine.row("a").and_then(|row| row.error).expect("it has one");
+    get(&queue).await.retry("\u{20ac}".repeat(3000)).await.expect("the lease is held");
+    let error = engine.row("a").and_then(|row| row.error).expect("the row has an error");
     assert_eq!(error, "\u{20ac}".repeat(1365));
 }
 
@@ -117,7 +117,7 @@ async fn with_its_last_handle_its_tasks_end() {
     let item = get(&queue).await;
     drop(queue);
     settle().await;
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
     settle().await;
     assert_eq!(Arc::strong_count(&engine), 1);
 }
@@ -132,7 +132,7 @@ fn no_backoff_is_too_long() {
     let (mut row, _) =
         crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReAdd::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, ReAdd::Hold, 6).expect("it comes back");
+    let row = row.expire(failing, ReAdd::Hold, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 
@@ -150,19 +150,19 @@ async fn it_says_where_a_key_stands() {
     queue.add("a").await.expect("added");
     let dirty = "a: with a worker for 0ns, its lease for 30s more, and runs once more afterwards";
     assert_eq!(explained("a").await, dirty);
-    item.succeed().await.expect("it is ours");
-    get(&queue).await.give_up("no such thing").await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
+    get(&queue).await.give_up("no such thing").await.expect("the lease is held");
     assert_eq!(explained("a").await, "a: parked since 0ns, after a failure: no such thing");
 }
 
 #[tokio::test]
 async fn no_time_is_too_long() {
-    let store = crate::Store::connect("sqlite::memory:").await.expect("it opens");
-    store.migrate().await.expect("the schema is made");
+    let store = crate::Store::connect("sqlite::memory:").await.expect("the store opens");
+    store.migrate().await.expect("the schema is created");
     let (most, opening) = (Duration::MAX, store.queue("q"));
     let queue = opening.lease(most).poll(most).add_timeout(most).backoff(most, most);
-    let queue = queue.open().await.expect("it opens");
+    let queue = queue.open().await.expect("the queue opens");
     queue.add_after("later", most).await.expect("added");
     queue.add("a").await.expect("added");
-    get(&queue).await.retry_after(most, "no").await.expect("it is ours");
+    get(&queue).await.retry_after(most, "no").await.expect("the lease is held");
 }

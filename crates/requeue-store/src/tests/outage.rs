@@ -1,4 +1,4 @@
-//! What is written of a store that stops answering.
+//! Tests of the log messages about outages.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,8 +17,9 @@ thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the messages about outages for the thread that they come from, which is that of one test. All
-/// tests share it: with one of its own for a thread, other threads could have switched the events off.
+/// Keeps the messages about outages for the thread that they come from, which is that of one test.
+///
+/// All tests share it. If each thread had its own subscriber, other threads could disable the events.
 struct Keeping;
 
 impl Subscriber for Keeping {
@@ -52,10 +53,12 @@ impl Visit for Message {
 
 fn keep_lines() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Keeping).expect("there is no other"));
+    ONCE.call_once(|| {
+        tracing::subscriber::set_global_default(Keeping).expect("no other subscriber")
+    });
 }
 
-/// What was written since this was last asked for.
+/// Returns the messages since the last call.
 fn lines() -> Vec<String> {
     LINES.take()
 }
@@ -67,15 +70,15 @@ async fn an_outage_is_reported_when_it_begins_each_minute_and_when_it_ends() {
     queue.add("a").await.expect("added");
     let begin = Instant::now();
     engine.fail(repeat_n(Mishap::Absent, 300));
-    get(&queue).await.succeed().await.expect("it is ours");
+    get(&queue).await.succeed().await.expect("the lease is held");
     let minutes = begin.elapsed().as_secs() / 60;
-    assert!(minutes > 1, "the tries took {:?}", begin.elapsed());
+    assert!(minutes > 1, "the attempts took {:?}", begin.elapsed());
     let lines = lines();
     assert_eq!(lines[0], "store unreachable: nobody is there; retrying");
-    let (last, between) = lines[1..].split_last().expect("it ended");
+    let (last, between) = lines[1..].split_last().expect("the outage is over");
     let prefix = format!("store reachable again after {minutes} min ");
     assert!(last.starts_with(&prefix), "{lines:?}");
-    // A line comes with the first try after a minute.
+    // A message comes with the first attempt after a minute.
     assert!((minutes * 9 / 10..=minutes).contains(&(between.len() as u64)), "{lines:?}");
     for line in between {
         assert!(line.starts_with("store still unreachable after "), "{lines:?}");
@@ -88,7 +91,7 @@ async fn all_that_fails_in_one_outage_is_one_report() {
     let (engine, queue) = queue();
     queue.add("held").await.expect("added");
     let item = get(&queue).await;
-    // Adds, the end of a run, a claim and renewals meet it, in whatever order.
+    // Adds, a completion, a claim and renewals fail, in any order.
     engine.fail(repeat_n(Mishap::Lost, 12));
     let getting = tokio::spawn({
         let queue = queue.clone();
@@ -96,8 +99,8 @@ async fn all_that_fails_in_one_outage_is_one_report() {
     });
     let (added, ended) = tokio::join!(queue.add("a"), item.succeed());
     added.expect("added");
-    ended.expect("it is ours");
-    assert!(getting.await.expect("it ends").is_some());
+    ended.expect("the lease is held");
+    assert!(getting.await.expect("the task completes").is_some());
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0], "store unreachable: the line is cut; retrying");
@@ -115,7 +118,7 @@ async fn a_store_that_fails_every_other_time_is_not_reported_each_time() {
     }
     let lines = lines();
     let starts = lines.iter().filter(|line| line.starts_with("store unreachable: ")).count();
-    // At once, and a minute later.
+    // One at once, and one a minute later.
     assert_eq!((starts, lines.len()), (2, 4), "{lines:?}");
 }
 
@@ -125,7 +128,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
     engine.fail([Mishap::Refused]);
-    get(&queue).await.succeed().await.expect("it is ours");
+    get(&queue).await.succeed().await.expect("the lease is held");
     assert_eq!(
         lines(),
         [

@@ -1,4 +1,4 @@
-//! Parked keys: what an add does to them, who is told of them, and many of them at once.
+//! Tests of parked keys: the effect of adds, the reports about them, and bulk changes.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use crate::types::add::{AddCounts, ParkedAdd};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
-/// A queue that keeps parked keys.
+/// Returns a queue that keeps parked keys.
 fn keeping() -> (Arc<Memory>, Queue) {
     let engine = Arc::new(Memory::new());
     let settings = Settings { parked_add: ParkedAdd::Keep, ..Settings::default() };
@@ -31,14 +31,14 @@ async fn park(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
     let mut left = queue.add_all(keys).await.expect("added").new;
     while left > 0 {
         for item in queue.get_many(left).await {
-            item.give_up("no").await.expect("it is ours");
+            item.give_up("no").await.expect("the lease is held");
             left -= 1;
         }
     }
 }
 
 async fn state(queue: &Queue, key: &str) -> (State, u32) {
-    let entry = queue.look_up(key).await.expect("looked up").expect("it is there");
+    let entry = queue.look_up(key).await.expect("looked up").expect("the key has a state");
     (entry.state, entry.failures)
 }
 
@@ -54,7 +54,7 @@ async fn an_add_revives_a_parked_key_and_resets_its_failures() {
     let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
     let expected = AddCounts { new: 1, coalesced: 2, revived: 1, ..AddCounts::default() };
     assert_eq!((added, added.total()), (expected, 4));
-    // Adds that travel together are told apart, too.
+    // Adds in one batch have answers of their own, too.
     let (_, queue) = self::queue();
     park(&queue, ["e"]).await;
     let both = tokio::join!(queue.add("e"), queue.add("e"));
@@ -121,7 +121,7 @@ impl Subscriber for Events {
 
 async fn parks(mut item: Item, completion: Completion, error: &str) -> bool {
     item.set_error(error);
-    item.complete(completion).await.expect("it is ours").parked
+    item.complete(completion).await.expect("the lease is held").parked
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,29 +138,29 @@ async fn a_parked_key_is_reported_and_no_other() {
     let expected = " message=parked queue=\"q\" key=a failures=2 error=\"no 2\"";
     assert_eq!(reported, [expected]);
 
-    // One that was added during its run is not parked.
+    // A key that was added during its run is not parked.
     queue.add("b").await.expect("added");
     let item = get(&queue).await;
     queue.add("b").await.expect("added");
     assert!(!parks(item, Completion::GiveUp, "never").await);
     assert_eq!(events.take().len(), 0);
 
-    // Nobody waits for the end of one that is dropped.
+    // No caller waits for the completion of a dropped item.
     drop(get(&queue).await);
     settle().await;
     drop(get(&queue).await);
     settle().await;
     assert_eq!(events.take().len(), 1);
     assert_eq!(engine.row("b").map(|row| row.parked), Some(true));
-    // With an answer that was lost it is reported all the same, once.
+    // If the answer was lost, the key is still reported once.
     queue.add("c").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Lost]);
-    item.give_up("never").await.expect("it is ours");
+    item.give_up("never").await.expect("the lease is held");
     assert_eq!(events.take().len(), 1);
 }
 
-/// The worker dies during the last run that its key may fail.
+/// The worker dies during the last run within the limit of failures.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let events = Events::default();
@@ -187,23 +187,23 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
-    // It was added during its last run, and runs again.
+    // This key was added during its last run, and runs again.
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));
     let expected = " message=parked queue=\"q\" key=a failures=1 error=\"the lease ran out\"";
     assert_eq!(events.take(), [expected]);
-    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    let entry = queue.look_up("a").await.expect("looked up").expect("the key has a state");
     assert_eq!((entry.state, entry.error.as_deref()), (State::Parked, Some("the lease ran out")));
     queue.recent_counts().await.expect("counted");
     assert_eq!(queue.sample().expect("counted").given_up, 1);
-    item.give_up("never").await.expect("it is ours");
+    item.give_up("never").await.expect("the lease is held");
     assert_eq!(queue.sample().expect("counted").given_up, 2);
     let told: Vec<_> = told.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
     let told: Vec<_> = told.iter().map(|it| (it.key.as_str(), it.lease_expired)).collect();
     assert_eq!(told, [(Some("a"), true), (Some("b"), false)]);
 }
 
-/// Claims say which keys they have parked.
+/// Checks that the answer to a claim has the keys that it parked.
 pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 12;
     const LEASE: Duration = Duration::from_secs(30);
@@ -227,13 +227,13 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
         let now = BEGIN + (2 * round + 1) * micros(2 * LEASE);
         rig.set_time(now).await;
         if round == 0 {
-            // The first failure of each is not its last.
+            // The first failure of a key does not park it.
             let claimed = engine.claim(&place, claim).await.expect("claimed");
             assert_eq!((claimed.items.len(), claimed.parked.len()), (0, 0));
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
-    // The others were added during their last run.
+    // An add during the last run keeps the first half of the keys from being parked.
     add((0..KEYS / 2).map(ask).collect()).await;
     let claimed = engine.claim(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
@@ -241,12 +241,12 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     assert_eq!(parked, (KEYS / 2..KEYS).map(|n| n.to_string().into()).collect());
     for parked in &claimed.parked {
         let entry = engine.look_up(&place, &parked.key).await.expect("looked up");
-        let entry = entry.expect("it is there");
+        let entry = entry.expect("the key has a state");
         let said = (State::Parked, parked.failures, Some(parked.error.clone()));
         assert_eq!((entry.state, entry.failures, entry.error), said);
         assert_eq!((parked.failures, parked.lease_expired), (2, true));
     }
-    // Each is reported once.
+    // Each parked key is reported once.
     rig.set_time(BEGIN + micros(10 * LEASE)).await;
     assert_eq!(engine.claim(&place, claim).await.expect("claimed").parked, []);
 }
@@ -278,7 +278,7 @@ async fn an_interrupted_change_goes_on_where_it_was() {
     }
     assert_eq!(reviving.changed(), 1000);
     assert!(reviving.step().await.expect("revived"));
-    // Dropped, it leaves the others as they are.
+    // If the change is dropped, the other keys are unchanged.
     drop(reviving);
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.parked), (2_000, 500));
@@ -297,7 +297,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     while reviving.changed() < 1_497 {
         assert!(reviving.step().await.expect("revived"));
     }
-    // It is free by the time that the others have been revived.
+    // The key is free by the time that the others have been revived.
     engine.set_locked("0008", false);
     let error = loop {
         match reviving.step().await {
@@ -308,10 +308,10 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     let expected = "not all keys were revived, but 1498 of them: \
                     other transactions have 2 keys locked";
     assert_eq!(error, expected);
-    assert!(!reviving.step().await.expect("it is over"));
+    assert!(!reviving.step().await.expect("the change is complete"));
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.parked), (1_498, 2));
-    let error = queue.revive_keys(["0007", "0008"]).await.expect_err("it is locked");
+    let error = queue.revive_keys(["0007", "0008"]).await.expect_err("the key is locked");
     let error = chain(&error);
     assert_eq!(error, "not all keys were revived: somebody has the key locked");
     engine.set_locked("0007", false);

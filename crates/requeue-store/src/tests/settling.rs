@@ -1,4 +1,4 @@
-//! What has to be over before a process may exit.
+//! Tests of `Queue::settled`: no claim and no completion is in flight when it returns.
 
 use requeue::workers::{Action, Context, Error, Workers};
 
@@ -24,7 +24,7 @@ async fn what_was_claimed_for_one_who_has_gone_is_back_once_it_is_settled() {
     assert!(polled(&mut settled).await.is_pending());
     drop(gate);
     settled.await;
-    let row = engine.row("a").expect("it is there");
+    let row = engine.row("a").expect("the key has a row");
     assert!(row.run.is_none() && row.failures == 0, "{row:?}");
 }
 
@@ -41,9 +41,9 @@ async fn an_end_that_is_under_way_is_waited_for_and_an_item_that_is_held_is_not(
     assert!(polled(&mut settled).await.is_pending());
     drop(gate);
     settled.await;
-    assert!(engine.row("a").expect("it failed").run.is_none());
+    assert!(engine.row("a").expect("the key has a row").run.is_none());
     assert_eq!(queue.held(), 1);
-    b.succeed().await.expect("it is ours still");
+    b.succeed().await.expect("the lease is still held");
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,9 +70,9 @@ async fn workers_end_when_what_they_did_not_take_is_back() {
     let workers = Workers::new(queue.clone(), succeed).drain_timeout(SECOND);
     let mut ran = Box::pin(workers.run_until(settle()));
     assert!(polled(&mut ran).await.is_pending());
-    // By then they have been told to stop, and wait for no key.
+    // By then the workers have been stopped, and wait for no key.
     tokio::time::timeout(SECOND * 5, &mut ran).await.expect_err("a key is being claimed");
     drop(gate);
     ran.await;
-    assert!(engine.row("a").expect("it has not run").run.is_none());
+    assert!(engine.row("a").expect("the key has a row").run.is_none());
 }

@@ -1,12 +1,15 @@
-//! What can be asked of the queue, and what it answers.
+//! Adds: their options, their answers, and the result of a cancel.
 
 use std::ops::AddAssign;
 use std::time::Duration;
 
 pub use requeue::{Merge, ReAdd};
 
-/// The effect of an add on a parked key. It is a setting of the queue, the same for all processes: the
-/// first opener chooses it.
+/// The effect of an add on a parked key.
+///
+/// It is a setting of the queue, the same for all processes: the first opener chooses it.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_store::Store;
@@ -31,30 +34,34 @@ pub use requeue::{Merge, ReAdd};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum ParkedAdd {
-    /// The add revives the key: it runs again, and its failures are reset.
+    /// Revives the key: it runs again, and its failures are reset.
     #[default]
     Revive,
-    /// The key stays parked, and the add is answered [`Added::Parked`]. [`Add::revive`] revives it.
+    /// Leaves the key parked, and answers [`Added::Parked`]. [`Add::revive`] revives it.
     Keep,
 }
 
-/// Which keys go first. Within one priority, those that have been ready longest.
+/// The priority of a key: ready keys with a higher one are delivered first.
+///
+/// Within one priority, the keys that have been ready longest are first. See
+/// [`OpenOptions::oldest_every`](crate::OpenOptions::oldest_every) for the exception that keeps low
+/// priorities from starving.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// After all others.
+    /// After all other keys.
     Low,
-    /// Neither.
+    /// Between the other two.
     #[default]
     Normal,
-    /// Before all others.
+    /// Before all other keys.
     High,
 }
 
 impl Priority {
     pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
 
-    /// -1, 0 or 1, as engines keep it, and as a queue in memory may have it.
+    /// Returns -1, 0 or 1, as the engines store it. A queue in memory accepts it as a priority, too.
     #[must_use]
     pub const fn number(self) -> i8 {
         match self {
@@ -64,7 +71,9 @@ impl Priority {
         }
     }
 
-    /// Of any number: low below zero, high above.
+    /// Returns the priority for any number: low below 0, normal at 0, high above 0.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue_store::Priority;
@@ -83,7 +92,9 @@ impl Priority {
     }
 }
 
-/// An add with all that can be asked of it.
+/// The options of an add: its delay, merge rule, priority and reasons.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -103,59 +114,63 @@ pub struct Add {
 }
 
 impl Add {
-    /// Now, with normal priority.
+    /// Creates an add that makes its key ready at once, with normal priority.
     pub const fn now() -> Self {
         Self::after(Duration::ZERO)
     }
 
-    /// After `delay`, by the engine's clock; to the microsecond, rounded up.
+    /// Creates an add that makes its key ready after `delay`, with normal priority. The delay is
+    /// measured by the engine's clock, and rounded up to a microsecond.
     pub const fn after(delay: Duration) -> Self {
         let (merge, priority) = (Merge::Earliest, Priority::Normal);
         Self { after: delay, merge, priority, reasons: 0, revives: false }
     }
 
-    /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
+    /// Sets how the due time of this add is combined with the due time that the key already has. The
+    /// default is [`Merge::Earliest`].
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }
 
-    /// The priority; [`Priority::Normal`] unless said. Of several adds the highest wins.
+    /// Sets the priority. The default is [`Priority::Normal`]. If several adds are coalesced, the
+    /// highest priority counts.
     pub const fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
-    /// Bits that say why, for the run to see. Those of several adds are or-ed.
+    /// Adds bits that say why the key needs a run. If several adds are coalesced, the run sees the
+    /// bitwise or of their reasons.
     pub const fn reason(self, bits: u32) -> Self {
         Self { reasons: self.reasons | bits, ..self }
     }
 
-    /// The add revives a parked key also in a queue that keeps parked keys: see [`ParkedAdd`].
+    /// Makes the add revive a parked key even in a queue that [keeps](ParkedAdd::Keep) parked keys.
     pub const fn revive(self) -> Self {
         Self { revives: true, ..self }
     }
 }
 
-/// What became of an add.
+/// The answer to an add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (perhaps sooner than it was to, see [`ReAdd`]), or
-    /// has begun to wait for its time.
+    /// The key has become ready, or waits for its delay. A key that was waiting may have become ready
+    /// sooner: see [`ReAdd`].
     New,
-    /// A run was pending already; the add has become part of it.
+    /// A run was already pending, and the add has become part of it.
     Coalesced,
-    /// The key is with a worker; it is handed out once more afterwards.
+    /// The key is in flight, and is delivered once more after its completion.
     Dirty,
-    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
+    /// The key has failed and is backing off ([`ReAdd::Hold`]). It runs when the backoff is over.
     Held,
-    /// The key was parked. It is ready again, or waits for its delay, and its failures are reset.
+    /// The key was parked. It is ready again or waits for its delay, and its failures are reset.
     Revived,
     /// The key is parked and stays parked ([`ParkedAdd::Keep`]): see [`Add::revive`].
     Parked,
 }
 
 impl Added {
-    /// What the same add is answered once more.
+    /// Returns the answer to the same add, repeated.
     pub(crate) const fn again(self) -> Self {
         match self {
             Self::New | Self::Dirty | Self::Revived => Self::Coalesced,
@@ -164,33 +179,35 @@ impl Added {
     }
 }
 
-/// The answers to several adds, counted. An add of a key that came earlier in the
-/// same batch is [`coalesced`](Self::coalesced).
+/// The number of adds with each answer.
+///
+/// If a key occurs several times in one call, its later adds count as [`coalesced`](Self::coalesced),
+/// or as held or parked if its first add does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub struct AddCounts {
-    /// [`Added::New`].
+    /// The number of adds that were answered [`Added::New`].
     pub new: usize,
-    /// [`Added::Coalesced`].
+    /// The number of adds that were answered [`Added::Coalesced`].
     pub coalesced: usize,
-    /// [`Added::Dirty`].
+    /// The number of adds that were answered [`Added::Dirty`].
     pub dirty: usize,
-    /// [`Added::Held`].
+    /// The number of adds that were answered [`Added::Held`].
     pub held: usize,
-    /// [`Added::Revived`].
+    /// The number of adds that were answered [`Added::Revived`].
     pub revived: usize,
-    /// [`Added::Parked`].
+    /// The number of adds that were answered [`Added::Parked`].
     pub parked: usize,
 }
 
 impl AddCounts {
-    /// The number of adds.
+    /// Returns the number of all adds.
     #[must_use]
     pub const fn total(&self) -> usize {
         self.new + self.coalesced + self.dirty + self.held + self.revived + self.parked
     }
 
-    /// Counts adds of one key in one batch, of which the first was answered `first`.
+    /// Counts `adds` adds of one key in one batch. `first` is the answer to the first of them.
     pub(crate) fn count(&mut self, first: Added, adds: u32) {
         let mut count = |added, adds: usize| {
             let count = match added {
@@ -219,12 +236,12 @@ impl AddAssign for AddCounts {
     }
 }
 
-/// What a `cancel` took.
+/// The parts of a key's state that a cancel removed. All fields are `false` if there were none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Cancelled {
     /// The key was ready.
     pub ready: bool,
-    /// The key had been added again while with a worker.
+    /// The key was in flight and had been added again. The run in flight goes on.
     pub dirty: bool,
     /// The key had a delayed add.
     pub waiting: bool,
@@ -235,7 +252,7 @@ pub struct Cancelled {
 }
 
 impl Cancelled {
-    /// Whether anything was taken.
+    /// Returns true if anything was removed.
     #[must_use]
     pub const fn any(self) -> bool {
         self.ready || self.dirty || self.waiting || self.parked || self.damaged

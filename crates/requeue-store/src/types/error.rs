@@ -1,17 +1,17 @@
-//! What can go wrong, an error for each operation.
+//! Errors, one type for each kind of operation. None of them prints its source.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::types::inspect::Counts;
 
-/// What an engine says of a store that nobody has migrated.
+/// The message of an engine about a store that was never migrated.
 pub(crate) const UNPREPARED: &str =
     "there is no queue in it yet; `requeue store init` or `Store::migrate` prepares it";
 
 type Source = Box<dyn Error + Send + Sync>;
 
-/// What an engine says when it can't do something.
+/// The error of an engine.
 #[derive(Debug)]
 pub(crate) struct EngineError {
     pub(crate) kind: Kind,
@@ -20,20 +20,20 @@ pub(crate) struct EngineError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Nothing has happened. It may go well another time.
+    /// Nothing was changed. A retry may succeed.
     Absent,
-    /// It may have happened. It may go well another time.
+    /// The change may have been made. A retry may succeed.
     Unsure,
-    /// Nothing has happened: somebody has a key locked, for who knows how long.
+    /// Nothing was changed: another transaction has locked a key, for an unknown time.
     Locked,
-    /// Nothing has happened, and nothing will.
+    /// Nothing was changed. A retry gets the same answer.
     Refused,
-    /// Nothing has happened, and nothing will: the queue was dropped.
+    /// Nothing was changed, and a retry is useless: the queue was dropped.
     Dropped,
 }
 
 impl Kind {
-    /// Whether another attempt would get the same answer.
+    /// Returns true if a retry would get the same answer.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Refused | Self::Dropped)
     }
@@ -60,13 +60,13 @@ impl EngineError {
         Self { kind: Kind::Dropped, source: format!("queue {queue:?} was dropped").into() }
     }
 
-    /// In plain words, where it was about one key: engines say by what name a lock was not to be had.
+    /// Replaces the message of a lock on a single key. Engines report the name of the lock instead.
     pub(crate) fn of_a_key(self) -> Self {
         if self.kind == Kind::Locked { Self::locked() } else { self }
     }
 }
 
-/// The reason why a store can't be connected to, with its kind: the source of a [`EngineError`].
+/// The reason why connecting to a store failed, with its kind: the source of an [`EngineError`].
 #[derive(Debug)]
 pub(crate) struct Reason {
     pub(crate) kind: ConnectErrorKind,
@@ -78,7 +78,7 @@ impl Reason {
         Self { kind, said: said.into() }
     }
 
-    /// Both, of two servers. If one of them may answer later, so may both.
+    /// Combines the reasons of two servers. If they differ in kind, one of the servers may answer later.
     pub(crate) fn and(self, other: Self) -> Self {
         let kind = if self.kind == other.kind { self.kind } else { ConnectErrorKind::Unreachable };
         Self { kind, said: format!("{}; {}", self.said, other.said) }
@@ -102,9 +102,9 @@ impl From<Reason> for EngineError {
     }
 }
 
-/// An error and its sources in one line, with `: ` between them.
+/// Returns an error and its sources in one line, with `: ` between them.
 ///
-/// A source is left out where the text before it ends with the same words: some drivers' errors print
+/// Leaves out a source if the text before it ends with the same words: the errors of some drivers print
 /// their source themselves.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -119,7 +119,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// An error that is a sentence, and as its source the engine's error.
+/// Defines an error that consists of a sentence, and of the engine's error as its source.
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -135,8 +135,8 @@ macro_rules! error {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
-            /// Whether the same call may succeed later: the store can't be reached now, or others
-            /// have locked a part of it.
+            /// Returns true if the same call may succeed later: the store cannot be reached now, or
+            /// others have locked a part of it.
             #[must_use]
             pub fn is_temporary(&self) -> bool {
                 !self.kind.is_final()
@@ -158,20 +158,21 @@ macro_rules! error {
 }
 
 error! {
-    /// The schema can't be brought up to this version.
+    /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
     MigrateError
 }
 error! {
-    /// What is in a queue can't be told: the engine can't be reached.
+    /// The error of a query: the store cannot be reached, or the queue was dropped.
     ReadError
 }
 error! {
-    /// A key can't be cancelled or revived: the engine can't be reached, or somebody has it locked.
+    /// The error of a cancel or revive: the store cannot be reached, another transaction has locked a
+    /// key, or the queue was dropped.
     UpdateError
 }
 
 impl ReadError {
-    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened.
+    /// Returns true if the queue was [dropped](crate::Store::drop_queue) after it was opened.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         self.kind == Kind::Dropped
@@ -179,17 +180,17 @@ impl ReadError {
 }
 
 impl UpdateError {
-    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened.
+    /// Returns true if the queue was [dropped](crate::Store::drop_queue) after it was opened.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         self.kind == Kind::Dropped
     }
 }
 
-/// A store can't be connected to.
+/// The error of [`Store::connect`](crate::Store::connect) and [`Store::check`](crate::Store::check).
 ///
-/// Its [kind](Self::kind) says what to do about it. Its source, which an address that is not valid
-/// doesn't have, is what the engine, the server or the system reported. No password is in either.
+/// Its [kind](Self::kind) tells you what to do about it. Its source is the report of the engine, the
+/// server or the system; the error about an invalid address has none. Neither contains a password.
 #[derive(Debug)]
 pub struct ConnectError {
     said: String,
@@ -197,7 +198,9 @@ pub struct ConnectError {
     source: Option<Source>,
 }
 
-/// Why a store can't be connected to.
+/// The reason why connecting to a store failed.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue_store::{ConnectErrorKind, Store};
@@ -212,24 +215,24 @@ pub struct ConnectError {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ConnectErrorKind {
-    /// The address is not valid, or one of its options is not.
+    /// The address or one of its options is invalid.
     Address,
-    /// Nothing answers at the address, or a server that can't serve yet; a file can't be opened, or is
-    /// locked. The only kind that may end by itself.
+    /// No server answers at the address, or the server cannot serve yet; or a file cannot be opened, or
+    /// is locked. This is the only kind that may disappear by itself.
     Unreachable,
-    /// The server rejects the user or the password, or asks for one.
+    /// The server rejects the user or the password, or requires one.
     Authentication,
-    /// There is no encrypted connection: the server's certificate is not trusted, or one side speaks
-    /// TLS and the other doesn't.
+    /// No encrypted connection was made: the server's certificate is not trusted, or only one side uses
+    /// TLS.
     Tls,
-    /// Something else answers: another kind of server, or a file of another program.
+    /// The address belongs to another kind of server, or to a file of another program.
     WrongServer,
-    /// The server refuses for another reason: there is no such database, for example.
+    /// The server refuses the connection for another reason: there is no such database, for example.
     Refused,
 }
 
 impl ConnectError {
-    /// The address is not valid.
+    /// Creates the error about an invalid address.
     pub(crate) fn new(said: impl Into<String>) -> Self {
         Self { said: said.into(), kind: ConnectErrorKind::Address, source: None }
     }
@@ -243,7 +246,7 @@ impl ConnectError {
         Self { said: said.into(), kind, source: Some(fault.source) }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     #[must_use]
     pub const fn kind(&self) -> ConnectErrorKind {
         self.kind
@@ -262,18 +265,18 @@ impl Error for ConnectError {
     }
 }
 
-/// A queue can't be opened.
+/// The error of [`OpenOptions::open`](crate::OpenOptions::open).
 ///
-/// Either what was asked for is [not valid](Self::is_invalid), or there is
-/// [no such queue](Self::is_missing) and none was to be created; or, with a source, the store has no
-/// schema or one of another version, or can't be reached.
+/// The request was [invalid](Self::is_invalid), or there is [no such queue](Self::is_missing) and none
+/// was to be created. Otherwise the error has a source: the store cannot be reached, or has no schema of
+/// this version.
 #[derive(Debug)]
 pub struct OpenError(NotOpened);
 
 #[derive(Debug)]
 enum NotOpened {
     Invalid(String),
-    /// With the names of queues that are nearly the same.
+    /// The name, and the similar names of existing queues.
     Missing(String, Vec<String>),
     Failed(String, EngineError),
 }
@@ -291,21 +294,21 @@ impl OpenError {
         Self(NotOpened::Failed(said.into(), fault))
     }
 
-    /// Whether the store has no queue of that name, and none was to be
+    /// Returns true if the store has no queue of that name, and none was to be
     /// [created](crate::OpenOptions::existing).
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self.0, NotOpened::Missing(..))
     }
 
-    /// Whether the name is not valid, or the options contradict what the queue is.
+    /// Returns true if the name or an option is invalid, or the options contradict the queue's settings.
     #[must_use]
     pub const fn is_invalid(&self) -> bool {
         matches!(self.0, NotOpened::Invalid(_))
     }
 
-    /// Whether the same call may succeed later: the store can't be reached now, or others have locked
-    /// a part of it.
+    /// Returns true if the same call may succeed later: the store cannot be reached now, or others have
+    /// locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(&self.0, NotOpened::Failed(_, fault) if !fault.kind.is_final())
@@ -339,17 +342,18 @@ impl Error for OpenError {
     }
 }
 
-/// A queue was not dropped.
+/// The error of [`Store::drop_queue`](crate::Store::drop_queue) and
+/// [`Store::force_drop_queue`](crate::Store::force_drop_queue).
 ///
-/// Either it [has keys](Self::counts), or there is [no such queue](Self::is_missing); or, with a source,
-/// the store failed.
+/// The queue [has keys](Self::counts), or there is [no such queue](Self::is_missing). Otherwise the error
+/// has a source: the store failed.
 #[derive(Debug)]
 pub struct DropError(NotDropped);
 
 #[derive(Debug)]
 enum NotDropped {
     HasKeys(String, Counts),
-    /// With the names of queues that are nearly the same.
+    /// The name, and the similar names of existing queues.
     Missing(String, Vec<String>),
     Failed(String, EngineError),
 }
@@ -367,7 +371,7 @@ impl DropError {
         Self(NotDropped::Failed(said.into(), fault))
     }
 
-    /// The number of keys in each state, if they are the reason: the queue is as it was.
+    /// Returns the number of keys in each state, if they are the reason. The queue is unchanged.
     #[must_use]
     pub const fn counts(&self) -> Option<Counts> {
         match self.0 {
@@ -376,14 +380,14 @@ impl DropError {
         }
     }
 
-    /// Whether the store has no queue of that name.
+    /// Returns true if the store has no queue of that name.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self.0, NotDropped::Missing(..))
     }
 
-    /// Whether the same call may succeed later without other changes: the store can't be reached now, or
-    /// others have locked a part of it.
+    /// Returns true if the same call may succeed later without other changes: the store cannot be reached
+    /// now, or others have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(&self.0, NotDropped::Failed(_, fault) if !fault.kind.is_final())
@@ -420,7 +424,7 @@ impl Error for DropError {
     }
 }
 
-/// A key was not added, as far as is known.
+/// The error of an add: the key was not added, as far as is known.
 #[derive(Debug)]
 pub struct AddError {
     said: String,
@@ -440,15 +444,15 @@ impl AddError {
         Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }
     }
 
-    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened. No later add by this
-    /// handle succeeds, also if the queue was created again.
+    /// Returns true if the queue was [dropped](crate::Store::drop_queue) after it was opened. No later add
+    /// by this handle succeeds, even if the queue is created again.
     #[must_use]
     pub const fn is_dropped(&self) -> bool {
         self.is_dropped
     }
 
-    /// Whether the key may have been added none the less: the engine was asked, and its answer was
-    /// lost. To add it again is harmless.
+    /// Returns true if the key may have been added nevertheless: the request was sent, and its answer was
+    /// lost. Adding the key again is harmless.
     #[must_use]
     pub const fn may_have_happened(&self) -> bool {
         self.unsure
@@ -471,19 +475,19 @@ impl Error for AddError {
     }
 }
 
-/// A hand-out was not ended as asked.
+/// The error of a completion: it had no effect, as far as is known.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FinishError {
-    /// Its lease had run out. Nothing was changed: the key has failed, and is or will be with
-    /// another worker.
+    /// The lease had expired. Nothing was changed: the run counts as failed, and its key is delivered
+    /// again, or parked.
     Lost,
-    /// Its lease has run out, or it was ended as asked: the engine was asked in time, its answer was
-    /// lost, and when it was asked again, the key was this holder's no more.
+    /// The lease expired, or the completion took effect. It was sent in time, the answer was lost, and
+    /// when it was sent again, the lease was gone.
     Unsure,
-    /// The queue was [dropped](crate::Store::force_drop_queue), and the key with it. Nothing was changed.
+    /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.
     Dropped,
-    /// The engine could not be reached while the lease lasted.
+    /// The store could not be reached while the lease lasted.
     Unreachable(Box<dyn Error + Send + Sync>),
 }
 

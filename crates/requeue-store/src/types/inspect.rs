@@ -1,58 +1,58 @@
-//! Keys and queues as they are listed: entries, states and counts.
+//! Snapshots of keys and queues: entries, states and counts.
 
 use std::time::Duration;
 
 use crate::types::add::{ParkedAdd, Priority, ReAdd};
 use crate::types::key::Key;
 
-/// What a key is in the middle of.
+/// The state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[non_exhaustive]
 pub enum State {
-    /// To be handed out.
+    /// May be delivered now.
     Ready,
-    /// Its time has not come.
+    /// Is due in the future: it was added with a delay, or is backing off.
     Waiting,
-    /// With a worker, somewhere.
+    /// In flight: a worker of this process or another one has it.
     Processing,
-    /// Out of the way, after too many failures, until it is revived or cancelled.
+    /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
-    /// Set aside, because another program has written a row for it that can't be read. No worker gets it
-    /// until it is added again; an add replaces the row. [`Entry::error`] says what is wrong.
+    /// Set aside, because another program has written a row for it that cannot be read. No worker gets
+    /// it until it is added again. An add replaces the row. [`Entry::error`] has the reason.
     Damaged,
 }
 
-/// A key as it stands. Times are the engine's.
+/// The state of a key at the time of a query. Times are the engine's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// What it is in the middle of.
+    /// Its state.
     pub state: State,
-    /// For how long; of one that is ready, since it was added or became due. Of one that waits it is
-    /// not known.
+    /// How long the key has been in its state. For a ready key, this is the time since it was added or
+    /// became due. `None` for a waiting key: the store does not record it.
     pub since: Option<Duration>,
-    /// How long until the run that is pending is due; of a key with a worker, of the one after.
+    /// The time until the pending run is due. For a key in flight, that is the run after this one.
     pub due: Option<Duration>,
-    /// Of a key with a worker: whether it was added again, and runs once more.
+    /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
-    /// Of a key in flight: the fencing token of its delivery, [`Item::epoch`](crate::Item::epoch).
+    /// For a key in flight, the fencing token of its delivery: [`Item::epoch`](crate::Item::epoch).
     pub epoch: Option<u64>,
-    /// Of a key with a worker: how long until its lease runs out, unless renewed.
+    /// For a key in flight, the time until its lease expires if it is not renewed.
     pub lease: Option<Duration>,
-    /// Of a key in flight: the [name of its worker](crate::OpenOptions::worker), as that process says it. It may
-    /// be whatever others have written to the store: escape it where it is shown.
+    /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). It is text that another
+    /// process has written to the store: escape it where you show it.
     pub worker: Option<String>,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
     /// Its priority.
     pub priority: Priority,
-    /// How many adds the run that is pending stands for.
+    /// The number of adds that the pending run stands for.
     pub adds: u32,
-    /// The reasons of these adds, or-ed.
+    /// The bitwise or of the reasons of these adds.
     pub reasons: u32,
-    /// What the last failure said.
+    /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
 }
 
@@ -66,11 +66,11 @@ pub struct ParkedKey {
     pub failures: u32,
     /// The error of the last failure.
     pub error: String,
-    /// True if the last failure is a lease that expired: the worker died, or was cut off from the store.
+    /// True if the last failure was an expired lease: the worker died, or was cut off from the store.
     pub lease_expired: bool,
 }
 
-/// A queue that a store has.
+/// A queue of a store, with its settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct QueueInfo {
@@ -80,32 +80,32 @@ pub struct QueueInfo {
     pub re_add: ReAdd,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
-    /// Whether it has no key in any state.
+    /// True if it has no key in any state.
     pub is_empty: bool,
 }
 
-/// How many keys there are in each state.
+/// The number of keys in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// To be handed out.
+    /// Keys that may be delivered now.
     pub ready: u64,
-    /// Their time has not come.
+    /// Keys that are due in the future.
     pub waiting: u64,
-    /// With workers.
+    /// Keys in flight, including the dirty ones.
     pub processing: u64,
-    /// Of those with workers, how many run once more.
+    /// Keys in flight that were added again and run once more.
     pub dirty: u64,
-    /// Parked.
+    /// Parked keys.
     pub parked: u64,
-    /// [Damaged](State::Damaged).
+    /// [Damaged](State::Damaged) keys.
     pub damaged: u64,
-    /// For how long the oldest ready key has been.
+    /// How long the oldest ready key has been ready. Zero if no key is ready.
     pub oldest_ready: Duration,
 }
 
 impl Entry {
-    /// Where the key stands, in a sentence.
+    /// Returns one line of text that explains the state of the key.
     #[must_use]
     pub fn explain(&self) -> String {
         let (key, since) = (&self.key, self.since.unwrap_or_default());

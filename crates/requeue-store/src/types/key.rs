@@ -1,11 +1,14 @@
-//! Keys: bytes, since engines and programs in other languages share them.
+//! Keys. They are bytes, because engines and programs in other languages share them.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What is coalesced: the name of a thing that may need work. Bytes, up to 2,048 of them; text
-/// mostly.
+/// The name of something that may need work: up to 2,048 bytes, in most cases text.
+///
+/// Adds of equal keys are coalesced. A clone shares the bytes.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue_store::Key;
@@ -20,10 +23,10 @@ use std::sync::Arc;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// How long a key may be, in bytes: what an index of PostgreSQL takes.
+    /// The greatest length of a key in bytes. An index of PostgreSQL takes no longer ones.
     pub const LONGEST: usize = 2048;
 
-    /// The key, if it is text in UTF-8.
+    /// Returns the key as text, or `None` if it is not valid UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
@@ -78,7 +81,7 @@ impl From<&Self> for Key {
     }
 }
 
-/// As it is where it is text; other bytes, and control characters, escaped.
+/// Writes text as it is. Control characters, backslashes and bytes that are not UTF-8 are escaped.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {

@@ -1,11 +1,11 @@
-//! The label of a worker, which is stored with each key that it has in flight.
+//! The name of a worker. The store keeps it with each key that the worker has in flight.
 
 use super::text::prefix;
 
-/// The length of the longest label in bytes.
+/// The greatest length of a name in bytes.
 const LONGEST_WORKER: usize = 100;
 
-/// Returns why a label is invalid.
+/// Returns the reason why a name is invalid, or `None` if it is valid.
 pub(crate) fn invalid_worker(label: &str) -> Option<String> {
     if label.is_empty() || label.len() > LONGEST_WORKER || label.contains(char::is_control) {
         return Some(format!(
@@ -15,7 +15,7 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
     None
 }
 
-/// Returns the default label: the name of this machine and the number of this process.
+/// Returns the default name: the name of this machine and the id of this process.
 pub(crate) fn this_process() -> String {
     let host = host();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();

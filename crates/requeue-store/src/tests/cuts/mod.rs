@@ -1,5 +1,5 @@
-//! What is said, and what is true, when the connection is cut or held up in the middle of a verb: on
-//! any engine that is reached by one.
+//! Cuts or holds up the connection to a server in the middle of an operation. The answer must agree with
+//! the state of the store.
 
 mod verbs;
 
@@ -16,23 +16,23 @@ use self::verbs::{CALLS, Said, Stand, call, ended};
 use crate::{Add, Added, Item, Queue, ReAdd, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// A lease or a limit that has to run out, but not while a slow machine makes one step.
+/// A lease or time limit that expires in a test, but not during one step on a slow machine.
 const SHORT: Duration = Duration::from_secs(3);
 
 type By = dyn Fn(&str, u16) -> String + Send + Sync;
 
-/// Where it is, and how it is spoken to.
+/// The address and protocol of a server.
 pub(crate) struct Server {
     pub(crate) language: Language,
     pub(crate) port: u16,
     pub(crate) url: String,
-    /// The same, by another port.
+    /// Returns the address with another port.
     pub(crate) by: Box<By>,
-    /// What is in each request of a verb, and in no other.
+    /// Returns bytes that occur in each request of an operation, and in no other request.
     pub(crate) asked: fn(Verb) -> Vec<u8>,
 }
 
-/// The tests of an engine, of which `$server` is an optional [`Server`].
+/// Defines the tests of an engine. `$server` is an optional [`Server`].
 macro_rules! tests {
     ($server:expr) => {
         #[tokio::test]
@@ -50,7 +50,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// A queue behind a proxy, and a way past that.
+/// A queue behind a proxy, and the same queue without the proxy.
 struct Rig {
     server: &'static Server,
     proxy: Proxy,
@@ -63,21 +63,21 @@ impl Rig {
     async fn new(server: &'static Server, store: &Store, lease: Duration) -> Self {
         static NAMES: Mutex<u32> = Mutex::new(0);
         let name = {
-            let mut names = NAMES.lock().expect("nobody panics with it");
+            let mut names = NAMES.lock().expect("the mutex is not poisoned");
             *names += 1;
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        // An add ends a backoff, so that the next step has the key.
+        // With `Replace`, an add ends a backoff, so that the next step gets the key.
         let opening = store.queue(&name).re_add(ReAdd::Replace);
-        let direct = opening.poll(poll).open().await.expect("it opens");
+        let direct = opening.poll(poll).open().await.expect("the queue opens");
         let proxy = Proxy::start(server.language, server.port);
         let behind = Store::connect(&(server.by)(&server.url, proxy.port())).await;
-        let opening = behind.expect("it is there").queue(&name).lease(lease).poll(poll);
-        // Where nothing runs out, what has failed is to be seen.
+        let opening = behind.expect("the test has an item").queue(&name).lease(lease).poll(poll);
+        // If no lease expires, a failed key must still be waiting when the test checks it.
         let backoff = if lease == SHORT { Duration::from_millis(1) } else { HOUR };
         let queue = opening.backoff(backoff, backoff).add_timeout(Duration::from_secs(20));
-        let queue = queue.open().await.expect("it opens");
+        let queue = queue.open().await.expect("the queue opens");
         Self { server, proxy, queue, direct, item: None }
     }
 
@@ -88,8 +88,8 @@ impl Rig {
         match verb.before() {
             Some((State::Processing, _)) => self.item = self.queue.get().await,
             Some((State::Parked, _)) => {
-                let item = self.direct.get().await.expect("it is there");
-                item.give_up("no").await.expect("it is ours");
+                let item = self.direct.get().await.expect("the test has an item");
+                item.give_up("no").await.expect("the lease is held");
             }
             _ => {}
         }
@@ -108,10 +108,10 @@ impl Rig {
         entry.map(|entry| (entry.state, entry.failures))
     }
 
-    /// All there is is handed out and ended, by two at once, and nothing is left.
+    /// Runs all keys with two workers, and checks that none is left, and none is with both.
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
-            // It may have been lost.
+            // Its lease may be lost.
             let _ = item.release().await;
         }
         self.direct.add_with("a", Add::now().revive()).await.expect("added");
@@ -123,13 +123,13 @@ impl Rig {
             workers.spawn(async move {
                 while let Some(item) = queue.get().await {
                     let key = item.key().clone();
-                    let of_all = || held.lock().expect("nobody panics with it");
+                    let of_all = || held.lock().expect("the mutex is not poisoned");
                     let is_alone = of_all().insert(key.clone());
                     assert!(is_alone, "{key} is with two at once");
                     tokio::task::yield_now().await;
-                    // Before it is another's.
+                    // Remove it before the other worker can get the key.
                     of_all().remove(&key);
-                    // It may have been lost, and comes again.
+                    // If the lease is lost, the key is delivered again.
                     let _ = item.succeed().await;
                 }
             });
@@ -140,13 +140,13 @@ impl Rig {
     }
 }
 
-/// Waits for it beside all else.
+/// Waits for an event of the proxy without blocking the runtime.
 async fn wait(mishap: &Mishap, what: fn(&Mishap)) {
     let mishap = mishap.clone();
-    spawn_blocking(move || what(&mishap)).await.expect("it happens");
+    spawn_blocking(move || what(&mishap)).await.expect("no panic");
 }
 
-/// The connection is cut in the middle of the verb, there.
+/// Cuts the connection at a point of an operation.
 async fn cut(server: &'static Server, store: Store, verb: Verb, point: Point) -> Mishap {
     let lease = if verb == Verb::Get { SHORT } else { Duration::from_secs(30) };
     let mut rig = Rig::new(server, &store, lease).await;
@@ -159,7 +159,7 @@ async fn cut(server: &'static Server, store: Store, verb: Verb, point: Point) ->
     assert_eq!(said, if again { verb.says(done) } else { Said::Failed }, "{verb:?} {point:?}");
     let stand = rig.stand().await;
     match &rig.item {
-        // One that nobody was told of has failed.
+        // A delivery whose answer was lost has failed.
         Some(item) => assert!(item.is_lost() || stand == Some((State::Processing, done.into()))),
         None if done || again => assert_eq!(stand, verb.after(), "{verb:?} {point:?}"),
         None => assert_eq!(stand, verb.before(), "{verb:?} {point:?}"),
@@ -173,7 +173,7 @@ async fn cut(server: &'static Server, store: Store, verb: Verb, point: Point) ->
     mishap
 }
 
-/// The verb is held up there, and goes on as if nothing had been.
+/// Holds up an operation at a point, and checks that it then completes normally.
 async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     rig.prepare(verb).await;
@@ -184,7 +184,7 @@ async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point
     let expected = if point.is_done() { verb.after() } else { verb.before() };
     assert_eq!(rig.stand().await, expected, "{verb:?}, held up at {point:?}");
     mishap.release();
-    let (said, item) = calling.await.expect("it ends");
+    let (said, item) = calling.await.expect("the task completes");
     rig.item = item;
     assert_eq!(said, verb.says(false), "{verb:?}, held up at {point:?}");
     assert_eq!(rig.stand().await, verb.after(), "{verb:?}, held up at {point:?}");
@@ -192,7 +192,7 @@ async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point
     mishap
 }
 
-/// A renewal is cut or held up, and the lease goes on by the next.
+/// Cuts or holds up a renewal, and checks that the next one keeps the lease.
 async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bool) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(9)).await;
     rig.prepare(Verb::Renew).await;
@@ -207,20 +207,20 @@ async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bo
         mishap.release();
         wait(&mishap, Mishap::answered).await;
     }
-    let item = rig.item.take().expect("it was there");
+    let item = rig.item.take().expect("the test has an item");
     let stand = rig.stand().await;
     assert!(!item.is_lost(), "{point:?}: the lease was renewed, {stand:?}");
     assert_eq!(stand, Verb::Renew.after(), "{point:?}");
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is held");
     rig.drain().await;
     mishap
 }
 
-/// Who waits to be told of keys is cut off, and hears of one all the same.
+/// Cuts the connection for notifications, and checks that a getter still gets a key.
 async fn told(server: &'static Server, store: Store, point: Point) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     let mishap = rig.cut(Verb::Listen, point);
-    // Who listens already does it anew.
+    // A listener that is already connected must connect again.
     rig.proxy.close();
     rig.proxy.open();
     let calling = tokio::spawn(call(Verb::Listen, rig.queue.clone(), None));
@@ -228,10 +228,10 @@ async fn told(server: &'static Server, store: Store, point: Point) -> Mishap {
         wait(&mishap, Mishap::happened).await;
     }
     rig.direct.add("a").await.expect("added");
-    let (said, item) = calling.await.expect("it ends");
+    let (said, item) = calling.await.expect("the task completes");
     assert_eq!(said, Said::Attempt(1), "{point:?}");
     rig.item = item;
-    // Another may have been waiting for this one meanwhile, who is told as well.
+    // Another connection may have waited for notifications meanwhile. It gets the notification, too.
     wait(&mishap, Mishap::happened).await;
     rig.drain().await;
     mishap
@@ -243,7 +243,7 @@ enum Deed {
     Held,
 }
 
-/// All there is to do.
+/// Returns all combinations of an operation, a point and a deed.
 fn all() -> impl Iterator<Item = (Verb, Point, Deed)> {
     let verbs = || CALLS.into_iter().chain([Verb::Renew, Verb::Listen]);
     let cuts = Point::ALL.into_iter().map(|point| (point, Deed::Cut));
@@ -254,17 +254,17 @@ fn all() -> impl Iterator<Item = (Verb, Point, Deed)> {
     })
 }
 
-/// Everything is cut everywhere, and held up where that is another thing. Says how often.
+/// Cuts every operation at every point, and holds it up where that differs. Prints how often.
 pub(crate) async fn everywhere(server: &'static Server) {
-    let store = Store::connect(&server.url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
-    // Each has connections of its own.
+    let store = Store::connect(&server.url).await.expect("the test has an item");
+    store.migrate().await.expect("the schema is created");
+    // Each test has connections of its own: limit their number.
     let turns = Arc::new(Semaphore::new(16));
     let mut doing = JoinSet::new();
     for (verb, point, deed) in all() {
         let (store, turns) = (store.clone(), Arc::clone(&turns));
         doing.spawn(async move {
-            let _turn = turns.acquire().await.expect("it is never closed");
+            let _turn = turns.acquire().await.expect("the semaphore is never closed");
             let mishap = match (verb, deed) {
                 (Verb::Renew, _) => renewed(server, store, point, deed == Deed::Cut).await,
                 (Verb::Listen, _) => told(server, store, point).await,
@@ -276,7 +276,7 @@ pub(crate) async fn everywhere(server: &'static Server) {
     }
     let mut counted = BTreeMap::<_, u32>::new();
     while let Some(done) = doing.join_next().await {
-        let (verb, point, deed, happened) = done.expect("it goes well");
+        let (verb, point, deed, happened) = done.expect("no panic");
         *counted.entry((verb, point, deed)).or_default() += u32::from(happened);
     }
     for what in all() {
@@ -286,30 +286,30 @@ pub(crate) async fn everywhere(server: &'static Server) {
     }
 }
 
-/// What is still on its way when nobody waits for it any more.
+/// Checks requests that arrive when their callers no longer wait for them.
 pub(crate) async fn late(server: &'static Server) {
-    let store = Store::connect(&server.url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
+    let store = Store::connect(&server.url).await.expect("the test has an item");
+    store.migrate().await.expect("the schema is created");
 
-    // The end of a run arrives when its lease is over, and another has the key.
+    // A completion arrives when its lease has expired, and another worker has the key.
     let mut rig = Rig::new(server, &store, SHORT).await;
     rig.prepare(Verb::Succeed).await;
     let held = rig.hold(Verb::Succeed, Point::Request);
-    let ending = rig.item.take().expect("it is there");
+    let ending = rig.item.take().expect("the test has an item");
     let ending = tokio::spawn(ended(async move { ending.succeed().await }));
     wait(&held, Mishap::happened).await;
-    // More than are made before it is lost.
+    // These are more renewals than are sent before the lease is lost.
     let renewals: Vec<Mishap> = (0..20).map(|_| rig.hold(Verb::Renew, Point::Request)).collect();
-    assert_eq!(ending.await.expect("it ends"), Said::Unsure);
-    let again = rig.direct.get().await.expect("it is not shut down");
+    assert_eq!(ending.await.expect("the task completes"), Said::Unsure);
+    let again = rig.direct.get().await.expect("the queue is open");
     assert_eq!(again.attempt(), 2);
     renewals.iter().chain([&held]).for_each(Mishap::release);
     wait(&held, Mishap::answered).await;
     assert_eq!(rig.stand().await, Some((State::Processing, 1)));
-    again.succeed().await.expect("it is ours still");
+    again.succeed().await.expect("the lease is still held");
     rig.drain().await;
 
-    // A claim arrives when who made it has given it up.
+    // A claim arrives when its sender has given up.
     let mut rig = Rig::new(server, &store, SHORT).await;
     rig.prepare(Verb::Get).await;
     let held = rig.hold(Verb::Get, Point::Request);
@@ -317,18 +317,19 @@ pub(crate) async fn late(server: &'static Server) {
     wait(&held, Mishap::happened).await;
     tokio::time::sleep(SHORT).await;
     held.release();
-    let (said, item) = getting.await.expect("it ends");
+    let (said, item) = getting.await.expect("the task completes");
     assert!(matches!(said, Said::Attempt(1..=3)), "{said:?}");
     rig.item = item;
     rig.drain().await;
 
-    // An add arrives when its time is over; or can't be made at all.
+    // An add arrives after its time limit; another add cannot be sent at all.
     let rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     let url = (server.by)(&server.url, rig.proxy.port());
-    let hasty = Store::connect(&url).await.expect("it is there");
-    let hasty = hasty.queue(rig.queue.name()).add_timeout(SHORT).open().await.expect("it opens");
+    let hasty = Store::connect(&url).await.expect("the test has an item");
+    let hasty =
+        hasty.queue(rig.queue.name()).add_timeout(SHORT).open().await.expect("the queue opens");
     let held = rig.hold(Verb::Add, Point::Request);
-    let error = hasty.add("a").await.expect_err("it is held up");
+    let error = hasty.add("a").await.expect_err("the add is held up");
     assert!(error.may_have_happened(), "{error}");
     assert_eq!(rig.stand().await, None);
     held.release();
@@ -341,18 +342,18 @@ pub(crate) async fn late(server: &'static Server) {
     });
     wait(&cut, Mishap::happened).await;
     rig.proxy.close();
-    match adding.await.expect("it ends") {
-        // It was quicker than that.
+    match adding.await.expect("the task completes") {
+        // The add completed before the proxy was closed.
         Ok(added) => assert_eq!(added, Added::Coalesced),
         Err(error) => assert!(error.may_have_happened(), "{error}"),
     }
     assert!(rig.direct.look_up("b").await.expect("looked up").is_some());
-    // It has to be told of the end of its connections.
+    // The queue must first notice that its connections are closed.
     while hasty.counts().await.is_ok() {}
-    let error = hasty.add("c").await.expect_err("nobody is let in");
+    let error = hasty.add("c").await.expect_err("the proxy is closed");
     assert!(rig.direct.look_up("c").await.expect("looked up").is_none());
     assert!(!error.may_have_happened(), "{error}");
     rig.proxy.open();
-    assert_eq!(rig.queue.add("c").await.expect("it is open again"), Added::New);
+    assert_eq!(rig.queue.add("c").await.expect("the proxy is open again"), Added::New);
     rig.drain().await;
 }

@@ -1,4 +1,4 @@
-//! The verbs, what each says, and where a key stands before and after it.
+//! The operations: the answer of each, and the state of a key before and after it.
 
 use crate::{Added, FinishError, Item, Queue, State};
 
@@ -21,11 +21,11 @@ pub(crate) enum Verb {
     Page,
     LookUp,
     Renew,
-    /// Waits to be told of keys.
+    /// Waits for the notification of a key.
     Listen,
 }
 
-/// What is called. Nobody calls for the others.
+/// The operations that a test calls. The process starts the others itself.
 pub(super) const CALLS: [Verb; 14] = [
     Verb::Add,
     Verb::AddAll,
@@ -43,7 +43,7 @@ pub(super) const CALLS: [Verb; 14] = [
     Verb::LookUp,
 ];
 
-/// What a call says.
+/// The answer of a call.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Said {
     Added(Added),
@@ -57,11 +57,11 @@ pub(super) enum Said {
     Failed,
 }
 
-/// A state, and failures.
+/// The state of a key, and its failures.
 pub(super) type Stand = Option<(State, u32)>;
 
 impl Verb {
-    /// Where the key stands before it.
+    /// Returns the state of the key before the operation.
     pub(super) const fn before(self) -> Stand {
         match self {
             Self::Add | Self::AddAll => None,
@@ -73,7 +73,7 @@ impl Verb {
         }
     }
 
-    /// And after it.
+    /// Returns the state of the key after the operation.
     pub(super) const fn after(self) -> Stand {
         match self {
             Self::Succeed | Self::Cancel => None,
@@ -86,12 +86,12 @@ impl Verb {
         }
     }
 
-    /// Whether the library asks again by itself.
+    /// Returns true if the library retries the operation itself.
     pub(super) const fn is_tried_again(self) -> bool {
         !matches!(self, Self::Cancel | Self::Revive | Self::Counts | Self::Page | Self::LookUp)
     }
 
-    /// What is said when it is done for the first time; and when it has been done before.
+    /// Returns the answer to the first request, or to a repeated one that already took effect.
     pub(super) fn says(self, was_done: bool) -> Said {
         match self {
             Self::Add => Said::Added(if was_done { Added::Coalesced } else { Added::New }),
@@ -114,16 +114,14 @@ pub(super) async fn ended(ended: impl Future<Output = Result<(), FinishError>>) 
     }
 }
 
-/// What a verb says; with the item, if it gives one.
+/// Calls an operation. Returns its answer, and its item if it has one.
 pub(super) async fn call(verb: Verb, queue: Queue, item: Option<Item>) -> (Said, Option<Item>) {
-    let its = || item.expect("it is there");
+    let its = || item.expect("the test has an item");
     let said = match verb {
-        Verb::Add => Said::Added(queue.add("a").await.expect("added in the end")),
-        Verb::AddAll => {
-            Said::New(queue.add_all(["a", "b", "c"]).await.expect("added in the end").new)
-        }
+        Verb::Add => Said::Added(queue.add("a").await.expect("added at last")),
+        Verb::AddAll => Said::New(queue.add_all(["a", "b", "c"]).await.expect("added at last").new),
         Verb::Get | Verb::Listen => {
-            let item = queue.get().await.expect("it is not shut down");
+            let item = queue.get().await.expect("the queue is open");
             return (Said::Attempt(item.attempt()), Some(item));
         }
         Verb::Succeed => ended(its().succeed()).await,
@@ -155,7 +153,7 @@ pub(super) async fn call(verb: Verb, queue: Queue, item: Option<Item>) -> (Said,
             }
             Err(_) => Said::Failed,
         },
-        Verb::Renew => unreachable!("nobody calls for it"),
+        Verb::Renew => unreachable!("renewals are not called"),
     };
     (said, None)
 }
