@@ -1,4 +1,4 @@
-//! The properties that every limiter reports.
+//! The behaviour that all limiters share.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The models with which requeue's tests compare it.
+//! Models of requeue, and the tests that compare it with them.
 //!
 //! [`model`] implements a queue as simply as possible, with sets, maps and lists that are scanned
 //! in full. [`Lockstep`] runs the state machine and the model side by side, and compares everything

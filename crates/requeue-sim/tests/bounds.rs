@@ -16,8 +16,8 @@ const KEYS: u32 = 20;
 proptest! {
     #![proptest_config(config(300))]
 
-    /// At least one of any W deliveries in a row is the key that has been ready longest among those
-    /// that may be delivered.
+    /// At least one of any W deliveries in a row is of the key that has been ready longest among
+    /// those that may be delivered.
     #[test]
     fn of_w_hand_outs_one_is_the_oldest(
         w in 1u32..6,

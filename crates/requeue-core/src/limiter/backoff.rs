@@ -45,8 +45,8 @@ use crate::wait::JitterSource;
 /// let first = limiter.delay(&key, Time::ZERO);
 /// assert!(Duration::from_micros(2_500) <= first && first <= Duration::from_millis(5));
 ///
-/// // A trigger runs the key at once, and it fails again. It waits for the rest of its wait, and
-/// // this failure does not count.
+/// // A trigger runs the key at once, and it fails again. It gets the rest of its wait, and this
+/// // failure does not count.
 /// let early = Time::from_nanos(1_000);
 /// assert_eq!(limiter.delay(&key, early), first - Duration::from_nanos(1_000));
 /// assert_eq!(limiter.num_requeues(&key), 1);

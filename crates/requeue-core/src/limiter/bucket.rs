@@ -41,7 +41,7 @@ pub struct Bucket {
     /// Tokens per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// Negative by the number of failures that wait for a token.
+    /// The tokens in the bucket. While failures wait, it is negative by their number.
     tokens: f64,
     last: Time,
 }

@@ -7,14 +7,14 @@ use foldhash::fast::RandomState;
 use super::per_key::{Delays, PerKey};
 use crate::wait::saturating_nanos;
 
-/// A limiter by which the n-th failure of a key (n from 0) waits base · 2ⁿ, up to a maximum.
+/// A limiter that makes the n-th failure of a key (n from 0) wait base · 2ⁿ, up to a maximum.
 ///
 /// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even one
 /// before the key's wait is over. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each key that failed until the key is forgotten, removed by
-/// [`trim`](PerKey::trim) or removed by [`retain`](PerKey::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
 ///
 /// # Examples
 ///
@@ -113,7 +113,7 @@ pub fn default_item_based<K>() -> ExponentialFailure<K> {
     ExponentialFailure::new(Duration::from_millis(1), Duration::from_secs(1_000))
 }
 
-/// Returns min(base · 2ⁿ, max), for every n without overflow.
+/// Returns min(base · 2ⁿ, max), without overflow for any n.
 pub(super) fn doubled(base: Duration, n: u32, max: Duration) -> Duration {
     let nanos = base.as_nanos();
     if nanos == 0 {

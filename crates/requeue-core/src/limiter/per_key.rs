@@ -14,8 +14,8 @@ use crate::types::time::Time;
 /// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on
 /// it.
 ///
-/// **Unbounded**: it remembers each key that failed until the key is forgotten, removed by
-/// [`trim`](Self::trim) or removed by [`retain`](Self::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// [`trim`](Self::trim) or [`retain`](Self::retain).
 #[derive(Clone, Debug)]
 pub struct PerKey<K, D, S = RandomState> {
     counts: KeyTable<K, Count, S>,

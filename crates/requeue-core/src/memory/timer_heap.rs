@@ -21,8 +21,8 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. It may wrap around. Then only keys change places
-    /// that are due in the same nanosecond and were added two billion delays apart.
+    /// The order of arrival among equal deadlines. It may wrap around. Then only keys that are due
+    /// in the same nanosecond, and were added two billion delays apart, change places.
     seq: u32,
     slot: Slot,
 }
@@ -99,7 +99,7 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Sets the deadline of `slot`. Among equal deadlines, it arrives now.
+    /// Sets the deadline of `slot`. Among equal deadlines, it counts as the last arrival.
     pub(crate) fn set(&mut self, slot: Slot, at: Time) {
         match self.position(slot) {
             None => self.insert(slot, at),
@@ -112,8 +112,8 @@ impl TimerHeap {
     }
 
     /// Sets the deadline of `slot` to the earlier of `at` and its present deadline if `earliest` is
-    /// true, and else to the later one. If it has no deadline, sets it to `at`. A deadline that
-    /// changes arrives now.
+    /// true, or to the later one otherwise. If it has no deadline, sets it to `at`. A deadline that
+    /// changes counts as the last arrival.
     pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
         let Some(position) = self.position(slot) else { return self.insert(slot, at) };
         let was = self.heap.get(position).at;

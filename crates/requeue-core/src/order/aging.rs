@@ -1,7 +1,8 @@
-//! Aging: of a given number of deliveries in a row, at least one is the oldest key.
+//! Aging: of a given number of deliveries in a row, at least one is of the oldest key.
 
 pub(super) struct Aging {
-    /// At least one of this many deliveries in a row is the oldest eligible key. It is at least 1.
+    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
+    /// least 1.
     every: u32,
     /// The number of deliveries since the last one of the oldest eligible key.
     since: u32,
@@ -12,7 +13,7 @@ impl Aging {
         Self { every, since: 0 }
     }
 
-    /// Returns true if the next delivery must be the oldest key.
+    /// Returns true if the next delivery must be of the oldest key.
     pub(super) const fn is_due(&self) -> bool {
         self.since.saturating_add(1) >= self.every
     }

@@ -1,4 +1,4 @@
-//! The support for an order that the user implements.
+//! Custom orders, which the user implements.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,8 @@ impl<K> Custom<K> {
         self.order.push(key);
     }
 
-    /// Returns the next key of the user's order, until it has none or has returned every pushed key.
+    /// Returns the next key of the user's order, until it has none or has returned every pushed
+    /// key.
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();

@@ -23,7 +23,8 @@ use crate::types::slot::{Id, Slot};
 pub(crate) struct Policy {
     /// True if priorities count.
     pub(crate) by_priority: bool,
-    /// At least one of this many deliveries in a row is the oldest eligible key. It is at least 1.
+    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
+    /// least 1.
     pub(crate) oldest_every: u32,
     /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,

@@ -6,7 +6,7 @@ use core::hash::{BuildHasher, Hash};
 /// flight.
 ///
 /// A group is identified by a number of 64 bits, usually a hash. Two groups with the same number
-/// would be one group. This practically does not happen by chance.
+/// would be one group. A collision by chance is practically impossible.
 ///
 /// # Examples
 ///

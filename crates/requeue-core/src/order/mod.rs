@@ -25,12 +25,12 @@ pub enum Order<K> {
     Fifo,
     /// Higher priorities first, with aging. Within a priority, first in, first out.
     ///
-    /// At least one of any `oldest_every` deliveries in a row is the eligible key that has been
+    /// At least one of any `oldest_every` deliveries in a row is of the eligible key that has been
     /// ready longest. A key with `r` older keys therefore leaves within `oldest_every · (r + 1)`
     /// deliveries, regardless of its priority. With 1 this is [`Fifo`](Self::Fifo), and 0 means the
     /// same. With `u32::MAX` there is practically no bound.
     Priority {
-        /// At least one of this many deliveries in a row is the oldest key.
+        /// At least one of this many deliveries in a row is of the oldest key.
         oldest_every: u32,
     },
     /// An order that the user implements.

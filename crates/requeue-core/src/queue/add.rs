@@ -156,8 +156,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Adds the adds, reasons and priority of `asked` to the pending run of the key in `slot`, or
-    /// to a new run.
+    /// Merges the adds, reasons and priority of `asked` into the pending run of the key in `slot`,
+    /// or into a new run.
     #[inline(always)]
     pub(super) fn note(&mut self, slot: Slot, asked: Asked) {
         let record = self.records.get_mut(slot);

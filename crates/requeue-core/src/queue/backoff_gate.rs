@@ -8,7 +8,7 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the time at which the run of `add` may start, or `None` for now, and true if that is
+    /// Returns the time at which the run of `add` may start, or `None` for now, and whether that is
     /// later than the add asks for. A failed add starts a backoff.
     pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
         let due = add.due(now);

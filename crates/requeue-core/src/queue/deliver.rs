@@ -239,14 +239,15 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get(slot);
         let ready = record.phase() == Phase::Ready;
         if !ready && record.is_waiting() {
-            // The key waits since the completion, even if the delayed add was made earlier.
+            // The key has been waiting since the completion, even if the delayed add was made
+            // earlier.
             self.stamp(slot, now);
         }
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
     }
 
-    /// Returns true if the key of a completed delivery becomes ready at once, and the time at which
-    /// it is due besides.
+    /// Returns whether the key of a completed delivery becomes ready at once, and a later time at
+    /// which it is due, if there is one.
     fn what_follows(
         &self,
         how: Finish,

@@ -65,7 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let (phase, is_waiting) = (record.phase(), record.is_waiting());
         let due = add.due(now);
-        // The policy decides if two runs are pending, or if a backoff is not over.
+        // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
             None => phase != Phase::Idle && (self.re_add == ReAdd::KeepBoth || !is_waiting),
             Some(due) => {
@@ -89,7 +89,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Completes a successful run, if nothing must be kept of its key. Returns the key and, if
-    /// times are tracked, how long it was in flight. Otherwise `now` does not matter.
+    /// times are tracked, how long it was in flight. If times are not tracked, `now` does not
+    /// matter.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,
@@ -140,7 +141,7 @@ mod tests {
                 queue.add_fast(key, key.into(), &add, Group::default(), NOW).map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
-            // An index without a bucket cannot answer at a glance.
+            // In an index without buckets, `glance` finds nothing.
             assert_eq!(add(&mut queue, 0, later), Err(0));
             let _ = queue.add(0, 0, later, Group::default(), NOW);
             for key in 1..=4 {

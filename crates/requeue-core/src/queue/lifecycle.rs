@@ -175,7 +175,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().map_or(self.len(), Fair::eligible)
     }
 
-    /// Returns the time at which the next waiting key becomes ready.
+    /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)

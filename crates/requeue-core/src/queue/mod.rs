@@ -43,7 +43,7 @@ pub struct Config<K> {
     pub order: Order<K>,
     /// True if groups take turns within a priority.
     pub fair: bool,
-    /// The maximum number of keys of one group in flight, at least 1. `None` means no limit.
+    /// The maximum number of keys of one group in flight. 0 counts as 1, and `None` means no limit.
     pub group_limit: Option<u32>,
     /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
     /// then needs `now`.

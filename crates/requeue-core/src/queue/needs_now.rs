@@ -60,8 +60,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns true if the next key is the same, regardless of the keys that are due. In a first
-    /// in, first out order, keys that become due go behind it. If the next key has a deadline
-    /// itself, that run may be part of this one.
+    /// in, first out order, keys that become due go behind it. The result is false if the next key
+    /// has a deadline itself, because that run may be part of this one.
     fn first_is_known(&self) -> bool {
         match &self.ready {
             Ready::Fifo(list) => {

@@ -188,8 +188,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
     }
 
-    /// Returns how long the oldest ready key has been ready, without throttled keys, or zero if
-    /// times are not tracked.
+    /// Returns how long the oldest ready key that is not throttled has been ready, or zero if times
+    /// are not tracked.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         match (&self.tracker, self.ready.oldest()) {

@@ -78,7 +78,7 @@ impl Add {
         Self { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false }
     }
 
-    /// Creates an add that is due after `delay`. The due time saturates at about 584 years.
+    /// Creates an add that is due after `delay`. A delay saturates at about 584 years.
     pub const fn after(delay: Duration) -> Self {
         Self { when: When::After(delay), ..Self::now() }
     }

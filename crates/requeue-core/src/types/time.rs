@@ -43,7 +43,7 @@ impl Time {
 
     /// Returns the duration from `earlier` to this time, or zero if this time is before `earlier`.
     ///
-    /// A time can be before an earlier one if the clock went back.
+    /// The latter happens after the clock went back.
     ///
     /// # Examples
     ///

@@ -13,7 +13,7 @@ use crate::types::time::Time;
 /// is too long to represent becomes negative. Here, it stays at [`Duration::MAX`]. All fields of
 /// the default are zero: it gives no delay, like a nil `Backoff` in apimachinery.
 ///
-/// No method panics, for any values of the fields.
+/// No value of a field makes a method panic.
 ///
 /// # Examples
 ///
@@ -36,12 +36,12 @@ use crate::types::time::Time;
 pub struct Backoff {
     /// The next delay, without its jitter. The cap does not apply to the first delay.
     pub duration: Duration,
-    /// The factor by which each step multiplies the duration. At 0, and for a negative factor or
-    /// NaN, the duration does not change.
+    /// The factor by which each step multiplies the duration. If it is 0, negative or NaN, the
+    /// duration does not change.
     pub factor: f64,
     /// The maximum random part of a delay, as a multiple of its duration. It is added after the
-    /// cap, so that a delay may be longer than the cap. It never changes the duration itself. At 0,
-    /// and for a negative number or NaN, there is no jitter.
+    /// cap, so that a delay may be longer than the cap. It never changes the duration itself. If it
+    /// is 0, negative or NaN, there is no jitter.
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,

@@ -242,8 +242,7 @@ pub struct JitteredBackoffManager {
 }
 
 impl JitteredBackoffManager {
-    /// Creates a period of `duration`. With a `jitter` of 0, a negative one or NaN, there is no
-    /// jitter.
+    /// Creates a period of `duration`. If `jitter` is 0, negative or NaN, there is no jitter.
     ///
     /// # Examples
     ///

@@ -97,7 +97,7 @@ impl JitterSource {
 /// Returns `duration` plus a random part of up to `factor` times it.
 ///
 /// The result is between `duration` and `duration + factor · duration`. A factor of 0, a negative
-/// one or NaN counts as 1. A result that is too long becomes [`Duration::MAX`]. This is
+/// factor or NaN counts as 1. A result that is too long becomes [`Duration::MAX`]. This is
 /// apimachinery's `Jitter`.
 ///
 /// # Examples

@@ -23,7 +23,7 @@ pub(super) struct Said {
     tells: bool,
 }
 
-/// Returns delays of zero, 1 ns, milliseconds, minutes and `Duration::MAX`, and panics.
+/// A limiter with delays of zero, 1 ns, milliseconds, minutes and `Duration::MAX`, and with panics.
 pub(super) struct Extreme(pub(super) Arc<Mutex<Said>>);
 
 /// The delay that a queue uses where the limiter has panicked.

@@ -1,4 +1,4 @@
-//! The queue as its users have it, with workers that fail in every possible way.
+//! The queue that users have, with workers that fail in every possible way.
 //!
 //! One thread polls all tasks, in an order that the seed determines, and moves the clock. The same
 //! seed gives the same run. The model runs beside the queue. After every step, the two must agree

@@ -264,7 +264,7 @@ impl Simulation {
         world.pause(false);
         world.close();
         for key in world.all_keys() {
-            // Detached keys, which only `done` can complete.
+            // Only `done` can complete detached keys.
             world.done(key);
             if world.queue.look_up(&key).is_some_and(|entry| entry.due == Some(Time::NEVER)) {
                 world.cancel(key);

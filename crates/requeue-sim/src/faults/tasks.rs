@@ -59,7 +59,7 @@ impl Task {
         Self::new(drain(Rc::clone(world), timeout), None)
     }
 
-    /// Creates a worker that already has a key, and handles that.
+    /// Creates a worker that already has a key, and handles it.
     pub(super) fn with(world: &Rc<World>, item: Item<'static, u32>) -> Self {
         let does = Rc::new(Cell::new(Does::Work));
         let held = Held::new(world, item);

@@ -304,7 +304,7 @@ impl World {
         item
     }
 
-    /// Notes that a getter which need not wait any longer got no key.
+    /// Notes that a getter that need not wait any longer got no key.
     pub(super) fn took_nothing(&self) {
         self.expect("no key", None, self.take().map(|out| out.key));
     }

@@ -9,7 +9,7 @@ pub enum Ranking {
     Fifo,
     /// The highest priority, with aging.
     Priority {
-        /// At least one of this many deliveries in a row is the key that has been ready longest.
+        /// At least one of this many deliveries in a row is of the key that has been ready longest.
         oldest_every: u32,
     },
     /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that

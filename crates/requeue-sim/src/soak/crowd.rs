@@ -21,8 +21,8 @@ use super::{Memory, ensure};
 const ADDS: u32 = 300;
 /// The number of distinct keys.
 const KEYS: u32 = 40;
-/// The number of rounds after which nearly all memory is allocated that is allocated once per
-/// process.
+/// The number of rounds after which nearly all of the memory that is allocated once per process has
+/// been allocated.
 const WARM_UP: u64 = 5;
 /// The number of such pieces of memory that may be allocated later, on rare paths.
 const LATE: usize = 8;

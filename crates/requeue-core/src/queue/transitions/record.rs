@@ -90,7 +90,7 @@ impl<K> Record<K> {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
 
-    /// Adds the adds, reasons and priority of `asked` to the pending run, or to a new one.
+    /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
     pub(in crate::queue) fn note(&mut self, asked: Asked) {
         // The highest priority of the pending run's adds wins. The priority of an earlier run does
         // not count.
