@@ -47,7 +47,7 @@ pub struct Delivery<K> {
     pub asked: Asked,
     /// The number of failures in a row before this run.
     pub failures: u32,
-    /// How long the key was ready, if times are tracked.
+    /// The time for which the key was ready, if times are tracked.
     pub queued: Option<Duration>,
 }
 
@@ -105,6 +105,6 @@ pub struct Finished<K> {
     pub ready: bool,
     /// True if the key was dirty: added again while in flight.
     pub was_dirty: bool,
-    /// How long the key was in flight, if times are tracked.
+    /// The time for which the key was in flight, if times are tracked.
     pub worked: Option<Duration>,
 }

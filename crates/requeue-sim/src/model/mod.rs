@@ -105,7 +105,7 @@ pub struct Out<K> {
     pub asked: Asked,
     /// The number of failures in a row before the run.
     pub failures: u32,
-    /// How long the key was ready.
+    /// The time for which the key was ready.
     pub queued: Duration,
 }
 
@@ -120,7 +120,7 @@ pub struct Ended<K> {
     pub ready: bool,
     /// True if the key was added again while it was in flight.
     pub was_dirty: bool,
-    /// How long the key was in flight.
+    /// The time for which the key was in flight.
     pub worked: Duration,
 }
 
