@@ -12,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | adds, deliveries, phases, slots, time |
-//! | `memory` | containers without a long step: slab, lists, timer heap, index |
+//! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
 //! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
 //! | [`wait`], [`limiter`] | backoff and jitter; delays after failures |
 //! | `queue` | the queue, whose state table is in `queue::transitions` |

@@ -1,17 +1,17 @@
-//! Backoff and jitter, as in apimachinery's `wait`: how long to wait, not the waiting.
+//! Backoff and jitter, as in apimachinery's `wait`. This module computes delays, and does not wait.
 //!
-//! Nothing here sleeps, reads a clock or draws a random number of its own. What changes from call
-//! to call is given: `now`, and a [`JitterSource`] made from a seed. The loops that wait for the
-//! delays live in the crate `requeue`.
+//! No function here sleeps, reads a clock or draws a random number of its own. The caller provides
+//! `now`, and a [`JitterSource`] made from a seed. The loops that wait for the delays are in the
+//! crate `requeue`.
 //!
-//! | to have | take |
+//! | purpose | function or type |
 //! |---|---|
-//! | the next delay of a backoff that you keep | [`Backoff::step`] |
+//! | the next delay of a backoff that the caller keeps | [`Backoff::step`] |
 //! | the delays of a backoff, until its steps are used up | [`Backoff::delays`] |
 //! | the delays of a backoff, without end | [`Backoff::delay_func`] |
-//! | the same, starting over at intervals | [`Backoff::delay_with_reset`] |
-//! | a backoff that starts over after a quiet time | [`ExponentialBackoffManager`] |
-//! | a period with some jitter | [`JitteredBackoffManager`] |
+//! | the same, with a restart at intervals | [`Backoff::delay_with_reset`] |
+//! | a backoff that restarts after a quiet time | [`ExponentialBackoffManager`] |
+//! | a period with jitter | [`JitteredBackoffManager`] |
 
 mod backoff;
 mod manager;

@@ -1,4 +1,4 @@
-//! What an add asks for, and what becomes of it.
+//! Adds: their options and their results.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn a_cancel_says_whether_it_took_anything() {
     assert!(Cancelled { waiting: true, ..none }.any());
 }
 
-/// Of keys that are due at one time, the one that was first to wait for it comes first.
+/// Among keys that are due at the same time, the first one to wait comes first.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
     for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {

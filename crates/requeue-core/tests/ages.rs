@@ -1,4 +1,4 @@
-//! Since when a key is where it is.
+//! The time since which a key has been in its state.
 
 use std::time::Duration;
 

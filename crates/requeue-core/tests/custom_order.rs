@@ -1,4 +1,4 @@
-//! Custom orders: what they are given, and who drops it.
+//! Custom orders: the keys that they get, and where keys are dropped.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Must not be dropped inside the queue, where a lock is held around it.
+/// A key that must not be dropped inside the queue, where the caller holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Key(u32);
 
 impl Drop for Key {
     fn drop(&mut self) {
-        assert!(!INSIDE.get() || std::thread::panicking(), "{self:?} is dropped inside");
+        assert!(!INSIDE.get() || std::thread::panicking(), "{self:?} is dropped inside the queue");
     }
 }
 
@@ -28,7 +28,7 @@ fn inside<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Last in, first out; or first in, first out.
+/// An order that is last in, first out, or first in, first out.
 struct Keys<K> {
     keys: Arc<Mutex<Vec<K>>>,
     first_out: bool,
@@ -98,13 +98,13 @@ fn no_copy_of_a_key_is_dropped_inside() {
     }
 }
 
-/// Keys of a group are taken from the order while the group is at its limit. When it has room
-/// again they are handed out, though the order never runs dry.
+/// The order loses the keys of a group that it returns while the group is at its limit. When the
+/// group is below its limit again, they are delivered, although the order never becomes empty.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
     let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
-        // Keys from 100 on are each in a group of their own.
+        // Each key from 100 on has its own group.
         let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
         let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
     };
@@ -114,7 +114,7 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
     (1..=5).for_each(|key| add(&mut queue, key));
     add(&mut queue, 100);
     let working = [get(&mut queue), get(&mut queue)];
-    assert_eq!(get(&mut queue).key, 100, "three were given in vain");
+    assert_eq!(get(&mut queue).key, 100, "three keys before it are throttled");
     for out in &working {
         let _ = queue.finish(&out.ticket, Finish::Done, NOW);
     }
@@ -137,14 +137,14 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
         let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
     }
     (2..=4).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
-    assert_eq!(queue.drain_order(9), [], "1 is ready");
+    assert_eq!(queue.drain_order(9), [], "key 1 is ready");
     let popped = queue.get_by_order(NOW, |&key| u64::from(key));
     assert_eq!(popped.item.expect("it is ready").key, 1);
     assert_eq!(queue.drain_order(2), [2, 3]);
     assert_eq!(queue.drain_order(2), [4]);
 }
 
-/// One call looks at so many copies of keys that are not ready any more, and no more.
+/// One call skips at most 256 copies of keys that are no longer ready.
 #[test]
 fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
     let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
@@ -163,7 +163,7 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
     assert!(!second.again);
 }
 
-/// The order has no copy of it then, and it is served by age.
+/// The order has no copy of the key then, so the key is delivered by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
     let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, None, false);
@@ -218,7 +218,7 @@ thread_local! {
     static FAILS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics when it is copied, if a test says so.
+/// A key whose `clone` panics if a test requests it.
 #[derive(PartialEq, Eq, Debug)]
 struct Fragile(u32);
 
@@ -235,10 +235,10 @@ fn fails<T>(f: impl FnOnce() -> T) {
     FAILS.set(true);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
     FAILS.set(false);
-    assert!(outcome.is_err(), "it copies a key");
+    assert!(outcome.is_err(), "no key was copied");
 }
 
-/// A group whose limit is 2 has 2 keys with workers at most, and no fewer, whichever copy has failed.
+/// Whichever copy fails, a group with a limit of 2 can have 2 keys in flight, and no more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
     let (mut queue, keys) = queue::<Fragile>(ReAdd::KeepBoth, Some(2), false);
@@ -246,15 +246,15 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     for key in 0..4 {
         let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);
     }
-    // The order has lost all of them, so that they are copied when they are handed out.
+    // The order has lost all keys, so that they are copied when they are delivered.
     keys.lock().expect("no panic").clear();
     for _ in 0..5 {
         fails(|| queue.get_by_order(NOW, hash));
         assert_eq!((queue.eligible(), queue.processing()), (4, 0));
     }
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
-    assert_eq!(queue.eligible(), 3, "one more may leave, whichever it is");
-    // One that can't end its run as it would ends it without copies.
+    assert_eq!(queue.eligible(), 3, "any of the three may be delivered next");
+    // A completion that panics is repeated without copies.
     let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
     assert_eq!((queue.eligible(), queue.processing()), (3, 1));

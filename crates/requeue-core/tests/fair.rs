@@ -2,7 +2,7 @@
 
 use requeue_core::{Add, Config, Ending, Finish, Group, Queue, Time};
 
-/// A group that leaves the turns because it is at its limit has a whole turn when it is back.
+/// A group that leaves the turns because it is at its limit gets a whole turn when it returns.
 #[test]
 fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     let config = Config { fair: true, group_limit: Some(2), ..Config::default() };
@@ -20,7 +20,7 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
         }
         (out.key < 20, out.ticket, finish)
     };
-    // Two of its three, and it is at its limit.
+    // After two of its three keys, the group is at its limit.
     let (first, second) = (get(false), get(false));
     assert!(first.0 && second.0);
     assert!(!get(true).0);
@@ -38,7 +38,7 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     assert_eq!(turns[back..back + 3], [true; 3]);
 }
 
-/// However many groups are at their limit, and whatever their keys wait for.
+/// This holds for any number of groups at their limit.
 #[test]
 fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     let mut queue = Queue::new(Config { group_limit: Some(1), ..Config::default() });
@@ -52,7 +52,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     queue.end(Ending::ShutDown);
     let mut dropped = Vec::new();
     while queue.drop_some(256, &mut dropped) {}
-    // By age, so that nothing has to be looked for.
+    // The keys come by age, so that the queue need not search for them.
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
     assert_eq!((queue.len(), queue.processing()), (0, 1000));
 }

@@ -1,4 +1,4 @@
-//! `ReAdd::Hold`: no run comes before the backoff of a failure has passed.
+//! `ReAdd::Hold`: no run starts before the backoff of a failure is over.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     let out = get(&mut queue);
     assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
 
-    // client-go's `AddRateLimited` comes while the key is with its worker.
+    // client-go's `AddRateLimited` comes while the key is in flight.
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
-    assert!(!queue.is_dirty(&out.ticket), "one run for the failure and for what came before it");
+    assert!(!queue.is_dirty(&out.ticket), "one run serves the failure and the adds before it");
     assert_eq!(add(&mut queue, Add::now()), Added::Held);
     assert!(!queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 
@@ -43,7 +43,7 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     assert!(queue.get(Time::ZERO).is_none());
     assert_eq!(queue.next_due(), Some(Time::ZERO + SECOND));
     assert_eq!(queue.get(Time::ZERO + SECOND).expect("it is due").failures, 1);
-    assert!(queue.get(Time::NEVER).is_none(), "all of it was one run");
+    assert!(queue.get(Time::NEVER).is_none(), "one run served all adds");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
     assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 }
 
-/// Of keys that are due at one time, the one that was first to wait for it comes first.
+/// Among keys that are due at the same time, the first one to wait comes first.
 #[test]
 fn a_failure_that_changes_no_time_keeps_the_place() {
     let mut queue = queue();

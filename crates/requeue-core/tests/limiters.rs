@@ -1,4 +1,4 @@
-//! What every limiter says of itself.
+//! The behaviour that all limiters share.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use requeue_core::{RateLimiter, Time};
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `forget` is left out by a caller to whom a limiter says that it is idle.
+/// A caller may skip `forget` if a limiter reports that it is idle.
 fn is_idle_while_no_failure_is_counted(mut limiter: impl RateLimiter<u8>) {
     assert!(limiter.is_idle());
     limiter.delay(&1, Time::ZERO);
@@ -31,7 +31,7 @@ fn a_limiter_is_idle_while_it_counts_no_failure() {
     is_idle_while_no_failure_is_counted(WithMaxWait::new(exponential(), MILLI));
     let boxed: Box<dyn RateLimiter<u8>> = Box::new(exponential());
     is_idle_while_no_failure_is_counted(boxed);
-    // One that counts is enough.
+    // One member that counts a failure is enough.
     let members: Vec<Box<dyn RateLimiter<u8>>> =
         vec![Box::new(Bucket::new(1.0, 1)), Box::new(exponential())];
     is_idle_while_no_failure_is_counted(MaxOf::new(members));
@@ -74,7 +74,7 @@ fn trimming_and_retaining_say_how_many_keys_went() {
     assert_eq!((exponential.trim(6), exponential.retain(keep)), (0, 0));
 }
 
-/// Nothing is known of one that a user wrote, so that it is told of everything.
+/// The queue assumes nothing about a user's limiter, and calls it for every key.
 #[test]
 fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minutes() {
     struct Zero;

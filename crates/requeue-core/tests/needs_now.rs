@@ -31,7 +31,7 @@ fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
         for how in [Finish::Done, Finish::Succeed, Finish::Release { asked }] {
             assert!(!finish_needs_now(&queue, &out.ticket, how));
         }
-        // What comes after a delay needs to know from when.
+        // A delay counts from the current time.
         let delay = core::time::Duration::ZERO;
         assert!(finish_needs_now(&queue, &out.ticket, Finish::RequeueAfter { delay, asked }));
         assert!(finish_needs_now(&queue, &out.ticket, Finish::RetryAfter { delay, asked }));
@@ -50,7 +50,7 @@ fn all_needs_now_where_times_are_kept() {
     }
 }
 
-/// It may be that what is due comes before what is ready.
+/// A key that is due may come before the ready keys.
 #[test]
 fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
     let second = core::time::Duration::from_secs(1);
@@ -73,7 +73,7 @@ fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), Group::default(), Time::ZERO);
     assert!(!get_needs_now(&queue));
-    // Once that is due, it is part of the run that is ready.
+    // Once the delayed add is due, it is part of the run that is ready.
     let _ = queue.add(1, 1, Add::after(delay), Group::default(), Time::ZERO);
     assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO + delay).expect("one is ready");
@@ -96,7 +96,8 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     assert!(finish_needs_now(&queue, &one.ticket, Finish::Done));
     assert!(!finish_needs_now(&queue, &two.ticket, Finish::Done));
 
-    // It fell due, and made the key dirty, before the run ended: it goes to the tail.
+    // The delayed add fell due, and made the key dirty, before the completion. The key goes to the
+    // tail.
     let later = Time::ZERO + 3 * second;
     let finished = queue.finish(&one.ticket, Finish::Done, later).expect("it is live");
     assert!(finished.was_dirty);

@@ -1,4 +1,4 @@
-//! What can be seen of a queue.
+//! Snapshots and statistics of a queue.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn a_cursor_is_a_number() {
 fn running_keys_come_by_the_time_of_their_hand_out() {
     let mut queue = queue();
     let keys = |queue: &Queue<u32>, skip, limit| {
-        let running = queue.running(skip, limit).expect("times are kept");
+        let running = queue.running(skip, limit).expect("times are tracked");
         running.into_iter().map(|entry| entry.key).collect::<Vec<_>>()
     };
     for key in [3, 1, 2] {
@@ -51,7 +51,7 @@ fn times_are_kept_where_they_are_asked_for() {
     add(&mut queue, 1, Add::now(), at(0));
     let out = queue.get(at(1)).expect("one is ready");
     let _ = queue.finish(&out.ticket, Finish::Done, at(4));
-    let (queued, worked) = queue.histograms().expect("times are kept");
+    let (queued, worked) = queue.histograms().expect("times are tracked");
     assert_eq!((queued.count(), queued.sum, worked.count()), (1, SECOND.as_nanos(), 1));
     assert_eq!(worked.sum, 3 * SECOND.as_nanos());
     assert_eq!(Queue::<u32>::new(Config::default()).histograms(), None);

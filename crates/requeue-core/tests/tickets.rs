@@ -1,10 +1,10 @@
-//! Tickets whose records have been moved together.
+//! Tickets whose records were moved by compaction.
 
 use requeue_core::{Add, Config, Delivery, Finish, Group, Order, Queue, ReAdd, Time};
 
 const NOW: Time = Time::ZERO;
 
-/// So many keys that records fill several chunks of the slab, and nearly all of them go.
+/// The 4,000 records fill several chunks of the slab, and nearly all of them are removed.
 #[test]
 fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
     let configs = [
@@ -27,7 +27,7 @@ fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
         for (n, out) in stay.into_iter().enumerate() {
             assert!(queue.detach(&out.ticket) && !queue.is_dirty(&out.ticket), "{}", out.key);
             let how = [Finish::Succeed, Finish::Done][n % 2];
-            let ended = queue.finish(&out.ticket, how, NOW).expect("it has not ended");
+            let ended = queue.finish(&out.ticket, how, NOW).expect("it is in flight");
             assert_eq!(ended.key, Some(out.key));
             assert!(queue.finish(&out.ticket, how, NOW).is_none());
         }

@@ -1,4 +1,4 @@
-//! A key that notices a drop at the wrong time, and whose clone panics when a test asks for that.
+//! A key that detects a drop in the wrong place, and whose clone panics when a test requests it.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -10,16 +10,16 @@ thread_local! {
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// A key which must not be dropped inside the state machine: what that no longer needs it gives
-/// back, for the caller to drop outside its lock.
+/// A key that must not be dropped inside the state machine. The state machine returns keys that it
+/// no longer needs, so that the caller drops them outside its lock.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key(pub u32);
 
-/// The panic of a clone, which is told from a failed assertion by its type.
+/// The panic of a clone. Its type distinguishes it from a failed assertion.
 struct CloneFailed;
 
 impl Key {
-    /// Runs `f`, inside of which no key may be dropped.
+    /// Runs `f`, inside which no key may be dropped.
     pub fn none_dropped<T>(f: impl FnOnce() -> T) -> T {
         INSIDE.set(true);
         let value = f();
@@ -27,8 +27,8 @@ impl Key {
         value
     }
 
-    /// Runs `f` as [`none_dropped`](Self::none_dropped) does, but lets a clone inside panic after
-    /// `fuse` others. `None` if it did.
+    /// Runs `f` like [`none_dropped`](Self::none_dropped), but makes a clone inside it panic after
+    /// `fuse` others. Returns `None` if a clone panicked.
     pub fn with_fuse<T>(fuse: u32, f: impl FnOnce() -> T) -> Option<T> {
         FUSE.set(Some(fuse));
         let outcome = catch_unwind(AssertUnwindSafe(|| Self::none_dropped(f)));

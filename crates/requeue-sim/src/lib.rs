@@ -1,10 +1,9 @@
-//! The models that requeue's tests hold it against.
+//! Models of requeue, and the tests that compare it with them.
 //!
-//! [`model`] says what a queue must do, as plainly as it can be said: sets, maps and lists that
-//! are scanned in full. [`Lockstep`] drives the state machine and the model side by side and
-//! compares everything that can be seen of them after every step; [`faults`] does the same to the
-//! queue that users have, with tasks that panic, hang and are cancelled. [`soak`] looks at its
-//! memory.
+//! [`model`] implements a queue as simply as possible, with sets, maps and lists that are scanned
+//! in full. [`Lockstep`] runs the state machine and the model side by side, and compares everything
+//! visible after every step. [`faults`] does the same with the queue that users have, and with
+//! tasks that panic, hang and are cancelled. [`soak`] checks its memory.
 
 pub mod faults;
 mod key;

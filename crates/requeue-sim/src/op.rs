@@ -1,4 +1,4 @@
-//! What can be done to a queue, as values.
+//! The operations of a queue, as values.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use requeue_core::Ending;
 
 use crate::model::Ask;
 
-/// How a worker finishes.
+/// The way in which a worker completes a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// client-go's `Done`: the failures stay as they are.
+    /// client-go's `Done`. The failures do not change.
     Done,
-    /// The run succeeded, and the failures are forgotten.
+    /// The run succeeded. The failures are forgotten.
     Succeed,
-    /// As `Succeed`, and the key is added again after this delay.
+    /// Like `Succeed`, but the key is added again after this delay.
     RequeueAfter(Duration),
-    /// The run failed and is retried after this delay.
+    /// The run failed, and is retried after this delay.
     RetryAfter(Duration),
     /// The delivery is undone.
     Release,
 }
 
-/// One step. Keys have numbers from 0 on; a queue of `n` keys takes a number modulo `n`.
+/// One step. Keys have numbers from 0 on. A queue of `n` keys takes a number modulo `n`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Adds a key.
     Add(u32, Ask),
     /// Takes the next key.
     Get,
-    /// Finishes the hand-out with this number among those not finished, from the oldest on and
-    /// around.
+    /// Completes the delivery with this number among those in flight, counted from the oldest on
+    /// and modulo their number.
     Finish(usize, How),
-    /// Uses the ticket of a hand-out that has ended, with this number.
+    /// Uses the ticket of a completed delivery. The number chooses one of the last 16.
     FinishStale(usize, How),
     /// Detaches a delivery from its ticket.
     Detach(usize),
@@ -41,18 +41,18 @@ pub enum Op {
     Cancel(u32),
     /// Forgets a key's failures.
     Forget(u32),
-    /// Makes up to so many keys ready that are due.
+    /// Makes up to this many due keys ready.
     Promote(usize),
-    /// Time passes.
+    /// Advances the clock.
     Advance(Duration),
-    /// The clock is set back.
+    /// Sets the clock back.
     GoBack(Duration),
-    /// Pauses or resumes.
+    /// Pauses or resumes deliveries.
     Pause(bool),
-    /// Ends the queue.
+    /// Closes the queue or shuts it down.
     End(Ending),
-    /// Goes on with the walk over all records, or begins one, looking at so many.
+    /// Continues the walk over all records, or begins one, with a page of this size.
     Page(usize),
-    /// Lets a key's clone panic during the next operation, after so many that succeed.
+    /// Makes a key's clone panic during the next operation, after this many clones that succeed.
     Break(u32),
 }

@@ -1,5 +1,5 @@
-//! Holds the source tree to `docs/ARCHITECTURE.md`: every file that the page names exists, every
-//! module has its line, and an import leads only to a module that stands lower on the page.
+//! Checks the source tree against `docs/ARCHITECTURE.md`: every file that the page names exists,
+//! every module has its line, and a module imports only modules that are lower on the page.
 //!
 //! `CRATE=crates/requeue cargo test -p requeue-sim --test architecture -- --nocapture` also prints the
 //! imports of a crate.
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::Visit;
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
 }
 
-/// One crate's section of the page: `` ### `crates/NAME` ``, then a list of modules from top to
-/// bottom, and perhaps a list of exceptions.
+/// The section of one crate: `` ### `crates/NAME` ``, then a list of modules from top to bottom,
+/// and perhaps a list of exceptions.
 struct Section {
     /// The directory of the sources.
     src: PathBuf,
     /// The modules of each layer, as paths below `src` without `.rs`, from the top.
     layers: Vec<Vec<String>>,
-    /// Imports that lead upwards and have a reason on the page.
+    /// Imports that lead upwards, and for which the page gives a reason.
     exceptions: BTreeSet<(String, String)>,
 }
 
@@ -61,7 +61,7 @@ fn sections(page: &str) -> Vec<Section> {
     sections
 }
 
-/// The source files below `dir`, without those that only tests have.
+/// Collects the source files below `dir`, without those that only tests use.
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory of the repository") {
         let path = entry.expect("an entry").path();
@@ -76,15 +76,15 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The module of a file: its path below `src`, without the extension and without `mod`.
+/// Returns the module of a file: its path below `src`, without the extension and without `mod`.
 fn module_of(src: &Path, file: &Path) -> String {
     let path = file.strip_prefix(src).expect("it was found there").with_extension("");
     let path = if path.ends_with("mod") { path.parent().unwrap_or(&path).to_owned() } else { path };
     path.to_str().expect("names are ASCII").to_owned()
 }
 
-/// The paths in a file that name something of its own crate, as their segments below the crate's
-/// root. Code that only tests have is left out.
+/// The paths in a file that name items of its own crate, as their segments below the crate's root.
+/// Test code is left out.
 struct Imports {
     module: Vec<String>,
     found: BTreeSet<Vec<String>>,
@@ -186,8 +186,8 @@ impl<'ast> Visit<'ast> for Imports {
     }
 }
 
-/// The names that a file re-exports, and the path of each below the crate's root: `None` for a name
-/// of another crate.
+/// Returns the names that a file re-exports, and the path of each below the crate's root, or `None`
+/// for a name of another crate.
 fn reexports(file: &syn::File) -> BTreeMap<String, Option<Vec<String>>> {
     let mut names = BTreeMap::new();
     for item in &file.items {
@@ -207,7 +207,7 @@ fn reexports(file: &syn::File) -> BTreeMap<String, Option<Vec<String>>> {
     names
 }
 
-/// The imports of a crate from module to module.
+/// Returns the imports of a crate from module to module.
 fn imports(src: &Path) -> BTreeSet<(String, String)> {
     let mut found = Vec::new();
     files(src, &mut found);
@@ -218,7 +218,7 @@ fn imports(src: &Path) -> BTreeSet<(String, String)> {
     let parsed: BTreeMap<String, syn::File> =
         found.iter().map(|file| (module_of(src, file), parse(file))).collect();
     let root = parsed.get("lib").map(reexports).unwrap_or_default();
-    // The module that has a path: the longest beginning of it that is a file.
+    // The module of a path is its longest prefix that is a file.
     let resolve = |mut path: Vec<String>| {
         match path.first().and_then(|name| root.get(name)) {
             Some(None) => return None,
@@ -252,7 +252,8 @@ fn imports(src: &Path) -> BTreeSet<(String, String)> {
 }
 
 impl Section {
-    /// The layer of a module: of the longest name on the page that is it or a folder above it.
+    /// Returns the layer of a module, and the name on the page that it has from: the longest one
+    /// that is the module or a folder above it.
     fn layer(&self, module: &str) -> Option<(usize, &str)> {
         let named = self
             .layers
@@ -284,7 +285,8 @@ impl Section {
         }
         let mut unused = self.exceptions.clone();
         for (from, to) in imports(&self.src) {
-            // A module and its children are one room, and the crate's root is above all.
+            // A module and its children belong together, and the crate's root is above all other
+            // modules.
             let related =
                 to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/"));
             if from == "lib" || related {

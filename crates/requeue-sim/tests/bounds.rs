@@ -1,4 +1,4 @@
-//! What the orders promise, without asking the model for the order.
+//! The guarantees of the orders, checked without the model's order.
 
 mod common;
 
@@ -16,8 +16,8 @@ const KEYS: u32 = 20;
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Of any W hand-outs in a row at least one is the key that has been ready longest of those
-    /// that may be handed out.
+    /// At least one of any W deliveries in a row is of the key that has been ready longest among
+    /// those that may be delivered.
     #[test]
     fn of_w_hand_outs_one_is_the_oldest(
         w in 1u32..6,
@@ -38,7 +38,7 @@ proptest! {
         }
     }
 
-    /// A key with r older ones leaves within W·(r + 1) hand-outs.
+    /// A key with r older keys leaves within W·(r + 1) deliveries.
     #[test]
     fn no_key_is_passed_over_for_ever(
         w in 1u32..6,
@@ -48,7 +48,7 @@ proptest! {
         let ranking = Ranking::Priority { oldest_every: w };
         let rules = Rules { re_add: KeepBoth, ranking, fair, limit: None };
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
-        // Of each ready key: by which hand-out it has to be gone.
+        // For each ready key, the number of the delivery by which it must have left.
         let mut deadlines: BTreeMap<u32, u32> = BTreeMap::new();
         let mut hand_outs = 0;
         for op in ops {
@@ -59,7 +59,7 @@ proptest! {
                 }
             }
             if let Op::Add(key, ask) = op && ask.merge == Merge::Exactly {
-                // It may have become ready anew.
+                // The key may have become ready again.
                 deadlines.remove(&(key % KEYS));
             }
             let ready: Vec<u32> = lockstep.model().by_age().copied().collect();
@@ -70,8 +70,8 @@ proptest! {
         }
     }
 
-    /// Groups that always have keys get exactly their weights, round by round, whatever comes in
-    /// which order; within a group keys leave in order of arrival.
+    /// Groups that always have keys get exactly their weights in each round, for any order of
+    /// arrivals. Within a group, keys leave in order of arrival.
     #[test]
     fn groups_get_their_weights_in_each_round(
         weights in prop::collection::vec(1u32..5, 1..6),
@@ -100,7 +100,7 @@ proptest! {
         for pick in &picks {
             add(&mut queue, pick.index(weights.len()));
         }
-        // Nobody runs dry in a round.
+        // No group runs out of keys in a round.
         for group in 0..weights.len() {
             (0..5).for_each(|_| {
                 add(&mut queue, group);
@@ -124,7 +124,7 @@ proptest! {
     }
 }
 
-/// What a group did not use while it had no keys is not made up for.
+/// A group gets no compensation for turns that it missed while it had no keys.
 #[test]
 fn an_empty_group_keeps_no_credit() {
     let mut queue = Queue::new(Config { fair: true, ..Config::default() });
@@ -137,12 +137,12 @@ fn an_empty_group_keeps_no_credit() {
         let _ = queue.finish(&out.ticket, Finish::Succeed, Time::ZERO);
         out.key
     };
-    // Group 1 takes one of its three, and has no more.
+    // Group 1 takes one of the three keys of its turn, and has no more.
     add(&mut queue, 100, 1);
     (200..220).for_each(|key| add(&mut queue, key, 2));
     assert_eq!(get(&mut queue), 100);
     assert_eq!(get(&mut queue), 200);
-    // It is back: at the end of the round, with three and not five.
+    // It returns at the end of the round, with a turn of three keys and not of five.
     (101..110).for_each(|key| add(&mut queue, key, 1));
     let keys: Vec<u64> = (0..8).map(|_| get(&mut queue)).collect();
     assert_eq!(keys, [201, 202, 101, 102, 103, 203, 204, 205]);

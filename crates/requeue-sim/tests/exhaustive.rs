@@ -1,5 +1,5 @@
-//! Every state that two keys can be in, and every operation in each: breadth first, until there
-//! is no new one. Times are relative and counts capped, so that there is an end.
+//! Every state that two keys can be in, and every operation in each. The search is breadth first,
+//! and stops when there is no new state. Times are relative and counts are capped, so that it ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use requeue_core::{Ending, Merge, ReAdd, When};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
-/// The longest delay; nothing is further ahead.
+/// The longest delay. No due time is further ahead.
 const FAR: u64 = 2;
 
 const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// Takes a queue through what is pending, and shows how it is with delays and workers.
+/// A sequence that runs everything pending, and so exposes the state of delays and deliveries.
 const PROBE: [Op; 10] = [
     Op::Add(1, PLAIN),
     Op::Add(0, PLAIN),
@@ -33,7 +33,7 @@ const PROBE: [Op; 10] = [
 const PLAIN: Ask =
     Ask { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false };
 
-/// What is done to every state.
+/// Returns the operations that are applied to every state.
 fn alphabet() -> Vec<Op> {
     let now = PLAIN;
     let after = |n| Ask { when: When::After(nanos(n)), ..now };
@@ -75,10 +75,10 @@ const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
     Rules { re_add, ranking, fair: limit.is_some(), limit }
 }
 
-/// Goes through all states, and prints how many states and steps there were.
+/// Explores all states, and prints the number of states and of steps.
 fn explore(rules: Rules, ops: &[Op]) {
     let setup = Setup { keys: 2, ..Setup::new(rules) };
-    // Each state is known by the operation that led to it, and from which one.
+    // Each state is stored as the operation that led to it, and the state before it.
     let mut found: Vec<(usize, Option<Op>)> = vec![(0, None)];
     let mut seen = BTreeSet::from([Lockstep::new(setup).essence(FAR)]);
     let (mut at, mut steps) = (0, 0);
@@ -95,7 +95,8 @@ fn explore(rules: Rules, ops: &[Op]) {
             if seen.insert(lockstep.essence(FAR)) {
                 found.push((at, Some(*op)));
             } else {
-                // The model has been there. What the queue keeps to itself has to be the same, too.
+                // The model was in this state before. The queue's internal state must be
+                // equivalent, too.
                 PROBE.iter().for_each(|op| {
                     lockstep.apply(op);
                 });
@@ -108,7 +109,7 @@ fn explore(rules: Rules, ops: &[Op]) {
     println!("{rules:?}: {} states, {steps} steps", found.len());
 }
 
-/// Tells how it came to that.
+/// Prints the operations that led to a panic.
 struct Trace<'a>(&'a [Op], &'a Op);
 
 impl Drop for Trace<'_> {
@@ -144,7 +145,7 @@ fn hold_agrees_in_every_state_of_two_keys() {
     explore(rules(Hold, Ranking::Fifo, None), &alphabet());
 }
 
-/// With priorities and a custom order the states are more and the operations fewer.
+/// Priorities and a custom order have more states, and are explored with fewer operations.
 fn explore_orders(re_add: ReAdd) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
@@ -166,7 +167,8 @@ fn explore_orders(re_add: ReAdd) {
     let priority = Ranking::Priority { oldest_every: 2 };
     explore(rules(re_add, priority, None), &ops);
     explore(rules(re_add, priority, Some(1)), &ops);
-    // A key that is taken back and added again is in the stack twice, and so on.
+    // A key that is cancelled and added again would be in the stack twice, then three times, and so
+    // on.
     ops.retain(|op| match op {
         Op::Add(_, ask) => ask.merge != Merge::Exactly,
         op => !matches!(op, Op::Cancel(_)),

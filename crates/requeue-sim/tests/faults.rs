@@ -1,4 +1,4 @@
-//! The queue with workers that fail in every way; `make sim` goes on from here.
+//! The queue with workers that fail in every possible way. `make sim` runs more seeds.
 
 use requeue_sim::faults;
 

@@ -1,5 +1,5 @@
-//! Random operations, on the state machine and on the model: all that can be seen is the same after
-//! every step.
+//! Random operations on the state machine and on the model. Everything visible must be the same
+//! after every step.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn run(setup: Setup, ops: &[Op]) {
     }
 }
 
-/// Everything that is orthogonal to policy and order.
+/// Returns settings for everything that is independent of policy and order.
 fn setups(rules: Rules) -> impl Strategy<Value = Setup> {
     let hashes = prop_oneof![3 => Just(None), 1 => (1u64..4).prop_map(Some)];
     let mode = prop_oneof![3 => Just(Mode::Plain), 1 => Just(Mode::Thrifty), 1 => Just(Mode::Lazy)];

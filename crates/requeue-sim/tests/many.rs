@@ -1,4 +1,4 @@
-//! Many keys that come and go, so that records move and the index splits and merges.
+//! Many keys that are added and removed, so that records move and the index splits and merges.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
-/// SplitMix64.
+/// A generator of random numbers: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -62,7 +62,8 @@ impl Crowd {
         }
     }
 
-    /// Every key once, half of them ready, half waiting; and a third of what is ready is taken.
+    /// Adds every key once, half of them ready and half of them waiting, and takes a third of the
+    /// ready ones.
     fn fill(&mut self) {
         for key in 0..self.keys {
             let when = match key % 2 {
@@ -78,7 +79,7 @@ impl Crowd {
         }
     }
 
-    /// Nearly every key is taken out, one way or another.
+    /// Removes keys in several ways, until only `leave` of them are left.
     fn thin_out(&mut self, leave: usize) {
         while self.lockstep.model().known() > leave {
             let how = match self.random.below(8) {
@@ -91,7 +92,7 @@ impl Crowd {
                 0..5 => Op::Get,
                 5..10 => Op::Finish(which, how),
                 10..14 => Op::Cancel(self.key()),
-                // Now and then so far that more keys fall due than one operation makes ready.
+                // Occasionally so far that more keys fall due than one operation makes ready.
                 14 if self.random.below(64) == 0 => Op::Advance(self.random.short() / 5),
                 14 => Op::Advance(self.random.short() / 1_000),
                 _ => Op::FinishStale(which, how),
@@ -124,8 +125,8 @@ fn records_move_in_a_custom_order() {
     Crowd::new(3, Hold, Stack { lossy: 50 }, Some(30)).run();
 }
 
-/// More priorities than have a place of their own, as far apart as they can be, and a bound that is
-/// reached only after hundreds of hand-outs.
+/// There are more priorities than the array of lists holds, as far apart as possible, and a bound
+/// that is reached only after hundreds of deliveries.
 #[test]
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
@@ -137,8 +138,8 @@ fn any_number_of_priorities_and_a_high_bound() {
     }
 }
 
-/// So many hand-outs that a number of 16 bits would come again: no ticket of an earlier one does
-/// anything, which the two check at each hand-out.
+/// There are more deliveries than numbers of 16 bits. No ticket of an earlier delivery may have an
+/// effect, which the lockstep checks at each delivery.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_hand_outs() {
     let rules = Rules { re_add: KeepBoth, ranking: Fifo, fair: false, limit: None };
@@ -147,7 +148,7 @@ fn a_stale_ticket_does_nothing_after_any_number_of_hand_outs() {
     for n in 0..140_000_u32 {
         lockstep.apply(&Op::Add(random.below(4) as u32, Ask::default()));
         lockstep.apply(&Op::Get);
-        // Two are under way, most of the time.
+        // In most steps, two keys are in flight.
         if n % 64 > 1 {
             lockstep.apply(&Op::Finish(random.below(2) as usize, How::Succeed));
         }

@@ -1,9 +1,9 @@
-//! Holds docs, help texts and doc comments to plain English: no word of `scripts/prose.txt`, and no
-//! sentence of more than 35 words.
+//! Checks that docs, help texts and doc comments are plain English: without any word of
+//! `scripts/prose.txt`, and without sentences of more than 35 words.
 //!
-//! `scripts/prose-allowed.txt` has the number of findings that each file may still have. The numbers
-//! only go down: `UPDATE=1 cargo test -p requeue-sim --test prose` writes them. `FILE=path` lists the
-//! findings of one file.
+//! `scripts/prose-allowed.txt` has the number of findings that each file may still have. The
+//! numbers only decrease: `UPDATE=1 cargo test -p requeue-sim --test prose` writes them.
+//! `FILE=path` lists the findings of one file.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
 }
 
-/// The files with prose, as paths below the root.
+/// Returns the files with prose, as paths below the root.
 fn files() -> Vec<PathBuf> {
     fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository") {
@@ -41,7 +41,7 @@ fn files() -> Vec<PathBuf> {
     found
 }
 
-/// The prose of a file as paragraphs: without code, links' targets and table lines.
+/// Returns the prose of a file as paragraphs, without code, link targets and table lines.
 fn paragraphs(path: &Path, text: &str) -> Vec<String> {
     let is_rust = path.extension().is_some_and(|extension| extension == "rs");
     let comment = |line: &str| {

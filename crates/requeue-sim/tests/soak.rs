@@ -1,6 +1,6 @@
-//! Memory comes back; `make soak` goes on from here.
+//! All memory is returned; `make soak` runs for longer.
 //!
-//! One test, in a program of its own: the allocator counts for all threads together.
+//! There is one test, in its own program, because the allocator counts for all threads together.
 
 use std::alloc::System;
 use std::time::Duration;
@@ -13,8 +13,8 @@ static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn memory_comes_back() -> Result<(), String> {
-    // The thread that waits for this one comes to rest in the first, or one of the next. What leaks
-    // does so in all.
+    // The thread that waits for this one stops allocating in the first run or one of the next. A
+    // leak occurs in all of them.
     let _ = hour(0, 1);
     for hour in hour(1, 1).or_else(|_| hour(1, 1)).or_else(|_| hour(1, 1))? {
         println!("{hour}");

@@ -1,4 +1,4 @@
-//! The default limiter. Early re-runs do not inflate the backoff.
+//! The default limiter. Runs before the end of a wait do not inflate the backoff.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
@@ -13,23 +13,25 @@ use crate::wait::JitterSource;
 
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
-/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a
-/// failing key before its time therefore drive its delay to the longest one within seconds. Here the
+/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run
+/// a failing key before its time therefore drive its delay to the maximum within seconds. Here the
 /// n-th failure that *counts* (n from 0) waits d = min(base · 2ⁿ, max), drawn from d/2 to d, at
-/// least 1 ns. A failure before that wait is over does not count: the key waits for the rest of it. A
-/// failure at the very end of the wait counts.
+/// least 1 ns. A failure before that wait is over does not count: the key waits for the rest of it.
+/// A failure at the exact end of the wait counts.
 ///
 /// A key that has not failed for twice `max` after the end of its wait starts again at `base`. The
-/// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two entries,
-/// in turn, and removes those that have expired.
+/// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two
+/// entries, in turn, and removes those that have expired.
 ///
-/// If the clock goes back, a key waits no longer than its last delay, and its failures do not
-/// count until the clock is where it was. A key that had already expired starts again only if its
+/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count
+/// until the clock reaches its former time. A key that had already expired starts again only if its
 /// entry was checked meanwhile.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
 /// [`delay`]: RateLimiter::delay
+///
+/// # Examples
 ///
 /// ```
 /// use core::time::Duration;
@@ -43,12 +45,13 @@ use crate::wait::JitterSource;
 /// let first = limiter.delay(&key, Time::ZERO);
 /// assert!(Duration::from_micros(2_500) <= first && first <= Duration::from_millis(5));
 ///
-/// // A trigger runs the key at once, and it fails again: the rest of the wait, and nothing counted.
+/// // A trigger runs the key at once, and it fails again. It gets the rest of its wait, and this
+/// // failure does not count.
 /// let early = Time::from_nanos(1_000);
 /// assert_eq!(limiter.delay(&key, early), first - Duration::from_nanos(1_000));
 /// assert_eq!(limiter.num_requeues(&key), 1);
 ///
-/// // It fails when its time has come.
+/// // It fails when its wait is over.
 /// let second = limiter.delay(&key, Time::ZERO + first);
 /// assert!(Duration::from_millis(5) <= second && second <= Duration::from_millis(10));
 /// assert_eq!(limiter.num_requeues(&key), 2);
@@ -59,9 +62,10 @@ pub struct BackoffLimiter<K, S = RandomState> {
     base: Duration,
     max: Duration,
     source: JitterSource,
-    /// The entry that is checked next.
+    /// The index of the entry to check next.
     hand: usize,
-    /// The time of the last call, at which `num_requeues` decides what has expired.
+    /// The time of the last call of `delay`. `num_requeues` treats entries as expired as of this
+    /// time.
     now: Time,
 }
 
@@ -74,15 +78,18 @@ struct Wait {
     failures: u32,
 }
 
-/// The number of entries that a call checks: more than the one that it may add.
+/// The number of entries that a call of `delay` checks. It exceeds the one entry that the call can
+/// add, so that expired entries do not accumulate.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
     /// Creates a limiter whose delays grow from `base` to `max`.
     ///
-    /// If `base` is zero, every failure waits 1 ns. If `base` is above `max`, every failure waits up
-    /// to `max`. With a `max` of more than about 292 years, keys never expire, and the memory is
-    /// unbounded unless they are forgotten.
+    /// If `base` is zero, every failure waits 1 ns. If `base` is above `max`, every failure waits
+    /// from half of `max` to `max`. With a `max` of more than about 292 years, keys never expire,
+    /// and the memory is unbounded unless they are forgotten.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use core::time::Duration;
@@ -102,6 +109,8 @@ impl<K> BackoffLimiter<K> {
 impl<K, S> BackoffLimiter<K, S> {
     /// Creates a limiter that hashes keys with `hasher`.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use core::time::Duration;
     /// use std::hash::RandomState;
@@ -114,14 +123,16 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     #[must_use]
     pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        // The seed of a hasher differs in each process and limiter, so keys that failed together in
-        // several processes do not come back together.
+        // The seed of a hasher differs in each process and limiter. Keys that failed together in
+        // several processes therefore do not come back together.
         let source = JitterSource::new(RandomState::default().hash_one(0));
         let waits = KeyTable::with_hasher(hasher);
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }
     }
 
-    /// Sets the seed of the jitter, which is random by default, so that all delays are reproducible.
+    /// Sets the seed of the jitter, so that all delays are reproducible. It is random by default.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -138,7 +149,9 @@ impl<K, S> BackoffLimiter<K, S> {
         self
     }
 
-    /// Returns the number of keys in memory, including expired ones that were not checked since.
+    /// Returns the number of keys in memory, including expired keys that no call has checked yet.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -156,6 +169,8 @@ impl<K, S> BackoffLimiter<K, S> {
 
     /// Returns true if no key is in memory.
     ///
+    /// # Examples
+    ///
     /// ```
     /// # use requeue_core as requeue;
     /// use requeue::limiter::BackoffLimiter;
@@ -167,10 +182,14 @@ impl<K, S> BackoffLimiter<K, S> {
         self.len() == 0
     }
 
-    /// Checks up to `looks` entries, in turn, and returns the number of expired ones that it removed.
+    /// Checks up to `looks` entries, in turn, and returns the number of expired ones that it
+    /// removed.
     ///
-    /// Each failure does this for two entries. To return memory while nothing fails, call it
-    /// regularly. With `len()` looks, it removes all expired entries.
+    /// Each call of [`delay`](RateLimiter::delay) does this for two entries. To return memory while
+    /// no key fails, call this regularly. With `looks` of at least `len()`, it removes all expired
+    /// entries.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use core::time::Duration;
@@ -192,7 +211,7 @@ impl<K, S> BackoffLimiter<K, S> {
     }
 }
 
-/// From 5 ms to 5 min.
+/// The delays grow from 5 ms to 5 min.
 impl<K> Default for BackoffLimiter<K> {
     fn default() -> Self {
         Self::new(Duration::from_millis(5), Duration::from_secs(300))
@@ -200,7 +219,7 @@ impl<K> Default for BackoffLimiter<K> {
 }
 
 impl Wait {
-    /// Whether the wait ended more than twice `max` ago.
+    /// Returns true if the wait ended more than twice `max` ago.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
         now > self.until + max.saturating_mul(2)
     }
@@ -233,7 +252,8 @@ where
         self.waits.remove(key);
     }
 
-    /// Returns how many failures of `key` counted. 0 if its entry had expired when a key last failed.
+    /// Returns the number of failures of `key` that counted, or 0 if its entry had expired at the
+    /// last call of `delay`.
     fn num_requeues(&self, key: &K) -> u32 {
         self.waits
             .get(key)

@@ -1,24 +1,27 @@
-//! The limiter of all keys together: client-go's `TypedBucketRateLimiter`.
+//! A limiter that all keys share: client-go's `TypedBucketRateLimiter`.
 
 use core::time::Duration;
 
 use super::RateLimiter;
 use crate::types::time::Time;
 
-/// A bucket of tokens, of which each failure of whatever key takes one, and waits for it when
-/// there is none.
+/// A token bucket that limits the rate of failures of all keys together.
 ///
-/// The bucket starts full and is refilled at a steady rate. Failures that find it empty stand in
-/// line: each is told to wait until its own token is there, and the line has no bound. client-go's
-/// `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`; the delays are that
-/// limiter's, nanosecond for nanosecond. It remembers no key: [`num_requeues`] is 0, and [`forget`]
-/// gives no token back.
+/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Failures
+/// that find the bucket empty form a line: each one waits until its own token has been added. The
+/// line has no bound.
 ///
-/// When the clock goes back no token is lost or gained, and refilling goes on from there: a time
-/// that comes twice refills twice.
+/// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`.
+/// The delays equal those of that limiter to the nanosecond. The bucket remembers no key:
+/// [`num_requeues`] is 0, and [`forget`] returns no token.
+///
+/// If the clock goes back, no token is lost or gained, and refilling continues from the new time. A
+/// period that passes twice therefore refills the bucket twice.
 ///
 /// [`num_requeues`]: RateLimiter::num_requeues
 /// [`forget`]: RateLimiter::forget
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -35,22 +38,24 @@ use crate::types::time::Time;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// Tokens per second: [`f64::MAX`] and above are no limit.
+    /// Tokens per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// Below zero by as many as stand in line.
+    /// The tokens in the bucket. While failures wait, it is negative by their number.
     tokens: f64,
     last: Time,
 }
 
 impl Bucket {
-    /// A bucket that holds up to `burst` tokens and gets `qps` more each second.
+    /// Creates a bucket that holds up to `burst` tokens and gains `qps` tokens per second.
     ///
-    /// - From [`f64::MAX`] on, infinity included, `qps` is no limit: no failure waits.
-    /// - At 0, and where it makes no sense (below 0, or NaN), no token comes after the first
-    ///   `burst`: later failures get [`Duration::MAX`].
-    /// - With a `burst` of 0 and a limit, every failure gets [`Duration::MAX`].
-    /// - A wait of more than 292 years is [`Duration::MAX`] too.
+    /// - If `qps` is [`f64::MAX`] or more, including infinity, there is no limit: no failure waits.
+    /// - If `qps` is 0, negative or NaN, no token is added after the first `burst`. Later failures
+    ///   get [`Duration::MAX`].
+    /// - If `burst` is 0 and there is a limit, every failure gets [`Duration::MAX`].
+    /// - A wait of more than about 292 years becomes [`Duration::MAX`], too.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -73,7 +78,7 @@ impl Bucket {
         self.rate >= f64::MAX
     }
 
-    /// x/time/rate's `reserveN` of one token, with no bound on the wait.
+    /// x/time/rate's `reserveN` for one token, without a bound on the wait.
     fn reserve(&mut self, now: Time) -> Duration {
         if self.is_unlimited() {
             return Duration::ZERO;
@@ -90,7 +95,7 @@ impl Bucket {
     fn time_to_gain(&self, tokens: f64) -> Duration {
         const MOST_NANOS: f64 = i64::MAX as f64;
         let nanos = (tokens / self.rate) * 1e9;
-        // Infinite at a rate of 0.
+        // `nanos` is infinite at a rate of 0.
         if nanos <= MOST_NANOS { Duration::from_nanos(nanos as u64) } else { Duration::MAX }
     }
 }
@@ -106,11 +111,12 @@ impl<K> RateLimiter<K> for Bucket {
         0
     }
 
-    /// There is none, because the line has no bound: the time that the empty bucket takes to fill.
     fn is_idle(&self) -> bool {
         true
     }
 
+    /// Returns the time in which the empty bucket fills. The delays have no maximum, because the
+    /// line has no bound.
     fn longest(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO

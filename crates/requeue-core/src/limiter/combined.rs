@@ -1,4 +1,4 @@
-//! Several limiters at once: client-go's `TypedMaxOfRateLimiter`, and its default.
+//! Several limiters combined: client-go's `TypedMaxOfRateLimiter`, and its default limiter.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -10,11 +10,13 @@ use core::time::Duration;
 use super::{Bucket, ExponentialFailure, RateLimiter};
 use crate::types::time::Time;
 
-/// The longest delay that any of several limiters gives.
+/// A limiter whose delay is the longest among those of its members.
 ///
-/// Each failure counts with every member, and every member forgets. client-go's
-/// `NewTypedMaxOfRateLimiter`. A bucket among the members may be overdrawn later: keys that another
-/// member holds back longer have taken their tokens all the same.
+/// Each failure counts in every member, and every member forgets. This is client-go's
+/// `NewTypedMaxOfRateLimiter`. A bucket among the members may be overdrawn: a key takes its token
+/// even if another member makes it wait longer.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -35,7 +37,9 @@ pub struct MaxOf<K> {
 }
 
 impl<K> MaxOf<K> {
-    /// The longest delay of `limiters`; of none, zero.
+    /// Creates a limiter with the members `limiters`. Without members, every delay is zero.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -61,7 +65,7 @@ impl<K> RateLimiter<K> for MaxOf<K> {
         }
     }
 
-    /// The most that any member counts.
+    /// Returns the highest count among the members.
     fn num_requeues(&self, key: &K) -> u32 {
         self.limiters.iter().map(|l| l.num_requeues(key)).max().unwrap_or_default()
     }
@@ -81,12 +85,15 @@ impl<K> fmt::Debug for MaxOf<K> {
     }
 }
 
-/// client-go's default: per key 5 ms, doubling, up to 1000 s; all keys together 10 per second,
-/// after a first 100.
+/// Returns client-go's default limiter: per key 5 ms, doubling, up to 1000 s; for all keys
+/// together, 10 per second after the first 100.
 ///
-/// Its `DefaultTypedControllerRateLimiter`, for those who move from there. It keeps every key that
-/// failed until it is forgotten, and the line at the bucket has no bound: of 10 000 keys that fail
-/// at once the last waits 16 minutes. Ours is [`BackoffLimiter`](super::BackoffLimiter).
+/// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. It keeps
+/// every key that failed until the key is forgotten. The line at the bucket has no bound: if 10,000
+/// keys fail at once, the last one waits 16 minutes. The default of this crate is
+/// [`BackoffLimiter`](super::BackoffLimiter).
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -126,7 +133,7 @@ mod tests {
         limiter.delay(&key, Time::ZERO)
     }
 
-    /// `TestMaxOfRateLimiter`.
+    /// client-go's `TestMaxOfRateLimiter`.
     #[test]
     fn test_max_of_rate_limiter() {
         for order in [true, false] {
@@ -153,13 +160,13 @@ mod tests {
             Box::new(ExponentialFailure::new(MILLI, SECOND)),
             Box::new(Bucket::new(1_000.0, 1)),
         ]);
-        // The first is the longest at first; by then the others have counted along.
+        // The first member is the longest at first. Meanwhile the others count the same failures.
         let delays = [(); 4].map(|()| delay(&mut limiter, 1));
         assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
         limiter.forget(&1);
-        assert_eq!(delay(&mut limiter, 1), SECOND, "the first has forgotten");
+        assert_eq!(delay(&mut limiter, 1), SECOND, "the first member has forgotten");
         delay(&mut limiter, 1);
-        assert_eq!(delay(&mut limiter, 1), 6 * MILLI, "the second too; the bucket never does");
+        assert_eq!(delay(&mut limiter, 1), 6 * MILLI, "so has the second; the bucket never");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The limiter that doubles: client-go's `TypedItemExponentialFailureRateLimiter`.
+//! A limiter whose delays double: client-go's `TypedItemExponentialFailureRateLimiter`.
 
 use core::time::Duration;
 
@@ -7,14 +7,16 @@ use foldhash::fast::RandomState;
 use super::per_key::{Delays, PerKey};
 use crate::wait::saturating_nanos;
 
-/// The n-th failure of a key (n from 0) waits base · 2ⁿ, but no longer than a maximum.
+/// A limiter that makes the n-th failure of a key (n from 0) wait base · 2ⁿ, up to a maximum.
 ///
-/// client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, also one that
-/// comes while the key should still be waiting: where triggers can run a key early, take
+/// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even one
+/// before the key's wait is over. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](PerKey::trim) or
-/// not [retained](PerKey::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -39,8 +41,11 @@ pub struct Doubling {
 }
 
 impl<K> PerKey<K, Doubling> {
-    /// Starts at `base` and doubles up to `max`. A `base` of zero never waits; one above `max`
-    /// always waits `max`.
+    /// Creates a limiter whose delays start at `base` and double up to `max`.
+    ///
+    /// If `base` is zero, no failure waits. If `base` is above `max`, every failure waits `max`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -58,7 +63,9 @@ impl<K> PerKey<K, Doubling> {
 }
 
 impl<K, S> PerKey<K, Doubling, S> {
-    /// The same with a hasher of your choice.
+    /// Creates a limiter that hashes keys with `hasher`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -86,9 +93,11 @@ impl Delays for Doubling {
     }
 }
 
-/// client-go's default per-key limiter: 1 ms, doubling, up to 1000 s.
+/// Returns client-go's default limiter per key: 1 ms, doubling, up to 1000 s.
 ///
-/// Its `DefaultTypedItemBasedRateLimiter`.
+/// This is its `DefaultTypedItemBasedRateLimiter`.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -104,7 +113,7 @@ pub fn default_item_based<K>() -> ExponentialFailure<K> {
     ExponentialFailure::new(Duration::from_millis(1), Duration::from_secs(1_000))
 }
 
-/// min(base · 2ⁿ, max), for every n.
+/// Returns min(base · 2ⁿ, max), without overflow for any n.
 pub(super) fn doubled(base: Duration, n: u32, max: Duration) -> Duration {
     let nanos = base.as_nanos();
     if nanos == 0 {
@@ -133,7 +142,7 @@ mod tests {
         l.delay(&key, Time::ZERO)
     }
 
-    /// `TestItemExponentialFailureRateLimiter`.
+    /// client-go's `TestItemExponentialFailureRateLimiter`.
     #[test]
     fn test_item_exponential_failure_rate_limiter() {
         let mut limiter = ExponentialFailure::new(MILLI, SECOND);
@@ -151,7 +160,7 @@ mod tests {
         assert_eq!(delay(&mut limiter, "one"), MILLI);
     }
 
-    /// `TestItemExponentialFailureRateLimiterOverFlow`.
+    /// client-go's `TestItemExponentialFailureRateLimiterOverFlow`.
     #[test]
     fn test_item_exponential_failure_rate_limiter_over_flow() {
         let mut limiter = ExponentialFailure::new(MILLI, 1_000 * SECOND);

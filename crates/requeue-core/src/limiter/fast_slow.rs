@@ -1,4 +1,4 @@
-//! The limiter with two speeds: client-go's `TypedItemFastSlowRateLimiter`.
+//! A limiter with two delays: client-go's `TypedItemFastSlowRateLimiter`.
 
 use core::time::Duration;
 
@@ -6,12 +6,14 @@ use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
 
-/// The first failures of a key wait a fast delay, all later ones a slow one.
+/// A limiter that gives the first failures of a key a fast delay, and all later ones a slow delay.
 ///
-/// client-go's `NewTypedItemFastSlowRateLimiter`.
+/// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](PerKey::trim) or
-/// not [retained](PerKey::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -35,8 +37,12 @@ pub struct FastThenSlow {
 }
 
 impl<K> PerKey<K, FastThenSlow> {
-    /// `fast` for the first `attempts` failures of a key, then `slow`, which may be the shorter.
-    /// With [`u32::MAX`] attempts it stays fast.
+    /// Creates a limiter with the delay `fast` for the first `attempts` failures of a key, then
+    /// `slow`.
+    ///
+    /// `slow` may be the shorter of the two. With [`u32::MAX`] attempts, every delay is `fast`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -54,7 +60,9 @@ impl<K> PerKey<K, FastThenSlow> {
 }
 
 impl<K, S> PerKey<K, FastThenSlow, S> {
-    /// The same with a hasher of your choice.
+    /// Creates a limiter that hashes keys with `hasher`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -74,7 +82,8 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
 
 impl Delays for FastThenSlow {
     fn after(&self, before: u32) -> Duration {
-        // The count stays at u32::MAX, where so many attempts are still fast ones.
+        // The count saturates at `u32::MAX`. With `u32::MAX` attempts, a failure at that count is
+        // still fast.
         if before < self.attempts || self.attempts == u32::MAX { self.fast } else { self.slow }
     }
 
@@ -98,7 +107,7 @@ mod tests {
     const FAST: Duration = Duration::from_millis(5);
     const SLOW: Duration = Duration::from_secs(10);
 
-    /// `TestItemFastSlowRateLimiter`.
+    /// client-go's `TestItemFastSlowRateLimiter`.
     #[test]
     fn test_item_fast_slow_rate_limiter() {
         let mut limiter = FastSlow::new(FAST, SLOW, 3);

@@ -1,13 +1,16 @@
-//! A limiter held to a longest delay: client-go's `TypedWithMaxWaitRateLimiter`.
+//! A limiter with a maximum delay: client-go's `TypedWithMaxWaitRateLimiter`.
 
 use core::time::Duration;
 
 use super::RateLimiter;
 use crate::types::time::Time;
 
-/// Another limiter's delays, but none longer than a maximum.
+/// A limiter with the delays of another one, up to a maximum.
 ///
-/// client-go's `NewTypedWithMaxWaitRateLimiter`. What the other counts and forgets is its own.
+/// This is client-go's `NewTypedWithMaxWaitRateLimiter`. The other limiter counts and forgets as it
+/// would alone.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -27,7 +30,9 @@ pub struct WithMaxWait<L> {
 }
 
 impl<L> WithMaxWait<L> {
-    /// The delays of `limiter`, up to `max`.
+    /// Creates a limiter with the delays of `limiter`, up to `max`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -73,7 +78,8 @@ mod tests {
     use super::*;
     use crate::limiter::ExponentialFailure;
 
-    /// client-go's `StepRateLimiter`: short for the first failures of all keys, then long.
+    /// client-go's `StepRateLimiter`: a short delay for the first failures of all keys, then a long
+    /// one.
     struct Step {
         count: u32,
         threshold: u32,
@@ -94,7 +100,7 @@ mod tests {
         }
     }
 
-    /// `TestWithMaxWaitRateLimiter`.
+    /// client-go's `TestWithMaxWaitRateLimiter`.
     #[test]
     fn test_with_max_wait_rate_limiter() {
         let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));

@@ -1,22 +1,23 @@
-//! Rate limiters: how long a key waits after a failure.
+//! Rate limiters: the delay of a key after a failure.
 //!
-//! | limiter | the delay of a key's n-th failure, n from 0 |
+//! | limiter | delay of a key's n-th failure, n from 0 |
 //! |---|---|
-//! | [`BackoffLimiter`] | base · 2ⁿ up to a cap, with jitter; failures of a key that should still be waiting don't count |
+//! | [`BackoffLimiter`] | base · 2ⁿ up to a maximum, with jitter; a failure before the wait is over does not count |
 //! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
-//! | [`FastSlow`] | a fast one for some attempts, then a slow one |
-//! | [`Bucket`] | what keeps all keys together to so many per second |
-//! | [`MaxOf`] | the longest that its members give |
-//! | [`WithMaxWait`] | another limiter's, up to a maximum |
+//! | [`FastSlow`] | a fast delay for some attempts, then a slow one |
+//! | [`Bucket`] | the time until a token comes, from one bucket for all keys |
+//! | [`MaxOf`] | the longest delay of its members |
+//! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
 //!
 //! All but the first are client-go's. [`default_controller`] and [`default_item_based`] are its
-//! defaults; ours is [`BackoffLimiter`].
+//! defaults. The default of this crate is [`BackoffLimiter`].
 //!
-//! Nothing here panics or overflows, whatever the parameters: sums and products saturate, and a
-//! clock that goes back counts as one that stood still, except where a limiter says what it does.
+//! No limiter panics or overflows, with any parameters: sums and products saturate. If the clock
+//! goes back, a limiter acts as if it stood still, except where the limiter's docs differ.
+//!
 //! [`ExponentialFailure`] and [`FastSlow`] remember every key that failed until it is forgotten or
-//! [trimmed](PerKey::trim); [`BackoffLimiter`] forgets by itself; the others remember
-//! no key. None keeps memory for many more keys than it remembers.
+//! [trimmed](PerKey::trim). [`BackoffLimiter`] removes expired keys itself. The others remember no
+//! key. No limiter keeps memory for many more keys than it remembers.
 
 mod backoff;
 mod bucket;
@@ -40,17 +41,19 @@ pub use self::fast_slow::FastSlow;
 pub use self::max_wait::WithMaxWait;
 pub use self::per_key::PerKey;
 
-/// Decides how long a key waits before it is tried again.
+/// Computes the time that a key waits before its next attempt.
 ///
-/// client-go's `TypedRateLimiter`. Object-safe, so that limiters nest: [`MaxOf`] takes boxes, and a
-/// box of a limiter is a limiter.
+/// This is client-go's `TypedRateLimiter`. The trait is object-safe, so that limiters nest:
+/// [`MaxOf`] takes boxed limiters, and a boxed limiter is a limiter.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
 /// use requeue::{RateLimiter, Time};
 ///
-/// /// A second, whatever happens.
+/// /// Every failure waits one second.
 /// struct ASecond;
 ///
 /// impl<K> RateLimiter<K> for ASecond {
@@ -70,23 +73,27 @@ pub use self::per_key::PerKey;
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_secs(1));
 /// ```
 pub trait RateLimiter<K>: Send {
-    /// Counts one failure of `key` and says how long it waits (client-go's `When`).
+    /// Counts one failure of `key`, and returns the time that the key waits (client-go's `When`).
     fn delay(&mut self, key: &K, now: Time) -> Duration;
 
     /// Forgets the failures of `key`.
     fn forget(&mut self, key: &K);
 
-    /// How many failures of `key` are counted.
+    /// Returns the number of failures of `key` that are counted.
     fn num_requeues(&self, key: &K) -> u32;
 
-    /// The longest delay this limiter gives, or a long one if there is no longest. A queue asks for
-    /// it once, and uses it where [`delay`](Self::delay) panics or cannot be called.
+    /// Returns the longest delay of this limiter, or a long one if the delays have no maximum.
+    ///
+    /// A queue calls this once. It uses the result where [`delay`](Self::delay) panics or cannot be
+    /// called. The default is 300 s.
     fn longest(&self) -> Duration {
         Duration::from_secs(300)
     }
 
-    /// Whether no failure of any key is counted. A caller may then leave out
-    /// [`forget`](Self::forget), which has nothing to do. `false` unless overridden.
+    /// Returns true if no failure of any key is counted.
+    ///
+    /// The caller may then skip [`forget`](Self::forget), which would have no effect. The default
+    /// is `false`.
     fn is_idle(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The limiter that counts the failures of each key, and forgets none by itself.
+//! A limiter that counts the failures of each key, and removes no key by itself.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -10,15 +10,16 @@ use super::RateLimiter;
 use super::table::KeyTable;
 use crate::types::time::Time;
 
-/// A delay that depends only on how often a key has failed:
-/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow).
+/// A limiter whose delay depends only on the number of a key's failures.
+/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on
+/// it.
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](Self::trim) or
-/// not [retained](Self::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// [`trim`](Self::trim) or [`retain`](Self::retain).
 #[derive(Clone, Debug)]
 pub struct PerKey<K, D, S = RandomState> {
     counts: KeyTable<K, Count, S>,
-    /// How many failures there were of all keys.
+    /// The number of failures of all keys.
     total: u64,
     delays: D,
 }
@@ -35,7 +36,7 @@ pub trait Delays: Send {
 #[derive(Clone, Debug, Default)]
 struct Count {
     failures: u32,
-    /// The total at the key's last failure: no two keys have the same.
+    /// The value of `total` at the key's last failure. No two keys have the same value.
     last: u64,
 }
 
@@ -44,7 +45,9 @@ impl<K, D, S> PerKey<K, D, S> {
         Self { counts: KeyTable::with_hasher(hasher), total: 0, delays }
     }
 
-    /// Returns the number of keys that it remembers.
+    /// Returns the number of keys in memory.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -59,7 +62,9 @@ impl<K, D, S> PerKey<K, D, S> {
         self.counts.len()
     }
 
-    /// Returns whether it remembers no key.
+    /// Returns true if no key is in memory.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -70,8 +75,12 @@ impl<K, D, S> PerKey<K, D, S> {
         self.len() == 0
     }
 
-    /// Forgets all but the `max` keys that failed last, in a time linear in the keys. Returns how
-    /// many it forgot.
+    /// Forgets all keys except the `max` that failed last, and returns the number of forgotten
+    /// keys.
+    ///
+    /// This takes time linear in the number of keys.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -94,7 +103,11 @@ impl<K, D, S> PerKey<K, D, S> {
         self.counts.retain(|_, count| count.last > newest_to_go)
     }
 
-    /// Forgets the keys for which `keep`, given the key and its failures, is false. Returns how many.
+    /// Forgets the keys for which `keep` returns false, and returns the number of forgotten keys.
+    ///
+    /// `keep` gets a key and its number of failures.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -113,7 +126,7 @@ impl<K, D, S> PerKey<K, D, S> {
 }
 
 impl<K: Hash + Eq, D, S: BuildHasher> PerKey<K, D, S> {
-    /// Counts one failure. Returns how many there were before it.
+    /// Counts one failure, and returns the number of failures before it.
     fn count(&mut self, key: &K) -> u32
     where
         K: Clone,
@@ -165,13 +178,13 @@ mod tests {
     use proptest::prelude::*;
 
     impl<K: Hash + Eq + Clone, D, S: BuildHasher> PerKey<K, D, S> {
-        /// Has `key` fail so often.
+        /// Sets the number of failures of `key`.
         pub(in crate::limiter) fn set(&mut self, key: &K, failures: u32) {
             self.counts.get_or_default(key).failures = failures;
         }
     }
 
-    /// A second for each failure before.
+    /// The delay is one second for each earlier failure.
     struct Seconds;
 
     impl Delays for Seconds {
@@ -216,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle looks for each key's last failure in the list of all.
+        /// The oracle finds each key's last failure in the list of all failures.
         #[test]
         fn trim_keeps_the_keys_that_failed_last(
             keys in prop::collection::vec(0..20_u8, 0..80),

@@ -1,4 +1,4 @@
-//! What a limiter remembers of each key.
+//! The table in which a limiter stores its data of each key.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -8,16 +8,17 @@ use crate::memory::index::{Found, Index, Indexed, Position, fold};
 use crate::memory::slab::Slab;
 use crate::types::slot::{Id, Slot};
 
-/// A map from keys to values, made of what the queue's own records and index are made of: no call
-/// moves more than a few hundred entries, however many there are, and memory comes back.
+/// A map from keys to values, built from the same containers as the queue's records and index. No
+/// call moves more than a few hundred entries, for a table of any size, and memory is freed as
+/// entries are removed.
 ///
-/// It is walked by slot, which shows nothing of the order of hashes: slots are given, and moved,
-/// by what was asked of the table alone.
+/// Entries are visited by slot, which reveals nothing of the order of hashes: the assignment and
+/// the moves of slots depend only on the calls of the table.
 ///
-/// A key is hashed once per call and never while the table changes, so one whose `Hash`, `Eq` or
-/// `Clone` panics leaves the table as it was.
+/// Each call hashes its key once, and never while the table changes. If the `Hash`, `Eq` or `Clone`
+/// of a key panics, the table is therefore unchanged.
 pub(super) struct KeyTable<K, V, S> {
-    /// Made with the first key: most queues are idle, and of most of them no key ever fails.
+    /// Allocated with the first key. Most queues are idle, and in most of them no key ever fails.
     noted: Option<Box<Noted<K, V>>>,
     hasher: S,
 }
@@ -85,13 +86,14 @@ impl<K, V, S> KeyTable<K, V, S> {
         self.entries().map(|entry| &entry.value)
     }
 
-    /// Keeps the entries for which `keep` is true; says how many went.
+    /// Keeps the entries for which `keep` returns true, and returns the number of removed entries.
     pub(super) fn retain(&mut self, keep: impl FnMut(&K, &V) -> bool) -> usize {
         self.noted.as_mut().map_or(0, |noted| noted.retain(keep))
     }
 
-    /// Keeps of the next `looks` entries, from slot `hand` on and around, those for which `keep`
-    /// is true; says where to go on. As many looks as there are entries see each of them once.
+    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
+    /// `keep` returns false. Returns the slot at which to continue. If `looks` is at least the
+    /// number of entries, each entry is visited once.
     pub(super) fn sweep(
         &mut self,
         hand: usize,
@@ -126,7 +128,7 @@ impl<K, V> Noted<K, V> {
     ) -> usize {
         let before = self.entries.len();
         let mut looks = looks.min(before);
-        // There may be few entries in many slots, but there are no more chunks than entries.
+        // Few entries may be spread over many slots, but there are no more chunks than entries.
         let mut chunks = looks + 1;
         while looks > 0 && chunks > 0 {
             match self.entries.next_in_chunk(hand) {
@@ -141,7 +143,7 @@ impl<K, V> Noted<K, V> {
                 }
             }
         }
-        // Not before, as entries would be moved to where the hand has been.
+        // Compaction comes last, because it moves entries to slots that the sweep has passed.
         for _ in self.entries.len()..before {
             self.compact_if_sparse();
         }
@@ -168,14 +170,14 @@ impl<K, V> Noted<K, V> {
         }
     }
 
-    /// Moves a few entries together, and gives back the memory above them.
+    /// Moves a few entries to lower slots, and frees the memory above them.
     #[cold]
     fn compact(&mut self) {
         let index = &mut self.index;
         self.entries.compact(|entries, from, to| index.moved(entries, from, to));
     }
 
-    /// Puts in a key that is not there.
+    /// Inserts a key that is not in the table.
     #[cold]
     fn insert(&mut self, key: K, value: V, hash: u32) -> Slot {
         let slot = self.entries.insert(Entry::new(key, value, hash, Position::OVERFLOWED));
@@ -203,7 +205,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         Some(&noted.entries.get(slot).value)
     }
 
-    /// The value of `key`, which is its default where there was none.
+    /// Returns the value of `key`. If there is none, inserts the default value.
     pub(super) fn get_or_default(&mut self, key: &K) -> &mut V
     where
         K: Clone,

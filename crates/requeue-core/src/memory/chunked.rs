@@ -38,14 +38,14 @@ impl<T> Chunked<T> {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
-    /// The entry at `at`, if there is one, and those behind it in its chunk.
+    /// Returns the entry at `at`, if there is one, and those after it in its chunk.
     #[inline]
     pub(crate) fn rest(&self, at: usize) -> &[T] {
         let chunk = self.chunks.get(at / CHUNK);
         chunk.and_then(|chunk| chunk.get(at % CHUNK..)).unwrap_or_default()
     }
 
-    /// Has the processor fetch the entry at `at`.
+    /// Makes the processor fetch the entry at `at` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
         if let Some(chunk) = self.chunks.get(at / CHUNK) {
@@ -56,7 +56,7 @@ impl<T> Chunked<T> {
     pub(crate) fn push(&mut self, value: T) {
         let chunk = self.len / CHUNK;
         if chunk == self.chunks.len() {
-            // The first chunk grows as any vector: a small queue stays small.
+            // The first chunk grows like any vector, so that a small queue stays small.
             self.chunks.push(if chunk == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
         self.chunks[chunk].push(value);
@@ -97,7 +97,7 @@ impl<T> Chunked<T> {
     }
 }
 
-/// Frees memory if less than a quarter of it is used, and keeps twice what is used.
+/// Reduces the capacity to twice the length if it is more than four times the length plus 16.
 pub(crate) fn give_back<T>(vec: &mut Vec<T>) {
     if vec.capacity() > 4 * vec.len() + 16 {
         vec.shrink_to(2 * vec.len());
@@ -105,7 +105,7 @@ pub(crate) fn give_back<T>(vec: &mut Vec<T>) {
 }
 
 impl<T: Clone> Chunked<T> {
-    /// Makes the length at least `len`.
+    /// Extends the vector with copies of `value` until its length is at least `len`.
     pub(crate) fn extend_to(&mut self, len: usize, value: &T) {
         while self.len < len {
             self.push(value.clone());

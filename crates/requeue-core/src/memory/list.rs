@@ -4,14 +4,14 @@ use crate::types::slot::{Id, Slot};
 
 /// The container that stores the links of a list.
 pub(crate) trait Links<I: Id = Slot> {
-    /// The links of `id`: the entries before and after it.
+    /// Returns the links of `id`: the entries before and after it.
     fn links(&mut self, id: I) -> &mut [Option<I>; 2];
 }
 
 /// A list in order of arrival. An entry in the middle is removed in constant time.
 ///
-/// The link back of the first entry is not maintained, so that [`pop_front`](Self::pop_front) does
-/// not touch the second one, which may be far away in memory.
+/// The backward link of the first entry is not maintained. [`pop_front`](Self::pop_front) therefore
+/// does not touch the second entry, which may be far away in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct List<I = Slot> {
     head: Option<I>,
@@ -37,7 +37,7 @@ impl<I: Id> List<I> {
         self.tail
     }
 
-    /// Appends `id`, whose own links were set by the caller: the tail before it and none after it.
+    /// Appends `id`. The caller has already set its links: the tail before it, and none after it.
     #[inline]
     pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
         match self.tail {
@@ -61,7 +61,7 @@ impl<I: Id> List<I> {
         self.head = Some(id);
     }
 
-    /// Removes the first entry; `next` is the one after it.
+    /// Removes the first entry. `next` is the entry after it.
     #[inline]
     pub(crate) const fn pop_front(&mut self, next: Option<I>) {
         self.head = next;
@@ -77,19 +77,20 @@ impl<I: Id> List<I> {
         }
     }
 
-    /// Replaces the entry `from` by `to`, to which its links were copied.
+    /// Replaces the entry `from` with `to`, to which its links were copied.
     pub(crate) fn moved(&mut self, links: &mut impl Links<I>, from: I, to: I) {
         let around = self.around(links, from, to);
         self.join(links, around, Some(to), Some(to));
     }
 
-    /// The entries before and after `id`, whose links are those of `at`.
+    /// Returns the entries before and after `id`, whose links are those of `at`.
     fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
         let [prev, next] = *links.links(at);
         [if Some(id) == self.head { None } else { prev }, next]
     }
 
-    /// Makes `next` the successor of the entry before, and `prev` the predecessor of the one after.
+    /// Makes `next` the successor of the entry before, and `prev` the predecessor of the entry
+    /// after.
     fn join(
         &mut self,
         links: &mut impl Links<I>,

@@ -1,4 +1,4 @@
-//! Containers without a long step: each grows and shrinks a little at a time.
+//! Containers that grow and shrink a little at a time, so that no operation takes long.
 
 pub(crate) mod chunked;
 pub(crate) mod index;

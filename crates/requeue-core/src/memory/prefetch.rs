@@ -1,6 +1,7 @@
-//! What will be read soon, asked for ahead of time, so that the processor does not wait for memory.
+//! Prefetching: memory that will be read soon is requested early, so that the processor does not
+//! wait for it.
 
-/// Has the processor fetch the line of `items[at]`. Nothing else depends on it.
+/// Makes the processor fetch the cache line of `items[at]`. It is a hint and has no other effect.
 #[cfg(feature = "prefetch")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(items: &[T], at: usize) {

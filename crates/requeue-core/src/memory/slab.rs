@@ -1,4 +1,5 @@
-//! Storage for records: slots in chunks, which are reused, and compacted when few are left.
+//! Storage for records: slots in chunks. Vacant slots are reused, and records are compacted when
+//! few are left.
 //!
 //! No step is long: a chunk is allocated and freed as a whole, and compaction moves a few records
 //! with each removal.
@@ -10,13 +11,14 @@ use super::list::{Links, List};
 use super::prefetch::prefetch;
 use crate::types::slot::{Id, Slot, ids};
 
-/// How many records one step of compaction moves.
+/// The maximum number of records that one step of compaction moves.
 const MAX_MOVES: usize = 4;
-/// How many slots one step of compaction examines.
+/// The maximum number of slots that one step of compaction examines.
 const SCAN_LIMIT: usize = 64;
-/// How many freed slots are kept in the list of spare ones.
+/// The maximum number of freed slots in the list of spare slots.
 const MAX_SPARES: u32 = 64;
-/// How many empty chunks one removal drops. Nearly always these are all.
+/// The maximum number of empty chunks that one removal drops. In nearly all cases, these are all
+/// empty chunks.
 const MAX_DROPS: usize = 4096;
 
 ids! {
@@ -31,12 +33,12 @@ enum Entry<T, I> {
 
 struct Chunk<T, I> {
     entries: Vec<Entry<T, I>>,
-    /// The first vacant slot of this chunk; the others follow by `Entry::Vacant::next`.
+    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the others.
     vacant: Option<I>,
     live: u32,
     /// The neighbours in the list of chunks with vacant slots.
     links: [Option<ChunkId>; 2],
-    /// Whether the chunk is in that list.
+    /// True if the chunk is in that list.
     is_listed: bool,
 }
 
@@ -59,36 +61,38 @@ impl<T, I> Links<ChunkId> for Vec<Chunk<T, I>> {
 }
 
 /// A container that gives each record a slot. A record keeps its slot until
-/// [`compact`](Slab::compact) moves it, and reports that.
+/// [`compact`](Slab::compact) moves it and reports the move.
 pub(crate) struct Slab<T, I = Slot> {
     chunks: Vec<Chunk<T, I>>,
-    /// The chunks with vacant slots. Those without memory come last, in the order in which they lost
-    /// it.
+    /// The chunks with vacant slots. Those without memory come last, in the order in which their
+    /// memory was freed.
     roomy: List<ChunkId>,
     live: usize,
     /// The slab is sparse while it has fewer records than this.
     floor: usize,
-    /// How many chunks have memory.
+    /// The number of chunks with memory.
     held: usize,
-    /// Whether side tables have an entry for each slot up to the last.
+    /// True if side tables have an entry for each slot up to the last.
     has_side_tables: bool,
-    /// The slots freed last, to be filled first: a list through `Entry::Vacant::next`. Their chunks
-    /// count them as live, so that a queue with as many keys coming as going updates no chunk.
+    /// The slots that were freed last and are filled first: a list through `Entry::Vacant::next`.
+    /// Their chunks count them as live, so that a queue with as many inserts as removals updates no
+    /// chunk.
     spare: Option<I>,
     spares: u32,
     /// The chunk that compaction is emptying. It is kept out of `roomy`.
     source: Option<ChunkId>,
-    /// How many slots of `source` compaction has still to examine.
+    /// The number of slots of `source` that compaction has yet to examine.
     unexamined: usize,
-    /// Whether [`end`](Self::end) may have gone down since [`take_shrunk`](Self::take_shrunk).
+    /// True if [`end`](Self::end) may have decreased since the last
+    /// [`take_shrunk`](Self::take_shrunk).
     has_shrunk: bool,
-    /// Whether a removal may have left the slab sparse or shrunk.
+    /// True if a removal may have left the slab sparse or shrunk.
     needs_care: bool,
 }
 
 impl<T, I: Id> Slab<T, I> {
-    /// `has_side_tables`: whether other containers have an entry for each slot up to the last, so
-    /// that slots without memory of their own cost memory, too.
+    /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot
+    /// up to the last, so that slots without memory of their own cost memory, too.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),
@@ -110,19 +114,20 @@ impl<T, I: Id> Slab<T, I> {
         self.live
     }
 
-    /// Whether [`end`](Self::end) may have gone down since the last call.
+    /// Returns true if [`end`](Self::end) may have decreased since the last call.
     #[inline]
     pub(crate) fn take_shrunk(&mut self) -> bool {
         core::mem::take(&mut self.has_shrunk)
     }
 
-    /// One more than the index of the last slot with memory: side tables need no entry from here on.
+    /// Returns one more than the index of the last slot with memory. Side tables need no entry from
+    /// this index on.
     pub(crate) fn end(&self) -> usize {
         let last = self.chunks.len().checked_sub(1);
         last.map_or(0, |last| last * CHUNK + self.chunks[last].entries.len())
     }
 
-    /// The record in `slot`, if there is one.
+    /// Returns the record in `slot`, if there is one.
     #[inline]
     pub(crate) fn find(&self, slot: I) -> Option<&T> {
         let (chunk, at) = split(slot);
@@ -132,7 +137,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Has the processor fetch the record in `slot`.
+    /// Makes the processor fetch the record in `slot` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, slot: I) {
         let (chunk, at) = split(slot);
@@ -141,7 +146,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// The record in `slot`, which is live.
+    /// Returns the record in `slot`, which is live.
     #[track_caller]
     #[inline]
     pub(crate) fn get(&self, slot: I) -> &T {
@@ -167,8 +172,8 @@ impl<T, I: Id> Slab<T, I> {
         self.insert_with(|| value)
     }
 
-    /// Inserts a record that is made in place. A record that is copied just after it was written, in
-    /// larger pieces, waits until the writes are done.
+    /// Inserts a record that `make` creates in place. A record that is copied in larger pieces just
+    /// after it was written would have to wait for these writes.
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
         let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
@@ -183,7 +188,7 @@ impl<T, I: Id> Slab<T, I> {
         slot
     }
 
-    /// Inserts a record where there is no spare slot.
+    /// Inserts a record when there is no spare slot.
     #[inline(never)]
     fn insert_in_chunk(&mut self, value: T) -> I {
         let number = match self.roomy.head() {
@@ -231,7 +236,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Removes the record in `slot`, if there is one and it is `wanted`.
+    /// Removes the record in `slot`, if there is one and `wanted` returns true for it.
     #[inline]
     pub(crate) fn remove_if(&mut self, slot: I, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let (chunk, at) = split(slot);
@@ -251,7 +256,7 @@ impl<T, I: Id> Slab<T, I> {
         Some(value)
     }
 
-    /// Has its chunk count `slot`, which is vacant, as vacant.
+    /// Makes the chunk of `slot` count it as vacant. The entry is vacant already.
     #[inline(never)]
     fn free(&mut self, slot: I) {
         self.needs_care = true;
@@ -260,7 +265,7 @@ impl<T, I: Id> Slab<T, I> {
         chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
         chunk.vacant = Some(slot);
         chunk.live -= 1;
-        // A queue that is empty now and then keeps its first chunk.
+        // A queue that is empty occasionally keeps its first chunk.
         let is_emptied = chunk.live == 0 && number > 0;
         if is_emptied {
             chunk.clear();
@@ -276,15 +281,15 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Whether removals since the last call may have left the slab [sparse](Self::is_sparse) or
-    /// [shrunk](Self::take_shrunk).
+    /// Returns true if removals since the last call may have left the slab
+    /// [sparse](Self::is_sparse) or [shrunk](Self::take_shrunk).
     #[inline]
     pub(crate) fn take_needs_care(&mut self) -> bool {
         core::mem::take(&mut self.needs_care)
     }
 
-    /// The first record of the chunk of `from`, from there on; or the index of the first slot of the
-    /// next chunk, of the first chunk after the last.
+    /// Returns the first record from `from` on in the same chunk. If there is none, returns the
+    /// index of the first slot of the next chunk as an error; after the last chunk, 0.
     pub(crate) fn next_in_chunk(&self, from: usize) -> Result<I, usize> {
         let (chunk, at) = (from / CHUNK, from % CHUNK);
         let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);
@@ -296,7 +301,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// All records, by slot.
+    /// Returns all records, by slot.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|chunk| &chunk.entries).filter_map(|entry| match entry {
             Entry::Live(value) => Some(value),
@@ -311,14 +316,14 @@ impl<T, I: Id> Slab<T, I> {
         })
     }
 
-    /// Whether records fill so few of the slots that [`compact`](Self::compact) has work to do: see
+    /// Returns true if so few slots are live that [`compact`](Self::compact) has work to do; see
     /// [`update_floor`](Self::update_floor).
     pub(crate) const fn is_sparse(&self) -> bool {
         self.live < self.floor
     }
 
-    /// Moves up to [`MAX_MOVES`] records of the last chunk to slots below. After each move `moved` is
-    /// called with (from, to).
+    /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
+    /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
         while let Some(slot) = self.spare {
             let (chunk, at) = split(slot);
@@ -354,7 +359,7 @@ impl<T, I: Id> Slab<T, I> {
             chunk.vacant = Some(from);
             chunk.live -= 1;
             self.live -= 1;
-            // A chunk below has a vacant slot: less than a quarter of all slots is live.
+            // A lower chunk has a vacant slot, because less than a quarter of all slots are live.
             let to = self.insert_in_chunk(value);
             moves += 1;
             moved(self, from, to);
@@ -367,10 +372,10 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Makes a chunk with vacant slots the first of the list, and returns its number.
+    /// Puts a chunk with vacant slots at the head of the list, and returns its number.
     #[cold]
     fn grow(&mut self) -> usize {
-        // Growth ends compaction: the chunk that was being emptied is filled again.
+        // Growth stops compaction: the chunk that was being emptied is filled again.
         let source = self.source.take().map(Id::index);
         let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
         let number = source.unwrap_or_else(|| {
@@ -403,15 +408,15 @@ impl<T, I: Id> Slab<T, I> {
 
     /// Sets the number of records below which the slab is sparse: a quarter of the slots with memory.
     ///
-    /// Keys that leave in order leave whole chunks without memory behind. These count only where side
-    /// tables have entries for them, or where there are very many.
+    /// Keys that leave in order of arrival leave whole chunks without memory. These count only if
+    /// side tables have entries for them, or if there are very many.
     fn update_floor(&mut self) {
         let chunks = self.chunks.len();
         let counted = if self.has_side_tables { chunks } else { self.held.max(chunks / 8) };
         self.floor = if chunks > 1 { counted * CHUNK / 4 } else { 0 };
     }
 
-    /// Adds a chunk to the list of those with vacant slots.
+    /// Adds a chunk to the list of chunks with vacant slots.
     fn list(&mut self, number: usize) {
         let chunk = &mut self.chunks[number];
         chunk.is_listed = true;
@@ -422,7 +427,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Takes a chunk out of that list, if it is in it.
+    /// Removes a chunk from that list, if it is in it.
     fn unlist(&mut self, number: usize) {
         if core::mem::take(&mut self.chunks[number].is_listed) {
             self.roomy.remove(&mut self.chunks, Id::new(number));
@@ -430,7 +435,7 @@ impl<T, I: Id> Slab<T, I> {
     }
 }
 
-/// The chunk of `slot`, and its place there.
+/// Returns the chunk of `slot`, and its index in that chunk.
 #[inline(always)]
 fn split<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
@@ -456,13 +461,13 @@ mod tests {
     }
 
     impl<T> Slab<T> {
-        /// How many slots have memory.
+        /// Returns the number of slots with memory.
         pub(crate) fn capacity(&self) -> usize {
             self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
         }
     }
 
-    /// Slots from 0 on, of which the last ones are spare, as many as there can be.
+    /// Returns a slab of `chunks` full chunks, followed by [`MAX_SPARES`] spare slots.
     fn full(chunks: usize) -> Slab<usize> {
         let mut slab = Slab::<_>::new(false);
         for n in 0..chunks * CHUNK + MAX_SPARES as usize {
@@ -526,7 +531,7 @@ mod tests {
         assert_eq!((slab.chunks.len(), slab.end()), (3, 3 * CHUNK));
     }
 
-    /// Whichever of the two came to have room first.
+    /// The order in which the chunks got vacant slots does not matter.
     #[test]
     fn room_in_chunks_with_memory_is_taken_first() {
         for emptied_first in [true, false] {
@@ -534,7 +539,7 @@ mod tests {
             let empty = |slab: &mut Slab<usize>| {
                 (3 * CHUNK..4 * CHUNK).for_each(|slot| _ = slab.remove(at(slot as u32)));
             };
-            // All room but that.
+            // Apart from the last chunk, these are the only vacant slots.
             if emptied_first {
                 empty(&mut slab);
             }
@@ -585,7 +590,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: what was inserted is found under its slot, wherever it has moved.
+        /// The oracle is a map: each record is found under its slot, wherever it was moved.
         #[test]
         fn finds_what_a_map_finds(
             followers: bool,
@@ -603,7 +608,7 @@ mod tests {
                         }
                     }
                     3..7 => {
-                        // Thin out: all but each n-th.
+                        // Removes all but every n-th record.
                         let keep = pick as usize % 7 + 1;
                         let gone: Vec<Slot> =
                             model.keys().copied().filter(|slot| slot.index() % keep != 0).collect();
@@ -624,7 +629,7 @@ mod tests {
                             });
                             prop_assert!(moves <= MAX_MOVES && slab.spares == 0);
                             steps += 1;
-                            assert!(steps < 100_000, "compaction does not end");
+                            assert!(steps < 100_000, "compaction does not terminate");
                         }
                         let rare = if followers { 1 } else { 8 };
                         prop_assert!(slab.held * CHUNK <= CHUNK.max(4 * slab.len()) + CHUNK);

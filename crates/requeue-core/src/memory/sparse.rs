@@ -1,8 +1,8 @@
-//! A map from slots to small values, for few of the slots.
+//! A map from slots to small values, for tables in which few slots have a value.
 //!
-//! It is a vector in chunks, of which those without a value take no memory. Unlike
-//! [`Chunked`](super::chunked::Chunked) it counts the values of each chunk, which costs each insertion
-//! and removal an instruction or two, and it needs no entry for the slots below.
+//! It is a vector in chunks, and a chunk without a value takes no memory. Unlike
+//! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each
+//! insertion and removal an instruction or two. It needs no entry for the slots below.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ impl<V: Copy> Sparse<V> {
             if number > 0 {
                 chunk.values = vec![None; CHUNK];
             } else {
-                // The first chunk grows with its queue.
+                // The first chunk grows with its queue, so that a small queue stays small.
                 chunk.values.resize((at + 1).next_power_of_two().max(4), None);
             }
         }
@@ -81,7 +81,7 @@ mod tests {
             self.chunks.len()
         }
 
-        /// How many numbers there is room for.
+        /// Returns the number of values for which memory is allocated.
         fn room(&self) -> usize {
             self.chunks.iter().map(|chunk| chunk.values.capacity()).sum()
         }
@@ -94,7 +94,7 @@ mod tests {
     const END: u32 = 5 * CHUNK as u32;
 
     proptest! {
-        /// Against a map; and memory is held for chunks that have a number, and for the first.
+        /// The oracle is a map. Only the first chunk and chunks with a value take memory.
         #[test]
         fn holds_what_a_map_holds(
             ops in proptest::collection::vec((0u8..5, 0..END, any::<u32>()), 1..200),
@@ -109,7 +109,7 @@ mod tests {
                         model.insert(slot, number);
                     }
                     0..3 => {
-                        // Of the slots that have one, one near by.
+                        // The nearest slot that has a value, at or below the chosen one.
                         if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
                             sparse.set(at(slot), number);
                             *old = number;
@@ -146,14 +146,14 @@ mod tests {
         assert_eq!(sparse.room(), 4);
         sparse.insert(at(4), 7);
         assert_eq!(sparse.room(), 8);
-        // It is kept while it is small, so that one key that comes and goes allocates nothing.
+        // A small first chunk is kept, so that one key that is added and removed allocates nothing.
         sparse.remove(at(0));
         sparse.remove(at(4));
         assert_eq!(sparse.room(), 8);
         sparse.insert(at(CHUNK as u32 - 1), 7);
         sparse.remove(at(CHUNK as u32 - 1));
         assert_eq!(sparse.room(), 0);
-        // The others have their size.
+        // The other chunks have their full size from the start.
         sparse.insert(at(CHUNK as u32), 7);
         assert_eq!(sparse.room(), CHUNK);
         sparse.remove(at(CHUNK as u32));

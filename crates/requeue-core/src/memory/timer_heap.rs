@@ -1,4 +1,4 @@
-//! The deadlines of waiting keys: an indexed heap, which knows the position of each slot.
+//! The deadlines of waiting keys: an indexed heap, which stores the position of each slot.
 //!
 //! A node has four children. Those of the node at `n` begin at `4 n`, so that they share a chunk and
 //! one or two cache lines, and the heap is half as high as a binary one. The root is in the group of
@@ -10,7 +10,7 @@ use crate::types::slot::{Id, Slot, ids};
 use crate::types::time::Time;
 
 const ARITY: usize = 4;
-/// The processor's nearest caches hold the children of nodes up to here.
+/// The processor's nearest caches hold the children of the nodes up to this position.
 const NEAR: usize = 1 << 10;
 
 ids! {
@@ -21,14 +21,15 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. It may wrap: then only keys of one nanosecond
-    /// that were added two billion delays apart change places.
+    /// The order of arrival among equal deadlines. It may wrap around. Then only keys that are due
+    /// in the same nanosecond, and were added two billion delays apart, change places.
     seq: u32,
     slot: Slot,
 }
 
 impl Entry {
-    /// Compares without a branch: the processor can't predict which of two children is earlier.
+    /// Returns true if this entry leaves before `other`. It compares without a branch, because the
+    /// processor cannot predict which of two children is earlier.
     #[inline]
     fn before(&self, other: &Self) -> bool {
         let arrived_before = (self.seq.wrapping_sub(other.seq) as i32) < 0;
@@ -38,8 +39,8 @@ impl Entry {
 
 pub(crate) struct TimerHeap {
     heap: Chunked<Entry>,
-    /// The position of each slot's entry. It is not in the records, so that an entry that moves up or
-    /// down writes four bytes of a small table.
+    /// The position of each slot's entry. It is not stored in the records, so that an entry that
+    /// moves up or down writes four bytes of a small table.
     positions: Sparse<Position>,
     seq: u32,
     /// A copy of the earliest deadline.
@@ -55,13 +56,13 @@ impl TimerHeap {
         self.heap.len()
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         (!self.heap.is_empty()).then(|| self.heap.get(0).at)
     }
 
-    /// Whether there may be a deadline that is not after `now`.
+    /// Returns true if there may be a deadline at or before `now`.
     #[inline]
     pub(crate) fn is_due(&self, now: Time) -> bool {
         self.next <= now
@@ -75,7 +76,7 @@ impl TimerHeap {
         self.positions.get(slot).map(Id::index)
     }
 
-    /// The deadline of `slot`.
+    /// Returns the deadline of `slot`.
     pub(crate) fn due(&self, slot: Slot) -> Option<Time> {
         Some(self.heap.get(self.position(slot)?).at)
     }
@@ -98,7 +99,7 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Sets the deadline of `slot`, whose arrival is now.
+    /// Sets the deadline of `slot`. Among equal deadlines, it counts as the last arrival.
     pub(crate) fn set(&mut self, slot: Slot, at: Time) {
         match self.position(slot) {
             None => self.insert(slot, at),
@@ -110,8 +111,9 @@ impl TimerHeap {
         }
     }
 
-    /// Sets the deadline of `slot` to the earlier of its own, if it has one, and `at`, or to the
-    /// later. If that changes it, the arrival is now.
+    /// Sets the deadline of `slot` to the earlier of `at` and its present deadline if `earliest` is
+    /// true, or to the later one otherwise. If it has no deadline, sets it to `at`. A deadline that
+    /// changes counts as the last arrival.
     pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
         let Some(position) = self.position(slot) else { return self.insert(slot, at) };
         let was = self.heap.get(position).at;
@@ -142,24 +144,24 @@ impl TimerHeap {
         Some(at)
     }
 
-    /// The slot with the earliest deadline, if that is not after `now`.
+    /// Returns the slot with the earliest deadline, if that is at or before `now`.
     pub(crate) fn first(&self, now: Time) -> Option<Slot> {
         let at = self.next()?;
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
-    /// The slot with the second deadline.
+    /// Returns the slot with the second-earliest deadline.
     #[inline]
     pub(crate) fn second(&self) -> Option<Slot> {
         Some(self.least_child(0)?.1.slot)
     }
 
-    /// The slot whose deadline is the cheapest to remove.
+    /// Returns the slot whose deadline is the cheapest to remove.
     pub(crate) fn any(&self) -> Option<Slot> {
         Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
     }
 
-    /// Moves the deadline of the record that was moved from `from` to `to`, if it has one.
+    /// Moves the deadline of a record that has moved from `from` to `to`, if it has one.
     pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
         if let Some(position) = self.positions.get(from) {
             self.positions.remove(from);
@@ -178,7 +180,7 @@ impl TimerHeap {
         *self.heap.get_mut(position) = entry;
     }
 
-    /// Writes `entry` to `position`, or where it belongs above or below it.
+    /// Writes `entry` to `position`, or to the position above or below it where it belongs.
     fn fix(&mut self, position: usize, entry: Entry) {
         if position > 0 && entry.before(self.heap.get(position / ARITY)) {
             self.up(position, entry);
@@ -214,7 +216,7 @@ impl TimerHeap {
         self.write(position, entry);
     }
 
-    /// The position and the entry of the earliest child of the node at `position`.
+    /// Returns the position and the entry of the earliest child of the node at `position`.
     #[inline]
     fn least_child(&self, position: usize) -> Option<(usize, Entry)> {
         let first = position * ARITY;
@@ -222,7 +224,7 @@ impl TimerHeap {
         let earlier = |a: usize, b: usize| if group[b].before(&group[a]) { b } else { a };
         let least = match group.len() {
             ARITY.. if position > 0 => earlier(earlier(0, 1), earlier(2, 3)),
-            // The root is no child of its own.
+            // The root is not a child of itself.
             len => (usize::from(position == 0)..len.min(ARITY)).reduce(earlier)?,
         };
         Some((first + least, group[least]))
@@ -236,7 +238,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl TimerHeap {
-        /// How many chunks of slots the positions span.
+        /// Returns the number of chunks of slots that the positions span.
         pub(crate) fn chunks(&self) -> usize {
             self.positions.chunks()
         }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is sorted for each question.
+        /// The oracle is a list that is sorted for each query.
         #[test]
         fn leaves_by_deadline_then_by_arrival(
             ops in proptest::collection::vec((0u8..7, 0u32..40, 0u64..20), 1..300),
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// So many that the heap is several levels high, in an order that puts each where it is not yet.
+    /// The heap is several levels high, and few keys are inserted in the order of their deadlines.
     #[test]
     fn many_leave_in_order() {
         let mut timers = TimerHeap::new();
@@ -313,7 +315,7 @@ mod tests {
         }
         for n in 0..2003 {
             assert!(timers.any().is_some_and(|slot| timers.due(slot).is_some()));
-            let slot = timers.first(Time::from_nanos(n)).expect("each nanosecond has one");
+            let slot = timers.first(Time::from_nanos(n)).expect("a key is due each nanosecond");
             let due = at(slot.index() as u32);
             assert_eq!((due, timers.is_due(due)), (Time::from_nanos(n), true));
             assert!(n == 0 || !timers.is_due(Time::from_nanos(n - 1)));

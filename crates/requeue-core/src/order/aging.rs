@@ -1,9 +1,10 @@
-//! Aging: among a number of deliveries in a row at least one is of the oldest key.
+//! Aging: of a given number of deliveries in a row, at least one is of the oldest key.
 
 pub(super) struct Aging {
-    /// Among this many deliveries at least one is of the oldest eligible key; at least 1.
+    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
+    /// least 1.
     every: u32,
-    /// Deliveries since the last one of the oldest eligible key.
+    /// The number of deliveries since the last one of the oldest eligible key.
     since: u32,
 }
 
@@ -12,7 +13,7 @@ impl Aging {
         Self { every, since: 0 }
     }
 
-    /// Whether the next delivery must be of the oldest key.
+    /// Returns true if the next delivery must be of the oldest key.
     pub(super) const fn is_due(&self) -> bool {
         self.since.saturating_add(1) >= self.every
     }

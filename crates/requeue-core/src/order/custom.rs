@@ -1,14 +1,15 @@
-//! An order of the user's own.
+//! Custom orders, which the user implements.
 
 use alloc::boxed::Box;
 
 use super::{CustomOrder, Fair};
 
-/// The user's order, and the same keys by age, from which keys that the order lost are delivered.
+/// The user's order, and the same keys by age. Keys that the order lost are delivered by age.
 pub(crate) struct Custom<K> {
     pub(crate) order: Box<dyn CustomOrder<K>>,
     pub(crate) by_age: Fair,
-    /// Keys pushed and not popped. An order that returns more than it was given is asked no further.
+    /// The number of keys that were pushed and not popped. After an order has returned this
+    /// many keys, it is not called again.
     entries: usize,
 }
 
@@ -22,7 +23,8 @@ impl<K> Custom<K> {
         self.order.push(key);
     }
 
-    /// The next key of the user's order, until it has none or has returned as many as it was given.
+    /// Returns the next key of the user's order, until it has none or has returned every pushed
+    /// key.
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();

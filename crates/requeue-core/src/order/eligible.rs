@@ -1,4 +1,4 @@
-//! The order of the lanes that may deliver.
+//! The order of the lanes whose keys may be delivered.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::memory::slab::Slab;
 pub(super) type Groups = Slab<Box<GroupState>, GroupId>;
 
 pub(super) enum EligibleLanes {
-    /// The lanes of a priority take turns: a new one, and one that has had its turn, goes to the end.
+    /// The lanes of a priority take turns. A new lane, and one whose turn is over, goes to the end.
     InTurn(PriorityLists<GroupId>),
     /// The lanes of a priority are in the order in which their first keys entered.
     ByFirst(BTreeMap<(Reverse<i32>, u64), GroupId>),
@@ -34,7 +34,7 @@ impl EligibleLanes {
         if fair { Self::InTurn(PriorityLists::new()) } else { Self::ByFirst(BTreeMap::new()) }
     }
 
-    /// The lane that delivers next.
+    /// Returns the lane of the next delivery.
     pub(super) fn first(&self) -> Option<LaneId> {
         match self {
             Self::InTurn(lists) => {
@@ -56,8 +56,8 @@ impl EligibleLanes {
         }
     }
 
-    /// Moves `lane`, whose first key entered at the tick `was` and is now one that entered at `since`.
-    /// `None` is a lane that is not eligible.
+    /// Moves `lane`, whose first key entered at the tick `was` before, and at `since` now. `None`
+    /// means that the lane is not eligible.
     pub(super) fn update(
         &mut self,
         groups: &mut Groups,

@@ -1,10 +1,11 @@
-//! The order of groups: fair turns within a priority, aging, and the limit of keys in flight per group.
+//! The order of groups: fair turns within a priority, aging, and the limit of keys in flight per
+//! group.
 //!
-//! A *lane* holds the ready keys of one group at one priority, first in, first out. The eligible lanes
-//! of a priority take turns (fair), or are in the order of their first keys. For aging, each group also
-//! has all its ready keys in a list by age; an order by age alone has no lanes. A group that reaches
-//! its limit is taken out of all that in one step, so that no delivery ever visits a key that is held
-//! back.
+//! A *lane* holds the ready keys of one group at one priority, first in, first out. The eligible
+//! lanes of a priority take turns (fair), or are in the order of their first keys. For aging, each
+//! group also has all its ready keys in a list by age. An order by age alone has no lanes. A group
+//! that reaches its limit is removed from all of these in one step, so that no delivery ever visits
+//! a throttled key.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -20,39 +21,40 @@ use crate::types::slot::{Id, Slot};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
-    /// Whether priorities count.
+    /// True if priorities count.
     pub(crate) by_priority: bool,
-    /// Among this many deliveries at least one is of the oldest eligible key; at least 1.
+    /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
+    /// least 1.
     pub(crate) oldest_every: u32,
-    /// Whether the lanes of a priority take turns.
+    /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,
-    /// How many keys of a group may be in flight; at least 1.
+    /// The maximum number of keys of a group in flight. It is at least 1.
     pub(crate) limit: u32,
 }
 
 impl Policy {
-    /// Whether anything but age counts.
+    /// Returns true if the order depends on more than age.
     const fn has_lanes(&self) -> bool {
         self.oldest_every > 1
     }
 
-    /// The priority of the lane for a key of `priority`.
+    /// Returns the priority of the lane for a key of `priority`.
     const fn lane_priority(&self, priority: i32) -> i32 {
         if self.by_priority && self.has_lanes() { priority } else { 0 }
     }
 }
 
-/// What the order stores for a slot.
+/// The data that the order stores for a slot.
 #[derive(Clone)]
 struct Place {
     group: GroupId,
-    /// The priority of the lane that the key is in, while it is ready.
+    /// The priority of the key's lane, while the key is ready.
     priority: i32,
     in_lane: [Option<Slot>; 2],
     by_age: [Option<Slot>; 2],
-    /// The tick at which it entered its lane.
+    /// The tick at which the key entered its lane.
     entered: u64,
-    /// The tick at which it became ready; 0 while it is not.
+    /// The tick at which the key became ready, or 0 while it is not ready.
     ready: u64,
 }
 
@@ -65,18 +67,20 @@ impl Place {
 pub(crate) struct Fair {
     policy: Policy,
     places: Chunked<Place>,
-    /// Groups never move, and are in boxes, so that a hole that a group leaves is small.
+    /// Groups never move. They are in boxes, so that the gap that a removed group leaves is small.
     groups: Groups,
-    /// The numbers of the groups. This is no hash table, which would grow and shrink in one long step.
+    /// The groups by their public numbers. This is not a hash table, which would grow and shrink in
+    /// one long step.
     by_id: BTreeMap<u64, GroupId>,
     eligible_lanes: EligibleLanes,
-    /// The groups below their limit, by the tick at which their oldest key became ready.
+    /// The groups below their limit that have ready keys, by the tick at which their oldest key
+    /// became ready.
     by_age: BTreeMap<u64, GroupId>,
     /// The groups at their limit that have ready keys, by the same tick.
     held: BTreeMap<u64, GroupId>,
     /// A counter that orders all events.
     ticks: u64,
-    /// How many ready keys are eligible.
+    /// The number of ready keys that are eligible.
     eligible: usize,
     aging: Aging,
 }
@@ -120,7 +124,7 @@ impl Fair {
         self.places.get_mut(slot.index())
     }
 
-    /// How many ready keys may be delivered.
+    /// Returns the number of ready keys that may be delivered.
     pub(crate) const fn eligible(&self) -> usize {
         self.eligible
     }
@@ -141,7 +145,7 @@ impl Fair {
         *self.place_mut(slot) = place;
     }
 
-    /// Takes the record in `slot`, neither ready nor in flight, out of its group.
+    /// Removes the record in `slot`, which is neither ready nor in flight, from its group.
     pub(crate) fn leave(&mut self, slot: Slot) {
         let id = self.place(slot).group;
         let state = self.groups.get_mut(id);
@@ -152,7 +156,7 @@ impl Fair {
         }
     }
 
-    /// Follows a record from `from` to `to`.
+    /// Updates the order after a record has moved from `from` to `to`.
     pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
         let place = self.place(from).clone();
         let (LaneId { group, priority }, ready) = (place.lane(), place.ready);
@@ -220,7 +224,7 @@ impl Fair {
         group
     }
 
-    /// The ready key to deliver next.
+    /// Returns the ready key to deliver next.
     pub(crate) fn next(&self) -> Option<Slot> {
         if self.aging.is_due() {
             return self.oldest();
@@ -229,12 +233,12 @@ impl Fair {
         self.groups.get(group).lane(priority).keys.head()
     }
 
-    /// The eligible key that has been ready longest.
+    /// Returns the eligible key that has been ready longest.
     pub(crate) fn oldest(&self) -> Option<Slot> {
         self.oldest_of(&self.by_age)
     }
 
-    /// A ready key, eligible or not.
+    /// Returns a ready key, eligible or not.
     pub(crate) fn any(&self) -> Option<Slot> {
         self.oldest().or_else(|| self.oldest_of(&self.held))
     }
@@ -244,12 +248,12 @@ impl Fair {
         self.groups.get(group).by_age.head()
     }
 
-    /// Whether the group of the key in `slot` is below its limit.
+    /// Returns true if the group of the key in `slot` is below its limit.
     pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
         self.groups.get(self.place(slot).group).in_flight < self.policy.limit
     }
 
-    /// Removes a ready key, which is delivered.
+    /// Removes a ready key that is delivered.
     pub(crate) fn start(&mut self, slot: Slot) {
         let is_out_of_turn = self.aging.is_due();
         self.aging.count(self.oldest() == Some(slot));
@@ -268,7 +272,7 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Counts a delivery of the key in `slot` in the turn of its lane, which may end with it.
+    /// Counts a delivery of the key in `slot` in the turn of its lane. The turn may end with it.
     fn use_turn(&mut self, slot: Slot) {
         let id = self.place(slot).lane();
         let state = self.groups.get_mut(id.group);
@@ -294,13 +298,13 @@ impl Fair {
         }
     }
 
-    /// Notes that a custom order returned the ready key in `slot`, which its group holds back.
+    /// Notes that a custom order returned the ready key in `slot`, which is throttled.
     pub(crate) fn skip(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
     }
 
-    /// The oldest of the skipped keys in the group of `slot`.
+    /// Returns the oldest of the skipped keys in the group of `slot`.
     pub(crate) fn skipped(&self, slot: Slot) -> Option<Slot> {
         let state = self.groups.get(self.place(slot).group);
         state.skipped.first_key_value().map(|(_, &slot)| slot)
@@ -342,7 +346,7 @@ impl Fair {
         }
     }
 
-    /// Removes `slot` from its lane, and the lane if that was its last key.
+    /// Removes `slot` from its lane, and closes the lane if that was its last key.
     fn leave_lane(&mut self, slot: Slot) {
         if !self.policy.has_lanes() {
             return;
@@ -360,8 +364,8 @@ impl Fair {
         }
     }
 
-    /// Moves a lane to its place among the eligible lanes. In a fair order it stays where it is, or
-    /// goes to the end.
+    /// Moves a lane to its position among the eligible lanes. In a fair order, it keeps its
+    /// position or goes to the end.
     fn update_lane(&mut self, id: LaneId) {
         let state = self.groups.get_mut(id.group);
         let (is_eligible, weight) = (state.in_flight < self.policy.limit, state.group.weight);
@@ -376,7 +380,7 @@ impl Fair {
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that has reached its limit or left it.
+    /// Updates all lanes of a group that has reached its limit or has fallen below it.
     fn update_lanes(&mut self, group: GroupId) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -385,7 +389,7 @@ impl Fair {
         }
     }
 
-    /// Moves a group to its place in the orders by age.
+    /// Moves a group to its position in the orders by age.
     fn update_group(&mut self, group: GroupId) {
         let state = self.groups.get_mut(group);
         let held = state.in_flight >= self.policy.limit;
@@ -410,7 +414,7 @@ impl Fair {
 
 #[cfg(test)]
 impl Fair {
-    /// How many slots the side table spans.
+    /// Returns the number of slots that the side table spans.
     pub(crate) fn slots(&self) -> usize {
         self.places.len()
     }

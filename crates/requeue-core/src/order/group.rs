@@ -5,8 +5,10 @@ use core::hash::{BuildHasher, Hash};
 /// The group of a key. The keys of a group share its turns in the fair order and its limit of keys in
 /// flight.
 ///
-/// A group is identified by a number of 64 bits, usually a hash. Two groups with the same number would
-/// be one; this does not happen by chance.
+/// A group is identified by a number of 64 bits, usually a hash. Two groups with the same number
+/// would be one group. A collision by chance is practically impossible.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -23,22 +25,24 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group with this number.
+    /// Creates the group with the number `id`, and with weight 1.
     pub const fn new(id: u64) -> Self {
         Self { id, weight: 1 }
     }
 
-    /// The group called `name`.
+    /// Creates the group called `name`, with weight 1. Its number is a hash of the name.
     pub fn of<T: Hash + ?Sized>(name: &T) -> Self {
         Self::new(foldhash::quality::FixedState::with_seed(0x7265_7175_6575_6521).hash_one(name))
     }
 
-    /// How many keys of the group a turn of the fair order delivers. The default and the minimum are 1.
+    /// Sets the weight: the number of keys of the group that a turn of the fair order delivers.
+    ///
+    /// The default and the minimum are 1. A weight of 0 counts as 1.
     pub const fn weight(self, weight: u32) -> Self {
         Self { id: self.id, weight: if weight == 0 { 1 } else { weight } }
     }
 
-    /// The number.
+    /// Returns the number of the group.
     #[must_use]
     pub const fn id(self) -> u64 {
         self.id

@@ -11,7 +11,7 @@ ids! {
     GroupId
 }
 
-/// The name of a lane: a group, and the priority at which the lane competes.
+/// Identifies a lane: a group, and the priority at which the lane competes.
 #[derive(Clone, Copy)]
 pub(super) struct LaneId {
     pub(super) group: GroupId,
@@ -22,11 +22,11 @@ pub(super) struct LaneId {
 pub(super) struct Lane {
     priority: i32,
     pub(super) keys: List,
-    /// The tick at which its first key entered it, while the lane is eligible.
+    /// The tick at which the first key of the lane entered it, while the lane is eligible.
     pub(super) eligible_since: Option<u64>,
-    /// The neighbours of its group among the lanes that take turns.
+    /// The neighbours of the lane's group among the lanes that take turns.
     pub(super) turn: [Option<GroupId>; 2],
-    /// How many more keys it delivers in this turn.
+    /// The number of keys that the lane may still deliver in this turn.
     pub(super) credit: u32,
 }
 
@@ -35,25 +35,25 @@ pub(super) struct Lane {
 pub(super) struct Age {
     /// The tick at which the oldest ready key of the group became ready.
     pub(super) ready: u64,
-    /// Whether the group is at its limit.
+    /// True if the group is at its limit.
     pub(super) held: bool,
 }
 
 pub(super) struct GroupState {
     pub(super) group: Group,
-    /// How many records belong to it.
+    /// The number of records in the group.
     pub(super) records: u32,
     pub(super) in_flight: u32,
     pub(super) ready: u32,
     pub(super) by_age: List,
-    /// Its entry in the orders by age, while it has ready keys.
+    /// The group's entry in the orders by age, while it has ready keys.
     pub(super) age: Option<Age>,
-    /// One of its lanes. Most groups have no other, so that a group is one allocation.
+    /// One of the lanes. Most groups have no other, so that a group is one allocation.
     lane: Option<Lane>,
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit, by age. The order no longer
-    /// has them; one is pushed again for each key of the group that leaves flight.
+    /// Keys that a custom order returned while the group was at its limit, by age. The order no
+    /// longer has them. Each time a key of the group leaves flight, one of them is pushed again.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 
@@ -72,7 +72,7 @@ impl GroupState {
         }
     }
 
-    /// The lane at `priority`, which exists.
+    /// Returns the lane at `priority`, which exists.
     #[track_caller]
     pub(super) fn lane(&self, priority: i32) -> &Lane {
         match &self.lane {
@@ -81,7 +81,7 @@ impl GroupState {
         }
     }
 
-    /// The lane at `priority`, which exists.
+    /// Returns the lane at `priority`, which exists.
     #[track_caller]
     pub(super) fn lane_mut(&mut self, priority: i32) -> &mut Lane {
         match &mut self.lane {
@@ -93,7 +93,7 @@ impl GroupState {
         }
     }
 
-    /// The lane at `priority`, which is made if it does not exist.
+    /// Returns the lane at `priority`, and creates it if it does not exist.
     pub(super) fn open(&mut self, priority: i32) -> &mut Lane {
         let credit = self.group.weight;
         let keys = List::new();
@@ -118,7 +118,8 @@ impl GroupState {
         }
     }
 
-    /// The lowest priority above `priority` at which it has a lane; the lowest of all for `None`.
+    /// Returns the lowest priority above `priority` at which the group has a lane, or the lowest of
+    /// all for `None`.
     pub(super) fn priority_after(&self, priority: Option<i32>) -> Option<i32> {
         let from = priority.map_or(Some(i32::MIN), |priority| priority.checked_add(1))?;
         let here = self.lane.as_ref().map(|lane| lane.priority).filter(|&here| here >= from);

@@ -23,14 +23,14 @@ use crate::types::slot::Slot;
 pub enum Order<K> {
     /// First in, first out.
     Fifo,
-    /// Higher priorities first; first in, first out within one. Among any `oldest_every` deliveries in
-    /// a row, at least one is of the eligible key that has been ready longest.
+    /// Higher priorities first, with aging. Within a priority, first in, first out.
     ///
-    /// So a key with `r` older ones leaves within `oldest_every · (r + 1)` deliveries, whatever its
-    /// priority. With 1 (and 0, which means the same) this is [`Fifo`](Self::Fifo); with `u32::MAX`
-    /// there is practically no bound.
+    /// At least one of any `oldest_every` deliveries in a row is of the eligible key that has been
+    /// ready longest. A key with `r` older keys therefore leaves within `oldest_every · (r + 1)`
+    /// deliveries, regardless of its priority. With 1 this is [`Fifo`](Self::Fifo), and 0 means the
+    /// same. With `u32::MAX` there is practically no bound.
     Priority {
-        /// Among this many deliveries at least one is of the oldest key.
+        /// At least one of this many deliveries in a row is of the oldest key.
         oldest_every: u32,
     },
     /// An order that the user implements.
@@ -51,9 +51,11 @@ impl<K> core::fmt::Debug for Order<K> {
 
 /// An order that the user implements: client-go's `Queue` interface (`Push`, `Touch`, `Pop`, `Len`).
 ///
-/// The queue calls it under its lock, and it must not call the queue. It need not know which keys are
-/// ready: the queue skips a key that was cancelled, and delivers keys that the order lost, oldest
-/// first, once the order returns no other.
+/// The queue calls the order under its lock, and the order must not call the queue. The order need
+/// not know which keys are ready. The queue skips a key that was cancelled. Once the order returns
+/// no other key, the queue delivers the keys that the order lost, oldest first.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -76,25 +78,25 @@ impl<K> core::fmt::Debug for Order<K> {
 /// }
 /// ```
 pub trait CustomOrder<K>: Send {
-    /// A key has become ready.
+    /// Adds a key that has become ready.
     fn push(&mut self, key: K);
 
-    /// A ready key was added again.
+    /// Notes that a ready key was added again.
     fn touch(&mut self, key: &K);
 
     /// Removes and returns the key to deliver next.
     fn pop(&mut self) -> Option<K>;
 
-    /// The number of keys that were pushed and not popped.
+    /// Returns the number of keys that were pushed and not popped.
     fn len(&self) -> usize;
 
-    /// Whether it has no keys.
+    /// Returns true if the order has no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The records of the keys, as an order sees them: each has a priority, and the links of one list.
+/// The records of the keys, as an order uses them: each has a priority, and the links of one list.
 pub(crate) trait Ranked: Links {
     fn priority(&self, slot: Slot) -> i32;
 }
@@ -132,18 +134,18 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Whether the order has a side table, with an entry for each slot up to the last.
+    /// Returns true if the order has a side table, with an entry for each slot up to the last.
     pub(crate) const fn has_side_table(&self) -> bool {
         !matches!(self, Self::Fifo(_))
     }
 
-    /// Whether the order is the user's.
+    /// Returns true if the order is a custom one.
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
     }
 
-    /// The last slot of a list through the records: the link that a key has to be given before
+    /// Returns the last slot of a list through the records. The caller links a key to it before
     /// [`append`](Self::append).
     #[inline]
     pub(crate) const fn tail(&self) -> Option<Slot> {
@@ -172,7 +174,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// The key to deliver next; in a custom order, the oldest one.
+    /// Returns the key to deliver next. For a custom order, this is the oldest one.
     #[inline(always)]
     pub(crate) fn next(&self) -> Option<Slot> {
         match self {
@@ -191,7 +193,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Removes a ready key, which is delivered.
+    /// Removes a ready key that is delivered.
     #[inline(never)]
     pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
@@ -202,7 +204,8 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Removes a ready key. A custom order still has it; it is skipped when the order returns it.
+    /// Removes a ready key. A custom order still has the key, which is skipped when the order
+    /// returns it.
     pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.remove(records, slot),
@@ -221,7 +224,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// A ready key, whether its group holds it back or not.
+    /// Returns a ready key, throttled or not.
     pub(crate) fn any(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
@@ -231,7 +234,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// The ready key that has been ready longest of those that may be delivered.
+    /// Returns the key that has been ready longest among those that may be delivered.
     pub(crate) fn oldest(&self) -> Option<Slot> {
         match self.groups() {
             None => self.any(),
@@ -239,7 +242,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Follows a record from `from` to `to`.
+    /// Updates the order after a record has moved from `from` to `to`.
     pub(crate) fn moved(
         &mut self,
         records: &mut impl Ranked,
@@ -266,7 +269,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// The groups, if the order has groups.
+    /// Returns the groups, if the order has groups.
     pub(crate) fn groups(&self) -> Option<&Fair> {
         match self {
             Self::Fifo(_) | Self::Priority(_) => None,
@@ -286,7 +289,7 @@ impl<K> Ready<K> {
 
 #[cfg(test)]
 impl<K> Ready<K> {
-    /// How many slots the side table spans.
+    /// Returns the number of slots that the side table spans.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Self::Fifo(_) => 0,

@@ -1,4 +1,4 @@
-//! Higher priorities first, with aging, where no group holds keys back.
+//! Higher priorities first, with aging, for queues without a limit per group.
 
 use super::Ranked;
 use super::aging::Aging;
@@ -7,16 +7,17 @@ use crate::memory::chunked::Chunked;
 use crate::memory::list::{Links, List};
 use crate::types::slot::{Id, Slot};
 
-/// What the order stores for a slot.
+/// The data that the order stores for a slot.
 #[derive(Clone)]
 struct Place {
     by_age: [Option<Slot>; 2],
-    /// The priority of the list that the key is in. That of its record may have changed since.
+    /// The priority of the list that the key is in. The priority of the record may have changed
+    /// since.
     priority: i32,
 }
 
-/// Each ready key is in two lists. The list of its priority is linked through the records, that by
-/// age through a side table.
+/// The ready keys, each in two lists. The list of its priority is linked through the records, and
+/// the list by age through a side table.
 pub(crate) struct ByPriority {
     lists: PriorityLists,
     places: Places,
@@ -72,7 +73,7 @@ impl ByPriority {
         self.lists.remove(records, priority, slot);
     }
 
-    /// The key to deliver next.
+    /// Returns the key to deliver next.
     pub(crate) fn next(&self) -> Option<Slot> {
         if self.aging.is_due() {
             return self.oldest();
@@ -80,18 +81,18 @@ impl ByPriority {
         self.lists.first().map(|(_, slot)| slot)
     }
 
-    /// The key that has been ready longest.
+    /// Returns the key that has been ready longest.
     pub(crate) const fn oldest(&self) -> Option<Slot> {
         self.by_age.head()
     }
 
-    /// Removes a ready key, which is delivered.
+    /// Removes a ready key that is delivered.
     pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
         self.aging.count(self.oldest() == Some(slot));
         self.remove(records, slot);
     }
 
-    /// Follows the record of a ready key from `from` to `to`.
+    /// Updates the order after the record of a ready key has moved from `from` to `to`.
     pub(crate) fn moved(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
         let place = self.places.0.get(from.index()).clone();
         if let Some(list) = self.lists.list_mut(place.priority) {
@@ -109,7 +110,7 @@ impl ByPriority {
 
 #[cfg(test)]
 impl ByPriority {
-    /// How many slots the side table spans.
+    /// Returns the number of slots that the side table spans.
     pub(crate) fn slots(&self) -> usize {
         self.places.0.len()
     }

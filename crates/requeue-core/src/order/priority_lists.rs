@@ -1,8 +1,8 @@
 //! One list for each priority.
 //!
-//! Most queues have few priorities, and a key is often the only one at its own. So the first 32 lists
-//! are in a sorted array and stay there while they are empty; a bit for each finds the highest one
-//! that is not. Further lists are in a tree.
+//! Most queues have few priorities, and a key is often the only one of its priority. The first 32
+//! lists are therefore in a sorted array, and stay there while they are empty. One bit for each
+//! list finds the highest one that is not empty. Further lists are in a tree.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -11,15 +11,15 @@ use alloc::vec::Vec;
 use crate::memory::list::{Links, List};
 use crate::types::slot::{Id, Slot};
 
-/// How many lists the array has.
+/// The number of lists in the array.
 const NEAR: usize = u32::BITS as usize;
 
 pub(super) struct PriorityLists<I: Id = Slot> {
-    /// By priority.
+    /// The first lists, sorted by priority.
     near: Vec<(i32, List<I>)>,
-    /// A bit for each list of `near` that is not empty.
+    /// One bit for each list of `near` that is not empty.
     occupied: u32,
-    /// Lists that found no place in `near`. None of them is empty.
+    /// The lists that did not fit into `near`. None of them is empty.
     far: BTreeMap<i32, List<I>>,
 }
 
@@ -28,7 +28,7 @@ impl<I: Id> PriorityLists<I> {
         Self { near: Vec::new(), occupied: 0, far: BTreeMap::new() }
     }
 
-    /// The highest priority that has entries, and the first of them.
+    /// Returns the highest priority that has entries, and its first entry.
     #[inline]
     pub(super) fn first(&self) -> Option<(i32, I)> {
         let near = self.occupied.checked_ilog2().map(|at| self.near[at as usize]);
@@ -79,7 +79,7 @@ impl<I: Id> PriorityLists<I> {
         }
     }
 
-    /// The list of `priority`, which is not empty.
+    /// Returns the list of `priority`, which is not empty.
     pub(super) fn list_mut(&mut self, priority: i32) -> Option<&mut List<I>> {
         match self.find(priority) {
             Ok(at) => Some(&mut self.near[at].1),
@@ -87,13 +87,14 @@ impl<I: Id> PriorityLists<I> {
         }
     }
 
-    /// The place of the list of `priority` in the array, or the place where it would be inserted.
+    /// Returns the index of the list of `priority` in the array, or as an error the index at which
+    /// it would be inserted.
     fn find(&self, priority: i32) -> Result<usize, usize> {
         self.near.binary_search_by_key(&priority, |&(priority, _)| priority)
     }
 
-    /// Inserts an empty list at `at`. If the array is full, it is cleared if all lists are empty;
-    /// otherwise `None`.
+    /// Inserts an empty list at `at`, and returns its index. If the array is full, clears it first
+    /// if all lists are empty, or returns `None` if some list is not.
     #[cold]
     fn make_place(&mut self, priority: i32, at: usize) -> Option<usize> {
         if self.near.len() == NEAR {
@@ -129,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of queues, with more lists than have a place and with fewer.
+        /// The oracle is a map of queues, with more lists than fit into the array and with fewer.
         #[test]
         fn hold_what_a_map_holds(
             distinct in 1i32..100,
@@ -139,12 +140,12 @@ mod tests {
             let mut links = beside(ops.len());
             let mut model: BTreeMap<i32, VecDeque<Slot>> = BTreeMap::new();
             for (slot, (op, priority, pick)) in (0..).map(Slot::new).zip(ops) {
-                // Up to the ends of what there is.
+                // Priorities up to the limits of `i32`.
                 let priority = (priority % distinct) * (i32::MAX / 100);
                 let some = model.iter().nth(pick % model.len().max(1)).map(|(&priority, _)| priority);
                 let highest = model.last_key_value().map(|(&priority, _)| priority);
                 match (op, some, highest) {
-                    // From the middle of one of them.
+                    // Removes one from the middle of a list.
                     (3, Some(priority), _) => {
                         let slots = model.get_mut(&priority).unwrap();
                         let slot = slots.remove(pick % slots.len()).unwrap();
@@ -154,7 +155,7 @@ mod tests {
                         let slot = model.get_mut(&priority).unwrap().pop_front().unwrap();
                         lists.remove(&mut links, priority, slot);
                     }
-                    // All of it, so that places are free.
+                    // Removes all, so that the array can be cleared.
                     (5, ..) if pick % 16 == 0 => {
                         for (priority, slots) in core::mem::take(&mut model) {
                             slots.iter().for_each(|&slot| lists.remove(&mut links, priority, slot));
@@ -186,7 +187,7 @@ mod tests {
             lists.push_back(&mut links, n as i32, Slot::new(n));
         }
         assert_eq!((lists.near.len(), lists.far.len()), (NEAR, 100 - NEAR));
-        // The highest ones are those without a place.
+        // The highest lists are those that are not in the array.
         for n in (0..100).rev() {
             assert_eq!(lists.first(), Some((n as i32, Slot::new(n))));
             lists.remove(&mut links, n as i32, Slot::new(n));
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!((lists.first(), lists.far.len()), (None, 0));
         lists.push_back(&mut links, 50, Slot::new(50));
         assert_eq!((lists.near.len(), lists.far.len()), (1, 0));
-        // Those that are empty keep theirs while nobody else needs it.
+        // An empty list keeps its place in the array until another list needs it.
         lists.remove(&mut links, 50, Slot::new(50));
         lists.push_back(&mut links, 51, Slot::new(51));
         assert_eq!((lists.near.len(), lists.first()), (2, Some((51, Slot::new(51)))));

@@ -12,7 +12,7 @@ use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
-/// How many due keys one operation makes ready, at most, before its own work.
+/// The maximum number of due keys that one operation makes ready before its own work.
 const MAX_PROMOTIONS: usize = 256;
 
 impl<K: Eq + Clone> Queue<K> {
@@ -66,7 +66,7 @@ impl<K: Eq + Clone> Queue<K> {
         (Added::New, None)
     }
 
-    /// Whether an add of `key` would be refused.
+    /// Returns true if an add of `key` would be refused.
     pub fn refuses<Q>(&self, key: &Q, hash: u64) -> bool
     where
         K: Borrow<Q>,
@@ -81,7 +81,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Adds `key` if the queue has a record of it. `None`, and no effect, if it has none.
+    /// Adds `key` if the queue has a record of it. Otherwise, returns `None` and has no effect.
     pub fn add_known<Q>(&mut self, key: &Q, hash: u64, add: &Add, now: Time) -> Option<Added>
     where
         K: Borrow<Q>,
@@ -113,7 +113,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.add_to(slot, add, now, order_key)
     }
 
-    /// Whether the add makes the key ready that was not.
+    /// Returns true if the add makes a key ready that was not ready.
     fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
         let is_cancelled = add.merge == Merge::Exactly;
         let is_gated = self.re_add == ReAdd::Hold && !is_cancelled;
@@ -156,7 +156,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Adds what was asked for to the pending run of the key in `slot`, or to a new one.
+    /// Merges the adds, reasons and priority of `asked` into the pending run of the key in `slot`,
+    /// or into a new run.
     #[inline(always)]
     pub(super) fn note(&mut self, slot: Slot, asked: Asked) {
         let record = self.records.get_mut(slot);
@@ -167,7 +168,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes some of the keys ready that are due, before an operation's own work.
+    /// Makes up to [`MAX_PROMOTIONS`] due keys ready, before an operation's own work.
     #[inline]
     pub(super) fn promote_due(&mut self, now: Time) {
         if self.timers.is_due(now) {
@@ -175,7 +176,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes up to `max` keys ready that are due, by time and then by order of arrival. Returns how many.
+    /// Makes up to `max` due keys ready, in the order of their due times and then of arrival.
+    /// Returns the number of these keys.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
         if self.ending == Ending::ShutDown {
             return 0;
@@ -196,8 +198,9 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Withdraws all pending runs of `key` and forgets its failures. Returns what was withdrawn, and
-    /// the record's key if no record is kept. `None` if the queue has no record of the key.
+    /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that it
+    /// removed, and the record's key if no record is kept. Returns `None` if the queue has no
+    /// record of the key.
     pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
     where
         K: Borrow<Q>,

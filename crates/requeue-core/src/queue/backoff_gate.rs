@@ -8,8 +8,8 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// The time at which the run that `add` asks for may start, `None` for now; and whether that is
-    /// later than asked. A failed add starts a backoff.
+    /// Returns the time at which the run of `add` may start, or `None` for now, and whether that is
+    /// later than the add asks for. A failed add starts a backoff.
     pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
         let due = add.due(now);
         let record = self.records.get(slot);
@@ -27,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         ((at > now).then_some(at), at > wanted)
     }
 
-    /// Starts the backoff of a key that is not ready. A pending run waits until `at`, too.
+    /// Starts the backoff of a key that is not ready. A pending run also waits until `at`.
     pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
         let record = self.records.get_mut(slot);
         match record.phase() {
@@ -44,7 +44,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The end of the backoff of a key that failed while it was in flight as `epoch`.
+    /// Returns the end of the backoff of a key that failed while it was in flight as `epoch`.
     pub(super) fn backoff_of(&self, epoch: u64) -> Time {
         self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
     }

@@ -1,4 +1,4 @@
-//! Delivering keys, and finishing deliveries.
+//! Deliveries and their completion.
 
 use core::borrow::Borrow;
 
@@ -13,14 +13,14 @@ use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
-/// How many keys of a custom order one call skips, at most.
+/// The maximum number of keys of a custom order that one call skips.
 const MAX_SKIPPED: usize = 256;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Delivers the next key, if one is ready. For a queue without a custom order.
+    /// Delivers the next key, if one is ready. The queue must not have a custom order.
     #[inline(always)]
     pub fn get(&mut self, now: Time) -> Option<Delivery<K>> {
-        debug_assert!(!self.has_order(), "a custom order is asked by `get_by_order`");
+        debug_assert!(!self.has_order(), "a custom order needs `get_by_order`");
         self.promote_due(now);
         if self.paused {
             return None;
@@ -32,7 +32,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.deliver(slot, None, now))
     }
 
-    /// Has the processor fetch what it takes to deliver and to finish the keys after the one in `slot`.
+    /// Makes the processor fetch the data that the deliveries and completions of the next keys
+    /// need.
     fn prefetch_after(&self, slot: Slot) {
         let (Ready::Fifo(_) | Ready::Priority(_)) = &self.ready else { return };
         let next = self.records.get(slot).next().and_then(|next| self.records.find(next));
@@ -43,8 +44,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// As [`get`](Self::get), for a queue with a custom order. `hash_of` hashes the keys that it
-    /// returns, so that they are found.
+    /// Delivers the next key, if one is ready, in a queue with a custom order. `hash_of` hashes the
+    /// keys that the order returns, so that the queue finds them.
     pub fn get_by_order(&mut self, now: Time, hash_of: impl Fn(&K) -> u64) -> Popped<K> {
         let mut popped = Popped { item: None, dropped: Vec::new(), again: false };
         self.promote_due(now);
@@ -77,13 +78,13 @@ impl<K: Eq + Clone> Queue<K> {
         popped
     }
 
-    /// Whether the order is a custom one.
+    /// Returns true if the order is a custom one.
     #[must_use]
     pub const fn has_order(&self) -> bool {
         self.ready.is_custom()
     }
 
-    /// The slot of a delivery that has not ended.
+    /// Returns the slot of a delivery that has not been completed.
     #[inline(never)]
     pub(super) fn locate(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
@@ -95,7 +96,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.index.probe(&self.records, ticket.hash, is)
     }
 
-    /// Finishes a delivery. `None`, and no effect, if it has ended already.
+    /// Completes a delivery. Returns `None` and has no effect if it was completed already.
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
@@ -113,9 +114,9 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, true))
     }
 
-    /// As [`finish`](Self::finish), but copies no key; a key that a custom order is not given is
-    /// delivered by age. The caller uses it after a key's `clone` panicked in `finish`, which then had
-    /// no effect.
+    /// Like [`finish`](Self::finish), but copies no key. A key that is not pushed to a custom order
+    /// because of this is delivered by age. The caller uses this after a key's `clone` panicked in
+    /// `finish`, which then had no effect.
     pub fn finish_without_copies(
         &mut self,
         ticket: &Ticket,
@@ -126,15 +127,15 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, false))
     }
 
-    /// Detaches a delivery from its ticket: [`detached`](Self::detached) then finds it by its key.
-    /// `false` if the delivery has ended already.
+    /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its
+    /// key. Returns `false` if the delivery was completed already.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
         let Some(slot) = self.locate(ticket) else { return false };
         self.records.get_mut(slot).detached = true;
         true
     }
 
-    /// The ticket of the delivery of `key`, if it was [detached](Self::detach).
+    /// Returns the ticket of the delivery of `key`, if it was [detached](Self::detach).
     pub fn detached<Q>(&self, key: &Q, hash: u64) -> Option<Ticket>
     where
         K: Borrow<Q>,
@@ -149,13 +150,13 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// The key of this delivery, if it has not ended.
+    /// Returns the key of this delivery, if it has not been completed.
     #[must_use]
     pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
         self.locate(ticket).map(|slot| &self.records.get(slot).key)
     }
 
-    /// Whether the key of this delivery was added again since.
+    /// Returns true if the key of this delivery was added again since.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
         self.locate(ticket)
@@ -225,7 +226,7 @@ impl<K: Eq + Clone> Queue<K> {
             if let Some(due) = due {
                 let mut merge = Merge::Earliest;
                 if self.re_add == ReAdd::Hold {
-                    // One run stands for the failure and for all adds meanwhile.
+                    // One run serves the failure and all adds meanwhile.
                     self.records.get_mut(slot).set_not_before(due);
                     merge = Merge::Exactly;
                 }
@@ -238,13 +239,15 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get(slot);
         let ready = record.phase() == Phase::Ready;
         if !ready && record.is_waiting() {
-            // The key waits since the end of the delivery, whenever the delayed add was made.
+            // The key has been waiting since the completion, even if the delayed add was made
+            // earlier.
             self.stamp(slot, now);
         }
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
     }
 
-    /// Whether the key of a delivery that ends becomes ready at once, and when it is due besides.
+    /// Returns whether the key of a completed delivery becomes ready at once, and a later time at
+    /// which it is due, if there is one.
     fn what_follows(
         &self,
         how: Finish,
@@ -267,8 +270,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// A key to push to the custom order again when the key in `slot` leaves flight: the oldest of its
-    /// group that the order returned while the group was at its limit.
+    /// Returns a key to push to the custom order again when the key in `slot` leaves flight. It is
+    /// the oldest key of the group that the order returned while the group was at its limit.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
         let skipped = custom.by_age.skipped(slot)?;

@@ -2,11 +2,12 @@
 
 use alloc::collections::BTreeMap;
 
-/// Counts the dirty keys of each priority: the ready ones, and those in flight that were added again.
+/// Counts the keys of each priority that are dirty in client-go's sense: the ready ones, and those
+/// in flight that were added again.
 pub(super) struct Depths {
-    /// Keys of the priority 0, which most keys have. They need no entry in a map.
+    /// The keys of priority 0, which most keys have. They need no entry in a map.
     zero: usize,
-    /// Every other priority that has keys.
+    /// The keys of every other priority that has keys.
     others: BTreeMap<i32, usize>,
 }
 
@@ -15,7 +16,7 @@ impl Depths {
         Self { zero: 0, others: BTreeMap::new() }
     }
 
-    /// A key of `priority` has become dirty.
+    /// Counts a key of `priority` that has become dirty.
     #[inline]
     pub(super) fn enter(&mut self, priority: i32) {
         if priority == 0 {
@@ -25,7 +26,7 @@ impl Depths {
         }
     }
 
-    /// A key of `priority` is no longer dirty.
+    /// Counts a key of `priority` that is no longer dirty.
     #[inline]
     pub(super) fn leave(&mut self, priority: i32) {
         if priority == 0 {
@@ -48,7 +49,7 @@ impl Depths {
         }
     }
 
-    /// The priorities that have keys, in ascending order.
+    /// Returns the priorities that have keys, in ascending order, with their numbers of keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (i32, usize)> {
         let zero = (self.zero > 0).then_some((0, self.zero));
         let copy = |(&priority, &depth): (&i32, &usize)| (priority, depth);

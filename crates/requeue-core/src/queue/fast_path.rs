@@ -1,5 +1,5 @@
-//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the same
-//! transitions as the general path. Where one does not apply, it has no effect.
+//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the
+//! same transitions as the general path. A fast path that does not apply has no effect.
 
 use core::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open and its order not the user's.
+    /// Returns true if the queue is open and its order is not a custom one.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
         self.ending == Ending::Open && !self.has_order()
     }
 
-    /// Adds a key if one bucket of the index shows whether it is new, and no other key is due.
+    /// Adds a key if one bucket of the index shows whether the key is new, and no other key is due.
     #[inline(always)]
     pub(super) fn add_fast(
         &mut self,
@@ -55,8 +55,8 @@ impl<K: Eq + Clone> Queue<K> {
         Ok((Added::New, None))
     }
 
-    /// Adds the key in `slot` again if the add joins the pending run, or asks for another run of a key
-    /// in flight, and the re-add policy makes no difference.
+    /// Adds the key in `slot` again, if the re-add policy makes no difference. The add must join
+    /// the pending run, or ask for another run of a key in flight.
     #[inline]
     pub(super) fn add_again_fast(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Added> {
         if add.merge == Merge::Exactly || add.failed {
@@ -65,7 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let (phase, is_waiting) = (record.phase(), record.is_waiting());
         let due = add.due(now);
-        // The policy decides where two runs are pending, and where a backoff is not over.
+        // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
             None => phase != Phase::Idle && (self.re_add == ReAdd::KeepBoth || !is_waiting),
             Some(due) => {
@@ -88,8 +88,9 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Finishes a run that has succeeded, if nothing is to be kept of its key. Returns the key, and how
-    /// long it was in flight, if times are tracked; only then `now` matters.
+    /// Completes a successful run, if nothing must be kept of its key. Returns the key and, if
+    /// times are tracked, how long it was in flight. If times are not tracked, `now` does not
+    /// matter.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,
@@ -119,7 +120,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const NOW: Time = Time::ZERO;
 
-    /// What is not done in a short way is done in the long one, so that only this shows it.
+    /// The general path would give the same results. Only this test shows that the fast paths are
+    /// taken.
     #[test]
     fn the_short_ways_are_taken() {
         let plain = Config::default;
@@ -139,7 +141,7 @@ mod tests {
                 queue.add_fast(key, key.into(), &add, Group::default(), NOW).map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
-            // In an index without a line there is nothing to be seen at a glance.
+            // In an index without buckets, `glance` finds nothing.
             assert_eq!(add(&mut queue, 0, later), Err(0));
             let _ = queue.add(0, 0, later, Group::default(), NOW);
             for key in 1..=4 {

@@ -9,19 +9,21 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open, closed or shut down.
+    /// Returns the lifecycle state: open, closed or shut down.
     #[must_use]
     pub const fn ending(&self) -> Ending {
         self.ending
     }
 
-    /// Closes the queue or shuts it down; a queue never goes back. After a shutdown the caller drops
-    /// pending keys with [`drop_some`](Self::drop_some).
+    /// Closes the queue or shuts it down.
+    ///
+    /// A queue never returns to an earlier state. After a shutdown, the caller drops pending keys
+    /// with [`drop_some`](Self::drop_some).
     pub fn end(&mut self, ending: Ending) {
         self.ending = self.ending.max(ending);
     }
 
-    /// Whether deliveries are paused.
+    /// Returns true if deliveries are paused.
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.paused
@@ -34,13 +36,15 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// After [`Ending::ShutDown`]: removes up to `max` keys that will not run, and appends them to
-    /// `keys`. These are the waiting keys and, if the queue was paused, the ready ones. Returns whether
+    /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
+    /// `keys`.
+    ///
+    /// These are the waiting keys and, if the queue was paused, the ready ones. Returns true if
     /// there may be more.
     ///
     /// # Panics
     ///
-    /// If a key's `clone` panics. `keys` has the keys that were removed before.
+    /// Panics if a key's `clone` panics. `keys` then has the keys that were removed before.
     #[must_use]
     pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
         if self.ending != Ending::ShutDown {
@@ -74,8 +78,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Up to `max` keys that a custom order still has although no key is ready: they were cancelled or
-    /// dropped. The caller drops them.
+    /// Returns up to `max` keys that a custom order still has although no key is ready.
+    ///
+    /// They were cancelled or dropped. The caller drops them.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
         match &mut self.ready {
@@ -86,13 +91,15 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// All keys, for a caller that drops them one by one.
+    /// Returns all keys, for a caller that drops them one by one.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         self.records.into_values().map(|record| record.key)
     }
 
-    /// Whether a queue that has ended delivers nothing more for now, as client-go's `Get` reports it.
-    /// After a shutdown this changes back when the delivery of a dirty key ends.
+    /// Returns true if a closed or shut-down queue delivers nothing more for now, as client-go's
+    /// `Get` reports it.
+    ///
+    /// After a shutdown, this becomes false again at the completion of a dirty key.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         match self.ending {
@@ -102,13 +109,13 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Whether a queue that has ended will never deliver a key again.
+    /// Returns true if a closed or shut-down queue will never deliver a key again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is_exhausted() && (self.counters.dirty() == 0 || self.paused)
     }
 
-    /// Whether a queue that has ended has no key ready and none in flight.
+    /// Returns true if a closed or shut-down queue has no key ready and none in flight.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.is_exhausted() && self.processing() == 0
@@ -116,49 +123,50 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Sizes ----------------------------------------------------------------------------------
 
-    /// Ready keys, those whose group is at its limit included (client-go's `Len`).
+    /// Returns the number of ready keys, including throttled ones (client-go's `Len`).
     #[must_use]
     pub const fn len(&self) -> usize {
         self.counters.ready()
     }
 
-    /// Whether no key is ready.
+    /// Returns true if no key is ready.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ready and dirty keys (`workqueue_depth`).
+    /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
     pub const fn depth(&self) -> usize {
         self.counters.ready() + self.counters.dirty()
     }
 
-    /// Keys that wait for their time.
+    /// Returns the number of waiting keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
         if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
     }
 
-    /// Keys that wait for their time and have failed.
+    /// Returns the number of waiting keys that have failed.
     #[must_use]
     pub fn failing(&self) -> usize {
         if self.ending == Ending::ShutDown { 0 } else { self.counters.failing() }
     }
 
-    /// Keys in flight.
+    /// Returns the number of keys in flight.
     #[must_use]
     pub const fn processing(&self) -> usize {
         self.counters.processing()
     }
 
-    /// Keys that the queue has a record of: ready, waiting, in flight, or kept for their failures.
+    /// Returns the number of keys with a record: ready, waiting, in flight, or kept for their
+    /// failures.
     #[must_use]
     pub const fn records(&self) -> usize {
         self.records.len()
     }
 
-    /// Ready keys that may be delivered now.
+    /// Returns the number of ready keys that may be delivered now.
     #[must_use]
     pub fn eligible(&self) -> usize {
         if self.paused {
@@ -167,7 +175,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().map_or(self.len(), Fair::eligible)
     }
 
-    /// The time at which the next waiting key becomes ready.
+    /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)

@@ -1,10 +1,10 @@
 //! The queue as a state machine.
 //!
-//! A key's journey: `add` adds it, `deliver` delivers it and finishes its delivery, and both call
-//! `transitions`, which holds the state table of `docs/SEMANTICS.md` and is the only module that
-//! changes phases and counters. `fast_path` is the first arm of adds and finishes. `backoff_gate` holds
-//! adds back under [`ReAdd::Hold`]. `lifecycle` closes and shuts down. `storage` keeps the records;
-//! `snapshot`, `stats` and `depths` show them.
+//! `add` adds a key; `deliver` delivers it and completes its delivery. Both call `transitions`,
+//! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
+//! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
+//! under [`ReAdd::Hold`]. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
+//! `snapshot`, `stats` and `depths` report on them.
 
 mod add;
 mod backoff_gate;
@@ -41,12 +41,12 @@ pub struct Config<K> {
     pub re_add: ReAdd,
     /// The order of ready keys.
     pub order: Order<K>,
-    /// Whether groups take turns within a priority.
+    /// True if groups take turns within a priority.
     pub fair: bool,
-    /// How many keys of one group may be in flight at once.
+    /// The maximum number of keys of one group in flight. 0 counts as 1, and `None` means no limit.
     pub group_limit: Option<u32>,
-    /// Whether times are tracked, for histograms, ages and `since` in snapshots. Then every operation
-    /// needs `now`.
+    /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
+    /// then needs `now`.
     pub track: bool,
 }
 
@@ -65,7 +65,10 @@ impl<K> Default for Config<K> {
 /// A work queue of keys. The caller provides the clock, the lock, the wakers and the hasher.
 ///
 /// `hash` must be equal for equal keys. `now` should not go back; if it does, ages are zero for a
-/// while. Keys that are no longer needed are returned, so that the caller drops them outside its lock.
+/// while. Keys that the queue no longer needs are returned, so that the caller drops them outside
+/// its lock.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue_core::{Add, Added, Config, Finish, Group, Queue, Time};
@@ -79,7 +82,7 @@ impl<K> Default for Config<K> {
 /// assert_eq!((out.key, out.asked.adds), ("a", 2));
 /// assert!(queue.get(now).is_none());
 ///
-/// // Added while in flight: delivered once more afterwards.
+/// // The key is added while it is in flight. It is delivered once more after its completion.
 /// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Dirty);
 /// assert!(queue.get(now).is_none());
 /// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
@@ -90,9 +93,9 @@ pub struct Queue<K> {
     index: Index,
     ready: Ready<K>,
     timers: TimerHeap,
-    /// Whether times are tracked.
+    /// True if times are tracked.
     tracks: bool,
-    /// Allocated with the first key: it is large, few queues track times, and most are idle.
+    /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     /// Under [`ReAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
@@ -106,7 +109,7 @@ pub struct Queue<K> {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// An empty queue. It allocates nothing but what its order needs.
+    /// Creates an empty queue, which allocates only what its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit);
@@ -126,8 +129,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Has the processor fetch what the next call for a key with `hash` will read. It has no other
-    /// effect.
+    /// Makes the processor fetch the data that the next call for a key with `hash` will read. It
+    /// has no other effect.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch(&self, hash: u64) {

@@ -1,8 +1,8 @@
-//! The one place that knows which operations need the current time.
+//! The operations that need the current time. Only this module knows them.
 //!
-//! To read a clock costs as much as a good part of an operation, and a clock may be user code, which
-//! must not run under a lock. So the caller asks first, and passes [`Time::ZERO`] where time does not
-//! matter.
+//! Reading a clock costs as much as a good part of an operation. A clock may also be user code,
+//! which must not run under a lock. The caller therefore asks first, and passes [`Time::ZERO`] if
+//! time does not matter.
 
 use super::Queue;
 use crate::order::Ready;
@@ -24,8 +24,9 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether the operation needs the current time in every queue. A caller with a lock reads the clock
-    /// before it takes the lock.
+    /// Returns true if the operation needs the current time in every queue.
+    ///
+    /// A caller with a lock then reads the clock before it takes the lock.
     #[inline(always)]
     #[must_use]
     pub const fn always_needs_now(self) -> bool {
@@ -40,7 +41,7 @@ impl Operation<'_> {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the result of `operation` depends on the current time.
+    /// Returns true if the result of `operation` depends on the current time.
     #[inline(always)]
     #[must_use]
     pub fn needs_now(&self, operation: Operation<'_>) -> bool {
@@ -58,8 +59,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Whether the next key is the same, whatever is due: in a first in, first out order, keys that
-    /// become due go behind it. If it has a deadline itself, that run may be part of this one.
+    /// Returns true if the next key is the same, regardless of the keys that are due. In a first
+    /// in, first out order, keys that become due go behind it. The result is false if the next key
+    /// has a deadline itself, because that run may be part of this one.
     fn first_is_known(&self) -> bool {
         match &self.ready {
             Ready::Fifo(list) => {
@@ -69,8 +71,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Whether a key may go to the tail when its run ends, behind keys that became ready before: it is
-    /// dirty, or becomes dirty if its deadline comes first.
+    /// Returns true if a key may go to the tail at its completion, behind keys that became ready
+    /// before. It is dirty, or becomes dirty if its deadline comes first.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {
         match self.records.find(ticket.slot) {

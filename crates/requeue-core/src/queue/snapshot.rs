@@ -1,4 +1,4 @@
-//! Snapshots: the keys of a queue, a page at a time, and why a key waits.
+//! Snapshots: the keys of a queue, one page at a time, and the reason why a key waits.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -18,25 +18,26 @@ use crate::types::time::Time;
 pub struct Entry<K> {
     /// The key.
     pub key: K,
-    /// Its phase.
+    /// The phase of the key.
     pub phase: Phase,
-    /// When it became ready, was delivered, or began to wait, if times are tracked.
+    /// The time at which the key became ready, was delivered, or began to wait, if times are
+    /// tracked.
     pub since: Option<Time>,
-    /// Its deadline, if it waits.
+    /// The due time, if the key waits.
     pub due: Option<Time>,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
     /// The priority of the pending run, or else of the last one.
     pub priority: i32,
     /// The reasons of the pending run, or-ed.
     pub reasons: u32,
-    /// How many adds the next run stands for.
+    /// The number of adds that the next run serves.
     pub adds: u32,
-    /// Whether it is ready, but its group is at its limit.
+    /// True if the key is throttled: it is ready, but its group is at its limit.
     pub held_back: bool,
-    /// Whether the queue is paused.
+    /// True if the queue is paused.
     pub paused: bool,
-    /// Whether the queue is open, closed or shut down.
+    /// The lifecycle state of the queue: open, closed or shut down.
     pub ending: Ending,
 }
 
@@ -45,13 +46,13 @@ pub struct Entry<K> {
 pub struct Cursor(u32);
 
 impl Cursor {
-    /// The cursor as a number, for storage.
+    /// Returns the cursor as a number, for storage.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// The cursor with this number. Any number is a cursor.
+    /// Creates a cursor from a number. Every number is a valid cursor.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
@@ -63,14 +64,16 @@ impl Cursor {
 pub struct Page<K> {
     /// The keys of the page.
     pub entries: Vec<Entry<K>>,
-    /// The cursor of the next page; `None` at the end.
+    /// The cursor of the next page, or `None` at the end.
     pub next: Option<Cursor>,
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// The page of up to `limit` keys from `cursor` on, at least one. Only keys with equal hashes make a
-    /// page longer. A key that has a record during the whole walk is on exactly one page, because keys
-    /// come in the order of their hashes.
+    /// Returns the page of up to `limit` keys from `cursor` on. A `limit` of 0 counts as 1.
+    ///
+    /// A page is longer only if more than `limit` keys have equal hashes. A key that has a record
+    /// during the whole walk is on exactly one page, because keys come in the order of their
+    /// hashes.
     #[must_use]
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
@@ -81,10 +84,11 @@ impl<K: Eq + Clone> Queue<K> {
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
-            // Keys with the hash of the first that does not fit go to the next page with it.
+            // The first key that does not fit goes to the next page, and so do all keys with its
+            // hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
-                // Unless they are too many for any page.
+                // Too many keys have this hash for any page.
                 end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
             if let Some(&(rank, _)) = slots.get(end) {
@@ -96,8 +100,8 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
-    /// Up to `limit` keys in flight, after the first `skip`, the oldest delivery first. `None` if times
-    /// are not tracked.
+    /// Returns up to `limit` keys in flight, after the first `skip`, the oldest delivery first.
+    /// Returns `None` if times are not tracked.
     #[must_use]
     pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
@@ -107,7 +111,7 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// A snapshot of `key`, if the queue has a record of it.
+    /// Returns a snapshot of `key`, if the queue has a record of it.
     pub fn look_up<Q>(&self, key: &Q, hash: u64) -> Option<Entry<K>>
     where
         K: Borrow<Q>,
@@ -116,7 +120,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.find(key, hash).map(|slot| self.entry(slot))
     }
 
-    /// Failures in a row of `key`.
+    /// Returns the number of failures in a row of `key`.
     pub fn failures<Q>(&self, key: &Q, hash: u64) -> u32
     where
         K: Borrow<Q>,
@@ -147,14 +151,14 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The counts since the queue was made.
+    /// Returns the counts since the queue was created.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counters.counts()
     }
 
-    /// How long keys were ready before they were delivered, and how long they were in flight; if times
-    /// are tracked.
+    /// Returns the histograms of how long keys were ready before their delivery, and of how long
+    /// they were in flight. Returns `None` if times are not tracked.
     #[must_use]
     pub fn histograms(&self) -> Option<(&Histogram, &Histogram)> {
         match &self.tracker {
@@ -163,29 +167,29 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The [`depth`](Self::depth) by priority, in ascending order, without the priorities that have
-    /// none (`workqueue_depth`). `None` if times are not tracked.
+    /// Returns the [`depth`](Self::depth) by priority, in ascending order, without priorities that
+    /// have no keys (`workqueue_depth`). Returns `None` if times are not tracked.
     pub fn depths(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }
 
-    /// The sum of the times that all keys in flight have been so
-    /// (`workqueue_unfinished_work_seconds`); zero if times are not tracked.
+    /// Returns the sum of the times for which the keys in flight have been in flight
+    /// (`workqueue_unfinished_work_seconds`), or zero if times are not tracked.
     #[must_use]
     pub fn unfinished_work(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.unfinished(now))
     }
 
-    /// How long the oldest delivery has been in flight
-    /// (`workqueue_longest_running_processor_seconds`); zero if times are not tracked.
+    /// Returns how long the oldest delivery has been in flight
+    /// (`workqueue_longest_running_processor_seconds`), or zero if times are not tracked.
     #[must_use]
     pub fn longest_running(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
     }
 
-    /// How long the oldest ready key whose group is below its limit has been ready; zero if times are
-    /// not tracked.
+    /// Returns how long the oldest ready key that is not throttled has been ready, or zero if times
+    /// are not tracked.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         match (&self.tracker, self.ready.oldest()) {
@@ -196,7 +200,7 @@ impl<K: Eq + Clone> Queue<K> {
 }
 
 impl<K> Entry<K> {
-    /// Why the key is where it is, in one sentence, as of `now`.
+    /// Returns an explanation of the key's state as of `now`, in one sentence.
     pub fn explain(&self, now: Time) -> impl fmt::Display {
         let (phase, failures) = (self.phase, self.failures);
         let ago = self.since.map(|since| now.since(since));
@@ -242,7 +246,7 @@ impl<K> Entry<K> {
     }
 }
 
-/// `core::fmt::FromFn`, which needs Rust 1.93.
+/// A substitute for `core::fmt::FromFn`, which needs Rust 1.93.
 struct Explanation<F>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Explanation<F> {

@@ -8,7 +8,7 @@ use crate::memory::list::{Links, List};
 use crate::types::slot::{Id, Slot};
 use crate::types::time::Time;
 
-/// Counts since the queue was made.
+/// Counts since the queue was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
@@ -16,19 +16,19 @@ pub struct Counts {
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
-    /// Delayed adds, of any delay, zero included (`workqueue_retries_total`).
+    /// Delayed adds, including those with a delay of zero (`workqueue_retries_total`).
     pub retries: u64,
     /// Deliveries.
     pub hand_outs: u64,
-    /// Deliveries that ended as a failure.
+    /// Deliveries that were completed as a failure.
     pub failures: u64,
 }
 
-/// Upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
+/// The upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
 /// component-base, and two more.
 ///
-/// They are the results of repeated multiplication of 1e-8 by ten, two of which are not quite round:
-/// histograms of programs in Go and in Rust add up only if their bounds are equal.
+/// They are the results of repeated multiplication of 1e-8 by ten, two of which are not quite
+/// round. Histograms of programs in Go and in Rust add up only if their bounds are equal.
 pub const BUCKETS: [f64; 12] = [
     1e-8,
     1e-7,
@@ -60,10 +60,11 @@ const LONGEST: [u64; BUCKETS.len()] = [
     1_000_000_000_000,
 ];
 
-/// A histogram of durations, by power of ten.
+/// A histogram of durations, with one bucket per power of ten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
-    /// The number of durations in each bucket of [`BUCKETS`], and in the last entry of longer ones.
+    /// The number of durations in each bucket of [`BUCKETS`]. The last entry counts longer
+    /// durations.
     pub counts: [u64; BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
@@ -72,7 +73,9 @@ pub struct Histogram {
 impl Histogram {
     pub(super) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0 };
 
-    /// The number of durations.
+    /// Returns the number of durations.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -85,6 +88,8 @@ impl Histogram {
     }
 
     /// Adds a duration.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -104,9 +109,9 @@ impl Histogram {
 
 #[derive(Clone)]
 struct Stamp {
-    /// When the key became ready or dirty, or began to wait.
+    /// The time at which the key became ready or dirty, or began to wait.
     added: Time,
-    /// When it was delivered.
+    /// The time at which the key was delivered.
     started: Time,
     links: [Option<Slot>; 2],
 }
@@ -123,10 +128,10 @@ impl Links for Running<'_> {
 pub(super) struct Tracker {
     pub(super) depths: Depths,
     stamps: Chunked<Stamp>,
-    /// Keys in flight, by the time of their delivery.
+    /// The keys in flight, in the order of their deliveries.
     running: List,
     count: u64,
-    /// The sum of `started` of all keys in flight.
+    /// The sum of `started` over all keys in flight.
     started: u128,
     pub(super) queued: Histogram,
     pub(super) worked: Histogram,
@@ -145,7 +150,7 @@ impl Tracker {
         }
     }
 
-    /// Makes the entry of a new record, whose key was added now.
+    /// Creates the entry of a new record, whose key was added at `now`.
     pub(super) fn enroll(&mut self, slot: Slot, now: Time) {
         let stamp = Stamp { added: now, started: Time::ZERO, links: [None; 2] };
         self.stamps.extend_to(slot.index() + 1, &stamp);
@@ -156,7 +161,7 @@ impl Tracker {
         self.stamps.get_mut(slot.index()).added = now;
     }
 
-    /// Records a delivery. Returns how long the key was ready.
+    /// Records a delivery, and returns how long the key was ready.
     pub(super) fn start(&mut self, slot: Slot, now: Time) -> Duration {
         let stamp = self.stamps.get_mut(slot.index());
         stamp.started = now;
@@ -168,7 +173,7 @@ impl Tracker {
         queued
     }
 
-    /// Records the end of a delivery. Returns how long it took.
+    /// Records a completion, and returns how long the key was in flight.
     pub(super) fn finish(&mut self, slot: Slot, now: Time) -> Duration {
         let started = self.stamps.get(slot.index()).started;
         self.count -= 1;
@@ -179,7 +184,7 @@ impl Tracker {
         worked
     }
 
-    /// Follows a record from `from` to `to`.
+    /// Updates the entry after a record has moved from `from` to `to`.
     pub(super) fn moved(&mut self, from: Slot, to: Slot, is_running: bool) {
         let stamp = self.stamps.get(from.index()).clone();
         *self.stamps.get_mut(to.index()) = stamp;
@@ -200,18 +205,18 @@ impl Tracker {
         self.stamps.get(slot.index()).started
     }
 
-    /// The sum of the times that all keys in flight have been so.
+    /// Returns the sum of the times for which the keys in flight have been in flight.
     pub(super) fn unfinished(&self, now: Time) -> Duration {
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }
 
-    /// The slots of keys in flight, the oldest delivery first.
+    /// Returns the slots of the keys in flight, the oldest delivery first.
     pub(super) fn running(&self) -> impl Iterator<Item = Slot> {
         core::iter::successors(self.running.head(), |&at| self.stamps.get(at.index()).links[1])
     }
 
-    /// How long the oldest delivery has been in flight.
+    /// Returns how long the oldest delivery has been in flight.
     pub(super) fn longest(&self, now: Time) -> Duration {
         self.running.head().map_or(Duration::ZERO, |slot| now.since(self.started_at(slot)))
     }
@@ -222,7 +227,7 @@ mod tests {
     use super::*;
 
     impl Tracker {
-        /// How many slots the side table spans.
+        /// Returns the number of slots that the side table spans.
         pub(in crate::queue) fn slots(&self) -> usize {
             self.stamps.len()
         }

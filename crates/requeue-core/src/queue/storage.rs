@@ -1,4 +1,4 @@
-//! The records of a queue: found by key, removed, and moved together when few are left.
+//! The records of a queue: lookup by key, removal, and compaction when few are left.
 
 use core::borrow::Borrow;
 
@@ -10,7 +10,7 @@ use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// The slot of `key`, if the queue has a record of it.
+    /// Returns the slot of `key`, if the queue has a record of it.
     pub(super) fn find<Q>(&self, key: &Q, hash: u64) -> Option<Slot>
     where
         K: Borrow<Q>,
@@ -21,10 +21,10 @@ impl<K: Eq + Clone> Queue<K> {
         self.index.probe(&self.records, wanted, is)
     }
 
-    /// A copy of the key for a custom order, if the key will become ready.
+    /// Returns a copy of the key for a custom order, if the key will become ready.
     ///
-    /// The copy is made before anything changes, because a key's `clone` may panic; and only if it will
-    /// be used, because its `drop` may panic, too.
+    /// The copy is made before any change, because a key's `clone` may panic. It is made only if it
+    /// will be used, because its `drop` may panic, too.
     pub(super) fn key_if(&self, ready: bool, slot: Slot) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
@@ -42,7 +42,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(record.key)
     }
 
-    /// Removes `record`, which was removed from `slot`, from the index and from its group.
+    /// Removes `record`, which the caller has removed from `slot`, from the index and from its
+    /// group.
     #[inline(always)]
     pub(super) fn forget_slot(&mut self, slot: Slot, record: &Record<K>) {
         self.index.remove(&mut self.records, slot, record.hash, record.position);
@@ -64,7 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves a few records together. The slab frees the memory above them.
+    /// Moves a few records to lower slots. The slab frees the memory above them.
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, .. } = self;
@@ -79,7 +80,7 @@ impl<K: Eq + Clone> Queue<K> {
         });
     }
 
-    /// Frees the memory of side tables above the last slot.
+    /// Frees the memory of side tables above the last slot with memory.
     #[cold]
     fn truncate_side_tables(&mut self) {
         let end = self.records.end();

@@ -1,7 +1,7 @@
 //! The state table of `docs/SEMANTICS.md`. No other module changes the phase of a key or a counter.
 //!
-//! [`table`] is the table itself. The methods below it apply a row: they look up the cell for the phase
-//! of a key, change the phase, and update the order, the counters and the times with it.
+//! [`table`] is the table itself. The methods below it apply a row: they look up the cell for the
+//! phase of a key, change the phase, and update the order, the counters and the times accordingly.
 
 pub(super) mod record;
 
@@ -18,8 +18,8 @@ use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
-/// An operation on one key: a row of the table. The rows that set a time change no phase; a time that
-/// has come is an `Add`.
+/// An operation on one key: a row of the table. The rows that set a time change no phase. A due
+/// time that is reached is an `Add`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Row {
     Add,
@@ -35,7 +35,7 @@ enum Cell {
     Stay,
     /// → Ready, at the tail.
     Enqueue,
-    /// The key stays where it is in the order; a higher priority lifts it.
+    /// The key keeps its place in the order; a higher priority lifts it.
     Lift,
     /// → Processing.
     Start,
@@ -77,7 +77,7 @@ const fn table(row: Row, phase: Phase) -> Cell {
     }
 }
 
-/// How many keys are in which state, and how often things happened.
+/// The number of keys in each state, and counts of events.
 #[derive(Default)]
 pub(super) struct Counters {
     ready: usize,
@@ -88,25 +88,25 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Keys that are Ready.
+    /// Returns the number of keys that are Ready.
     #[inline(always)]
     pub(super) const fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Keys that are Processing or ProcessingDirty.
+    /// Returns the number of keys that are Processing or ProcessingDirty.
     #[inline(always)]
     pub(super) const fn processing(&self) -> usize {
         self.processing
     }
 
-    /// Keys that are ProcessingDirty.
+    /// Returns the number of keys that are ProcessingDirty.
     #[inline(always)]
     pub(super) const fn dirty(&self) -> usize {
         self.dirty
     }
 
-    /// Waiting keys that have failed.
+    /// Returns the number of waiting keys that have failed.
     #[inline(always)]
     pub(super) const fn failing(&self) -> usize {
         self.failing
@@ -116,13 +116,13 @@ impl Counters {
         self.counts
     }
 
-    /// Counts an add or a retry with a delay, even of zero.
+    /// Counts a delayed add or a retry, even with a delay of zero.
     #[inline(always)]
     pub(super) fn count_retry(&mut self, is_retry: bool) {
         self.counts.retries += u64::from(is_retry);
     }
 
-    /// Counts a delivery that ended as a failure.
+    /// Counts a delivery that was completed as a failure.
     pub(super) const fn count_failure(&mut self) {
         self.counts.failures += 1;
     }
@@ -137,7 +137,7 @@ impl Counters {
 impl<K: Eq + Clone> Queue<K> {
     // --- New keys -------------------------------------------------------------------------------
 
-    /// The row `add` for a new key: its record was inserted in `slot`.
+    /// The row `add` for a new key, whose record was inserted in `slot`.
     #[inline(always)]
     pub(super) fn arrive(
         &mut self,
@@ -176,12 +176,12 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Rows of the table ----------------------------------------------------------------------
 
-    /// The row `add`: a run of the key in `slot` is asked for now.
+    /// The row `add`: requests a run of the key in `slot` now.
     pub(super) fn demand(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
         self.demand_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
-    /// As `demand`, for a caller that has read the phase.
+    /// Like `demand`, for a caller that has read the phase.
     #[inline(always)]
     pub(super) fn demand_in(
         &mut self,
@@ -223,12 +223,12 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The row `add_after`: a run of the key in `slot` is asked for at `due`.
+    /// The row `add_after`: requests a run of the key in `slot` at `due`.
     pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
         let keeps = self.re_add == ReAdd::KeepBoth;
         self.touch(slot, !keeps);
         if !keeps && self.records.get(slot).phase.is_dirty() {
-            // The pending run, which waits for no time, stands for this one.
+            // The pending run, which waits for no time, also serves this add.
             self.counters.count_coalesced();
             return Added::Coalesced;
         }
@@ -242,7 +242,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.merge_due(slot, due, merge)
     }
 
-    /// As `demand_later`, for a key that has a deadline already.
+    /// Like `demand_later`, for a key that has a deadline already.
     #[inline(always)]
     pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
         self.counters.count_coalesced();
@@ -256,7 +256,7 @@ impl<K: Eq + Clone> Queue<K> {
         Added::Coalesced
     }
 
-    /// The row `due ≤ now`: the deadline of the key in `slot` has come.
+    /// The row `due ≤ now`: the key in `slot` is due.
     pub(super) fn fall_due(&mut self, slot: Slot, now: Time, order_key: Option<K>) {
         self.stop_waiting(slot);
         let record = self.records.get_mut(slot);
@@ -300,8 +300,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The row `done`: ends the delivery of the key in `slot`. Returns how long the key was in flight,
-    /// if times are tracked.
+    /// The row `done`: completes the delivery of the key in `slot`. Returns how long the key was in
+    /// flight, if times are tracked.
     pub(super) fn end_delivery(
         &mut self,
         slot: Slot,
@@ -326,8 +326,9 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for a key of which nothing remains to be kept, and of which `is_wanted` is true:
-    /// removes its record in the same step. Returns the key, and how long it was in flight.
+    /// The row `done` for a key whose record need not be kept, and for which `is_wanted` returns
+    /// true. Removes the record in the same step. Returns the key and, if times are tracked, how
+    /// long it was in flight.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,
@@ -348,7 +349,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// The row `cancel`: withdraws the run of the key in `slot` that waits for no time. Returns the
-    /// phase before.
+    /// previous phase.
     pub(super) fn withdraw(&mut self, slot: Slot) -> Phase {
         let record = self.records.get_mut(slot);
         let phase = record.phase;
@@ -369,7 +370,7 @@ impl<K: Eq + Clone> Queue<K> {
         phase
     }
 
-    /// → Ready, at the tail. A custom order is given `order_key`.
+    /// → Ready, at the tail. A custom order gets `order_key`.
     #[inline]
     fn enqueue(&mut self, slot: Slot, order_key: Option<K>) {
         self.counters.ready += 1;
@@ -383,7 +384,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Deadlines and failures -----------------------------------------------------------------
 
-    /// Marks the key in `slot` as waiting, and returns whether it was not. The caller sets the deadline.
+    /// Marks the key in `slot` as waiting, and returns true if it was not waiting. The caller sets
+    /// the deadline.
     pub(super) fn start_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
         let starts = !core::mem::replace(&mut record.waiting, true);
@@ -391,7 +393,7 @@ impl<K: Eq + Clone> Queue<K> {
         starts
     }
 
-    /// Removes the deadline of the key in `slot`, and returns whether it had one.
+    /// Removes the deadline of the key in `slot`, and returns true if it had one.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
         let waiting = core::mem::take(&mut record.waiting);
@@ -426,7 +428,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts the key in `slot`, which became dirty, at its priority.
+    /// Counts the key in `slot`, which became ready or dirty, at its priority.
     #[inline]
     fn enter_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {
@@ -434,7 +436,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The reverse of `enter_depth`. The priority is the one with which the key was counted.
+    /// Reverses `enter_depth`. The priority must be the one with which the key was counted.
     #[inline]
     fn leave_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {
@@ -442,7 +444,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves the depth of the key in `slot`, if it is dirty, from the priority `before` to its own.
+    /// Moves the depth of the key in `slot`, if it is ready or dirty, from the priority `before` to
+    /// its own.
     #[inline(never)]
     pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
         let record = self.records.get(slot);
@@ -455,8 +458,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Lifts the key in `slot`, if it is ready and its priority was raised. A custom order is told of
-    /// the add if `is_touched`.
+    /// Lifts the key in `slot`, if it is ready and its priority was raised. A custom order is
+    /// notified of the add if `is_touched`.
     #[inline(never)]
     pub(super) fn touch(&mut self, slot: Slot, is_touched: bool) {
         let record = self.records.get(slot);
@@ -474,7 +477,7 @@ impl<K: Eq + Clone> Queue<K> {
 mod tests {
     use super::*;
 
-    /// The cell of the page for a cell of [`table`].
+    /// Returns the text on the page for a cell of [`table`].
     const fn on_the_page(cell: Cell) -> &'static str {
         match cell {
             Cell::Stay => "–",

@@ -1,4 +1,4 @@
-//! What can be asked of the queue, and what it answers.
+//! Adds: their options and their results.
 
 use core::time::Duration;
 
@@ -9,32 +9,35 @@ use super::time::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum ReAdd {
-    /// At most one run is pending. An add takes the place of a delayed one, but no run starts before
-    /// the backoff of a failure is over.
+    /// At most one run is pending. An add replaces a delayed one, but no run starts before the
+    /// backoff of a failure is over.
     #[default]
     Hold,
-    /// At most one run is pending. An add takes the place of a delayed one and of a retry, so it ends
-    /// the backoff.
+    /// At most one run is pending. An add replaces a delayed one and also a retry, so it ends the
+    /// backoff.
     Replace,
-    /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that both
-    /// runs happen. A key that fails while it is dirty runs at once, and again after its backoff.
+    /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that
+    /// both runs happen. A key that fails while it is dirty runs at once, and again after its
+    /// backoff.
     KeepBoth,
 }
 
-/// How a delayed add combines with the due time that the key already has. It changes the due time and
-/// nothing else: only [`Exactly`](Self::Exactly) makes a ready key wait instead.
+/// The rule that combines a delayed add with the due time that the key already has.
+///
+/// It changes the due time and nothing else: only [`Exactly`](Self::Exactly) makes a ready key wait
+/// instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Merge {
-    /// The earlier of the two, as client-go's `AddAfter`.
+    /// The earlier of the two, like client-go's `AddAfter`.
     #[default]
     Earliest,
     /// The later of the two.
     Latest,
-    /// The time of this add: `cancel` and the add, in one step.
+    /// The due time of this add. This is `cancel` and the add in one step.
     Exactly,
 }
 
-/// When an added key becomes ready.
+/// The time at which an added key becomes ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum When {
@@ -43,11 +46,13 @@ pub enum When {
     Now,
     /// After a delay, counted from the `now` of the add. A delay of zero is `Now`.
     After(Duration),
-    /// At a time. One that has passed is `Now`.
+    /// At a time. A time that has passed is `Now`.
     At(Time),
 }
 
-/// An add with all that can be asked of it.
+/// An add with its options.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -68,42 +73,43 @@ pub struct Add {
 }
 
 impl Add {
-    /// Now, with priority 0.
+    /// Creates an add that is due now, with priority 0.
     pub const fn now() -> Self {
         Self { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false }
     }
 
-    /// After `delay`.
+    /// Creates an add that is due after `delay`. A delay saturates at about 584 years.
     pub const fn after(delay: Duration) -> Self {
         Self { when: When::After(delay), ..Self::now() }
     }
 
-    /// At `time`, by the clock of the queue.
+    /// Creates an add that is due at `time`, by the clock of the queue.
     pub const fn at(time: Time) -> Self {
         Self { when: When::At(time), ..Self::now() }
     }
 
-    /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
+    /// Sets how the due time combines with the one that the key already has. The default is
+    /// [`Merge::Earliest`].
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }
 
-    /// The priority; 0 unless said. Of several adds the highest wins.
+    /// Sets the priority. The default is 0. The highest priority of several adds wins.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
 
-    /// Bits that say why, for the run to see. Those of several adds are or-ed.
+    /// Adds bits that say why the key needs a run. A run sees the bits of all its adds, or-ed.
     pub const fn reason(self, bits: u32) -> Self {
         Self { reasons: self.reasons | bits, ..self }
     }
 
-    /// This add is the retry of a failure, which is counted (client-go's `AddRateLimited`).
+    /// Marks this add as the retry of a failure, which is counted (client-go's `AddRateLimited`).
     pub const fn failed(self) -> Self {
         Self { failed: true, ..self }
     }
 
-    /// The time it asks for, or `None` for now.
+    /// Returns the due time, or `None` for now.
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let due = match self.when {
             When::Now => return None,
@@ -113,64 +119,64 @@ impl Add {
         (due > now).then_some(due)
     }
 
-    /// Whether the add asks for a run later than now, so that a clock must be read for it.
+    /// Returns true if the add asks for a run later than now, so that a clock must be read for it.
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
         !matches!(self.when, When::Now | When::After(Duration::ZERO))
     }
 
-    /// Whether the add counts as a retry (`workqueue_retries_total`): every delayed add does, of
-    /// any delay, zero included.
+    /// Returns true if the add counts as a retry (`workqueue_retries_total`).
+    ///
+    /// Every delayed add counts, even with a delay of zero.
     #[must_use]
     pub const fn is_retry(&self) -> bool {
         !matches!(self.when, When::Now)
     }
 
-    /// What [`merge`](Self::merge) was set to.
+    /// Returns the rule that [`merge`](Self::merge) sets.
     #[must_use]
     pub const fn merging(&self) -> Merge {
         self.merge
     }
 }
 
-/// What became of an add.
+/// The result of an add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (perhaps sooner than it was to, see [`ReAdd`]), or has begun to
-    /// wait for its time.
+    /// The key has become ready, perhaps before its due time (see [`ReAdd`]), or has begun to wait.
     New,
-    /// A run was pending already; the add has become part of it.
+    /// The add has become part of a run that was pending.
     Coalesced,
-    /// The key is with a worker; it is handed out once more afterwards.
+    /// The key is in flight. It is delivered once more after its completion.
     Dirty,
-    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
+    /// The key is backing off after a failure, and runs when the backoff is over ([`ReAdd::Hold`]).
     Held,
     /// The queue has been closed or shut down.
     Refused,
 }
 
 impl Added {
-    /// Whether the queue took the add.
+    /// Returns true if the queue accepted the add.
     #[must_use]
     pub const fn is_accepted(self) -> bool {
         !matches!(self, Self::Refused)
     }
 }
 
-/// What a `cancel` took.
+/// The states that a `cancel` removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Cancelled {
-    /// The key was ready.
+    /// True if the key was ready.
     pub ready: bool,
-    /// The key had been added again while with a worker.
+    /// True if the key was dirty: added again while in flight.
     pub dirty: bool,
-    /// The key had a delayed add.
+    /// True if the key was waiting.
     pub waiting: bool,
 }
 
 impl Cancelled {
-    /// Whether anything was taken.
+    /// Returns true if any state was removed.
     #[must_use]
     pub const fn any(self) -> bool {
         self.ready || self.dirty || self.waiting

@@ -1,4 +1,4 @@
-//! Deliveries: what the queue hands to a worker, and how the worker finishes.
+//! Deliveries, and the ways in which workers complete them.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 
-/// Identifies one delivery of one key. The ticket of a delivery that has ended has no effect.
+/// Identifies one delivery of one key. It becomes invalid with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     /// The slot of the record at the time of the delivery. The record may have moved since.
@@ -16,21 +16,22 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The number of the delivery, which the queue never uses twice.
+    /// Returns the number of the delivery. The queue never uses a number twice.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 }
 
-/// What the adds of a run asked for. A run that does not succeed gives it back to the next one.
+/// The adds, reasons and priority of a run. A run that does not succeed passes them to the next
+/// run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Asked {
-    /// The number of adds that the run stands for.
+    /// The number of adds that the run serves.
     pub adds: u32,
-    /// Their reasons, or-ed.
+    /// The reasons of these adds, or-ed.
     pub reasons: u32,
-    /// Their highest priority.
+    /// The highest priority among these adds.
     pub priority: i32,
 }
 
@@ -40,13 +41,13 @@ pub struct Asked {
 pub struct Delivery<K> {
     /// The key.
     pub key: K,
-    /// The ticket that finishes the delivery.
+    /// The ticket that completes the delivery.
     pub ticket: Ticket,
-    /// What the adds of the run asked for. `adds` is at least 1.
+    /// The adds, reasons and priority of the run. `adds` is at least 1.
     pub asked: Asked,
-    /// Failures in a row before this run.
+    /// The number of failures in a row before this run.
     pub failures: u32,
-    /// How long the key was ready, if times are tracked.
+    /// The time for which the key was ready, if times are tracked.
     pub queued: Option<Duration>,
 }
 
@@ -54,55 +55,56 @@ pub struct Delivery<K> {
 #[derive(Debug)]
 #[must_use]
 pub struct Popped<K> {
-    /// The key that is delivered.
+    /// The delivery, if a key was ready.
     pub item: Option<Delivery<K>>,
     /// Copies of keys, for the caller to drop.
     pub dropped: Vec<K>,
-    /// Whether the call stopped early because it had skipped many keys. The caller calls again.
+    /// True if the call stopped early because it had skipped 256 keys. The caller then calls again.
     pub again: bool,
 }
 
-/// How a delivery ends.
+/// The way in which a delivery is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finish {
-    /// client-go's `Done`: the failures stay as they are.
+    /// client-go's `Done`. The failures do not change.
     Done,
-    /// The run succeeded, and the failures are forgotten.
+    /// The run succeeded. The failures are forgotten.
     Succeed,
-    /// As `Succeed`, and the key is added again after a delay.
+    /// Like `Succeed`, but the key is added again after a delay.
     RequeueAfter {
         /// The delay from now.
         delay: Duration,
-        /// What the adds of the run asked for; its priority is kept.
+        /// The adds, reasons and priority of the run. The priority is kept.
         asked: Asked,
     },
-    /// The run failed and is retried after a delay.
+    /// The run failed, and is retried after a delay.
     RetryAfter {
         /// The delay from now, as a limiter computed it.
         delay: Duration,
-        /// What the adds of the run asked for; all of it goes to the retry.
+        /// The adds, reasons and priority of the run. All of them go to the retry.
         asked: Asked,
     },
-    /// The delivery is undone: no failure counts, and the key is ready at once, at the tail.
+    /// The delivery is undone. No failure is counted, and the key is ready at once, at the tail.
     Release {
-        /// What the adds of the run asked for.
+        /// The adds, reasons and priority of the run. All of them go to the next run.
         asked: Asked,
     },
 }
 
-/// The result of a delivery that has ended.
+/// The result of a completed delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Finished<K> {
-    /// The record's key, if no record is kept. The caller drops it, or reports it if `lost`.
+    /// The record's key, if the queue keeps no record. The caller drops it, or reports it if
+    /// `lost`.
     pub key: Option<K>,
-    /// Whether a run that was asked for will not happen, because the queue has ended.
+    /// True if a run that was asked for will not happen, because the queue was shut down.
     pub lost: bool,
-    /// Whether the key is ready again.
+    /// True if the key is ready again.
     pub ready: bool,
-    /// Whether the key had been added again while it was in flight.
+    /// True if the key was dirty: added again while in flight.
     pub was_dirty: bool,
-    /// How long the key was in flight, if times are tracked.
+    /// The time for which the key was in flight, if times are tracked.
     pub worked: Option<Duration>,
 }

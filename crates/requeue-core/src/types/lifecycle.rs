@@ -1,34 +1,34 @@
 //! The states of a key and of a queue.
 
-/// The state of a key between its first add and the end of its last run.
+/// The phase of a key: the part of its state that is not a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Neither ready nor in flight: the key waits for its time, or is kept for its failures.
+    /// Neither ready nor in flight. The key waits, or its record is kept for its failures.
     Idle,
     /// The key may be delivered.
     Ready,
     /// The key is in flight.
     Processing,
-    /// The key is in flight and was added again since: it will be delivered once more.
+    /// The key is in flight, and was added again since. It will be delivered once more.
     ProcessingDirty,
 }
 
 impl Phase {
-    /// Whether the key is in flight.
+    /// Returns true if the key is in flight.
     #[must_use]
     pub const fn is_processing(self) -> bool {
         matches!(self, Self::Processing | Self::ProcessingDirty)
     }
 
-    /// Whether a run is pending that waits for no time (client-go's `dirty`).
+    /// Returns true if a run is pending that waits for no time (client-go's `dirty`).
     #[must_use]
     pub const fn is_dirty(self) -> bool {
         matches!(self, Self::Ready | Self::ProcessingDirty)
     }
 }
 
-/// The state of a queue. It only goes forward.
+/// The lifecycle state of a queue. It only moves forward.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 #[non_exhaustive]
 pub enum Ending {
@@ -37,6 +37,6 @@ pub enum Ending {
     Open,
     /// New keys are refused. Waiting keys still become ready, and known keys are retried.
     Closed,
-    /// All adds are refused. Waiting keys are dropped; ready ones are still delivered.
+    /// All adds are refused. Waiting keys are dropped; ready keys are still delivered.
     ShutDown,
 }

@@ -1,4 +1,4 @@
-//! Plain data. These modules import none of the others.
+//! Plain data types. These modules import no others.
 
 pub(crate) mod add;
 pub(crate) mod delivery;

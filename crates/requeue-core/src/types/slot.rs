@@ -1,16 +1,16 @@
 //! Numbers of entries in containers. Each container has its own type of number.
 //!
-//! A number is stored as `2 index + 1`, so that `Option` of it takes four bytes, too. To encode or to
-//! decode it costs an instruction.
+//! A number is stored as `2 index + 1`, so that an `Option` of it also takes four bytes. Encoding
+//! and decoding cost an instruction each.
 
 use core::num::NonZeroU32;
 
 /// The number of an entry in a container.
 pub(crate) trait Id: Copy + Eq {
-    /// The entry at `index`, which is below 2³¹.
+    /// Creates the number of the entry at `index`, which is below 2³¹.
     fn new(index: usize) -> Self;
 
-    /// The index in the container, from 0.
+    /// Returns the index in the container, from 0.
     fn index(self) -> usize;
 }
 
@@ -38,12 +38,13 @@ macro_rules! ids {
 pub(crate) use ids;
 
 ids! {
-    /// The place of a record in its [`Slab`](super::slab::Slab).
+    /// The number of a record in its `Slab`.
     Slot
 }
 
 impl Slot {
-    /// Any 32 bits as a slot: 0 is none. This costs no instruction, nor does [`to_bits`](Self::to_bits).
+    /// Reads 32 bits as a slot; 0 is none. This costs no instruction, nor does
+    /// [`to_bits`](Self::to_bits).
     #[inline(always)]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

@@ -1,4 +1,4 @@
-//! Time as the core sees it: a number of nanoseconds, given by the caller.
+//! Time in the core: a number of nanoseconds that the caller provides.
 
 use core::fmt;
 use core::ops::Add;
@@ -6,8 +6,10 @@ use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin that the caller chooses.
 ///
-/// Every operation saturates, so that no deadline, however far, can wrap around and fire early:
-/// [`Time::NEVER`] is the latest there is, and stays it.
+/// Every operation saturates, so that no deadline can wrap around and fire early. [`Time::NEVER`]
+/// is the latest time, about 584 years after the origin. A delay added to it gives `NEVER` again.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -24,22 +26,26 @@ pub struct Time(u64);
 impl Time {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// The latest time, which is never reached.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The time `nanos` nanoseconds after the origin.
+    /// Creates the time `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the number of nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero when it is not, as when a clock went back.
+    /// Returns the duration from `earlier` to this time, or zero if this time is before `earlier`.
+    ///
+    /// The latter happens after the clock went back.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -59,7 +65,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// `delay` later; [`Time::NEVER`] when that is past what can be counted.
+    /// Returns the time `delay` later, or [`Time::NEVER`] if that is too far to represent.
     fn add(self, delay: Duration) -> Self {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))

@@ -9,11 +9,13 @@ use crate::types::time::Time;
 
 /// Delays that grow by a factor, for a number of steps, up to a cap, each with jitter on top.
 ///
-/// apimachinery's `Backoff`, to the letter where its delays can be had at all: there a delay that
-/// grows too long to count becomes negative, here it stays at [`Duration::MAX`]. The default is
-/// all zeros: no delay, ever, which is what a nil `Backoff` gives there.
+/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that
+/// is too long to represent becomes negative. Here, it stays at [`Duration::MAX`]. All fields of
+/// the default are zero: it gives no delay, like a nil `Backoff` in apimachinery.
 ///
-/// Nothing panics, whatever the fields are.
+/// No value of a field makes a method panic.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -32,26 +34,29 @@ use crate::types::time::Time;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Backoff {
-    /// The next delay, without its jitter. The first is not held to the cap.
+    /// The next delay, without its jitter. The cap does not apply to the first delay.
     pub duration: Duration,
-    /// What the duration is multiplied by at each step. At 0 the duration stays as it is; so it
-    /// does when this makes no sense (below 0, or NaN).
+    /// The factor by which each step multiplies the duration. If it is 0, negative or NaN, the
+    /// duration does not change.
     pub factor: f64,
-    /// Each delay is its duration and a random part of `jitter · duration` on top. It is added
-    /// after the cap, so a delay may be longer than that, and never feeds back into the duration.
-    /// None at 0, below, and NaN.
+    /// The maximum random part of a delay, as a multiple of its duration. It is added after the
+    /// cap, so that a delay may be longer than the cap. It never changes the duration itself. If it
+    /// is 0, negative or NaN, there is no jitter.
     pub jitter: f64,
-    /// How often the duration may still change. At 0 and below it stays as it is.
+    /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,
-    /// The longest duration that the factor leads to; once it would lead further, the duration
-    /// stays here and `steps` becomes 0. No cap when zero.
+    /// The maximum duration to which the factor leads. When a step would exceed it, the duration
+    /// becomes `cap` and `steps` becomes 0. Zero means no cap.
     pub cap: Duration,
 }
 
 impl Backoff {
-    /// The delay to wait now; the backoff moves on to the next. apimachinery's `Backoff.Step`.
+    /// Returns the present delay, and advances the backoff to the next one.
     ///
-    /// It never ends: with the steps used up, it gives the last duration again and again.
+    /// This is apimachinery's `Backoff.Step`. The delays do not end: when the steps are used up,
+    /// each call returns the last duration.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -78,7 +83,7 @@ impl Backoff {
     }
 
     fn grow(&mut self) {
-        // A factor of 0 leaves even a duration above the cap alone.
+        // A factor of 0 does not shorten a duration above the cap.
         if self.factor > 0.0 {
             self.duration = scaled(self.duration, self.factor);
             if !self.cap.is_zero() && self.duration > self.cap {
@@ -88,12 +93,14 @@ impl Backoff {
         }
     }
 
-    /// The delays, until the steps are used up: `steps` of them, or fewer, because reaching the cap
-    /// uses up the steps.
+    /// Returns the delays until the steps are used up.
     ///
-    /// One attempt before each delay and one after the last makes `steps` + 1 attempts, or fewer.
-    /// apimachinery's `ExponentialBackoff` makes one less: it ends with the last delay, and leaves
-    /// even that out unless a cap ended it early.
+    /// There are `steps` delays, or fewer, because reaching the cap uses up the steps. One attempt
+    /// before each delay and one after the last makes `steps` + 1 attempts, or fewer.
+    /// apimachinery's `ExponentialBackoff` makes one attempt less: it ends with the last delay, and
+    /// omits even that unless a cap ended it early.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -113,7 +120,11 @@ impl Backoff {
         Delays { backoff: self, source }
     }
 
-    /// The delays, without end. apimachinery's `Backoff.DelayFunc`.
+    /// Returns the delays, without end.
+    ///
+    /// This is apimachinery's `Backoff.DelayFunc`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -134,10 +145,13 @@ impl Backoff {
         DelayFunc::new(self, source)
     }
 
-    /// The delays, without end, starting over when strictly more than `reset` has passed since it
-    /// last did, or since `now`, when it is made. apimachinery's `Backoff.DelayWithReset`.
+    /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
     ///
-    /// With a `reset` of zero every delay is a first one.
+    /// The delays restart at the first call at which strictly more than `reset` has passed since
+    /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
+    /// first one. This is apimachinery's `Backoff.DelayWithReset`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -164,6 +178,8 @@ impl Backoff {
 }
 
 /// The delays of a [`Backoff`], until its steps are used up; see [`Backoff::delays`].
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;

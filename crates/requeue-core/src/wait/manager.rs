@@ -1,4 +1,4 @@
-//! Backoffs that never end, and what makes them start over.
+//! Backoffs without end, and the rules for their restarts.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -7,9 +7,12 @@ use super::Backoff;
 use super::source::{JitterSource, jitter};
 use crate::types::time::Time;
 
-/// Says, again and again, how long a loop waits before its next round.
+/// Computes how long a loop waits before each of its rounds.
 ///
-/// apimachinery's `BackoffManager`, which gives a timer; here the timer is the caller's.
+/// This is apimachinery's `BackoffManager`. The original returns a timer. Here, the caller has the
+/// timer.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -17,7 +20,7 @@ use crate::types::time::Time;
 /// use requeue::Time;
 /// use requeue::wait::BackoffManager;
 ///
-/// /// As long as it has been since the start, so that the rounds thin out.
+/// /// The delay is the time since the start, so that the rounds become rarer.
 /// struct AsLongAgain;
 ///
 /// impl BackoffManager for AsLongAgain {
@@ -30,7 +33,7 @@ use crate::types::time::Time;
 /// assert_eq!(manager.backoff(Time::from_nanos(5)), Duration::from_nanos(5));
 /// ```
 pub trait BackoffManager {
-    /// How long to wait, from `now` on.
+    /// Returns the time to wait, from `now` on.
     fn backoff(&mut self, now: Time) -> Duration;
 }
 
@@ -47,6 +50,8 @@ impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
 }
 
 /// The delays of a [`Backoff`], without end; see [`Backoff::delay_func`].
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -75,9 +80,11 @@ impl BackoffManager for DelayFunc {
     }
 }
 
-/// The delays of a [`Backoff`], starting over at intervals; see [`Backoff::delay_with_reset`].
+/// The delays of a [`Backoff`], with restarts at intervals; see [`Backoff::delay_with_reset`].
 ///
-/// A clock that goes back delays the next start over by as much.
+/// If the clock goes back, the next restart is delayed by as much.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -123,10 +130,13 @@ impl BackoffManager for DelayWithReset {
     }
 }
 
-/// A backoff without end, up to a longest delay, that starts over after a quiet time: when
-/// strictly more than `reset` has passed since the last backoff *began*.
+/// A backoff without end, up to a maximum delay, that restarts after a quiet time.
 ///
-/// apimachinery's `NewExponentialBackoffManager`. A clock that goes back makes no quiet time.
+/// It restarts at the first backoff that begins strictly more than `reset` after the last one
+/// *began*. A clock that goes back makes no quiet time. This is apimachinery's
+/// `NewExponentialBackoffManager`.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -158,14 +168,18 @@ pub struct ExponentialBackoffManager {
     backoff: Backoff,
     initial: Duration,
     reset: Duration,
-    /// None before the first backoff, which needs no reset.
+    /// `None` before the first backoff, which needs no reset.
     last_start: Option<Time>,
     source: JitterSource,
 }
 
 impl ExponentialBackoffManager {
-    /// Starts at `initial` and grows by `factor` up to `max`; a jitter of up to `jitter` times the
-    /// delay comes on top, as [`Backoff::jitter`] says. A `max` of zero is none.
+    /// Creates a backoff that starts at `initial` and grows by `factor` up to `max`.
+    ///
+    /// A random part of up to `jitter` times the delay is added, as for [`Backoff::jitter`]. A
+    /// `max` of zero means no maximum.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -203,9 +217,11 @@ impl BackoffManager for ExponentialBackoffManager {
     }
 }
 
-/// A period with jitter: each delay is the duration and a random part of `jitter` times it.
+/// A period with jitter: each delay is the duration plus a random part of up to `jitter` times it.
 ///
-/// apimachinery's `NewJitteredBackoffManager`.
+/// This is apimachinery's `NewJitteredBackoffManager`.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -226,7 +242,9 @@ pub struct JitteredBackoffManager {
 }
 
 impl JitteredBackoffManager {
-    /// Every `duration`; with a `jitter` of 0, below, or NaN, exactly so.
+    /// Creates a period of `duration`. If `jitter` is 0, negative or NaN, there is no jitter.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;

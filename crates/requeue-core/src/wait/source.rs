@@ -1,12 +1,14 @@
-//! The one source of chance in the core: seeded, so that every run can be had again.
+//! The only source of randomness in the core. It is seeded, so that every run is reproducible.
 
 use core::time::Duration;
 
-/// Numbers that look random and follow from a seed (SplitMix64).
+/// A generator of pseudorandom numbers from a seed (SplitMix64).
 ///
-/// The same seed gives the same numbers on every machine. Not for secrets: who sees one number
-/// knows the rest. It stands in for the random source that apimachinery's `wait` keeps for the
-/// whole process.
+/// The same seed gives the same numbers on every machine. Do not use them for secrets: one number
+/// reveals all that follow. This type replaces the random source that apimachinery's `wait` keeps
+/// for the whole process.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -22,7 +24,9 @@ pub struct JitterSource {
 }
 
 impl JitterSource {
-    /// The source that follows from `seed`; every seed is a good one, 0 too.
+    /// Creates the source that follows from `seed`. Every seed is suitable, including 0.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -35,7 +39,9 @@ impl JitterSource {
         Self { state: seed }
     }
 
-    /// The next number: each of the 2⁶⁴ is as likely as any other. Never panics.
+    /// Returns the next number. Each of the 2⁶⁴ numbers is equally likely.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -51,8 +57,11 @@ impl JitterSource {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next number between 0 (which can be) and 1 (which can't), in steps of 2⁻⁵³; Go's
-    /// `rand.Float64`. Never panics.
+    /// Returns the next number from 0 (inclusive) to 1 (exclusive), in steps of 2⁻⁵³.
+    ///
+    /// This is Go's `rand.Float64`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
@@ -66,17 +75,17 @@ impl JitterSource {
         (self.next_u64() >> 11) as f64 * STEP
     }
 
-    /// A duration from `longest`/2, rounded up, to `longest`, both included.
+    /// Returns a duration from `longest`/2, rounded up, to `longest`, both inclusive.
     pub(crate) fn upper_half(&mut self, longest: Duration) -> Duration {
         let longest = longest.as_nanos();
         let span = longest / 2;
         saturating_nanos(longest - span + self.up_to(span))
     }
 
-    /// A number from 0 to `most`, both included: (most + 1) · chance / 2⁶⁴.
+    /// Returns a number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
     ///
-    /// `most` is a number of nanoseconds in a [`Duration`], so below 2⁹⁴: multiplied in two halves,
-    /// nothing overflows.
+    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. It is multiplied in
+    /// two halves, so that nothing overflows.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
         let chance = u128::from(self.next_u64());
@@ -85,11 +94,13 @@ impl JitterSource {
     }
 }
 
-/// `duration` and a random part of `factor` times it on top: between `duration` and
-/// `duration + factor · duration`.
+/// Returns `duration` plus a random part of up to `factor` times it.
 ///
-/// A factor of zero, below zero or NaN counts as 1. What is too long becomes [`Duration::MAX`];
-/// nothing panics. apimachinery's `Jitter`.
+/// The result is between `duration` and `duration + factor · duration`. A factor of 0, a negative
+/// factor or NaN counts as 1. A result that is too long becomes [`Duration::MAX`]. This is
+/// apimachinery's `Jitter`.
+///
+/// # Examples
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -108,14 +119,16 @@ pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Dur
     duration.saturating_add(scaled(duration, source.unit() * factor))
 }
 
-/// `factor` times `duration`, in whole nanoseconds, rounded down; zero for a negative factor and
-/// for NaN. As Go's `time.Duration(float64(d) * factor)` where that does not overflow.
+/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative
+/// factor and for NaN. It equals Go's `time.Duration(float64(d) * factor)` where that does not
+/// overflow.
 pub(super) fn scaled(duration: Duration, factor: f64) -> Duration {
     // A cast from a float saturates, and makes NaN zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
 }
 
-/// So many nanoseconds, or [`Duration::MAX`] when that is longer than a duration can be.
+/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if that is too long for a
+/// duration.
 pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
     // `Duration::from_nanos_u128` needs Rust 1.93.
     const SECOND: u128 = 1_000_000_000;
@@ -188,7 +201,8 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the promise: [d, d + f·d], and not all at one end.
+        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one
+        /// half of it.
         #[test]
         fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
             let duration = Duration::from_nanos(nanos);
@@ -196,7 +210,7 @@ mod tests {
             let mut source = JitterSource::new(seed);
             let extra = (jitter(duration, factor, &mut source) - duration).as_nanos();
             prop_assert!(extra <= most);
-            // 64 draws in one half of the range: a chance of 2⁻⁶³.
+            // 64 draws are all in one half of the range with a probability of 2⁻⁶³.
             let extras = [(); 64].map(|()| jitter(duration, factor, &mut source) - duration);
             if most > 1_000 {
                 prop_assert!(extras.iter().any(|e| e.as_nanos() < most / 2));

@@ -1,4 +1,4 @@
-//! `sim [SEEDS] [FIRST]`: so many runs with faults, each twice.
+//! `sim [SEEDS] [FIRST]`: runs with faults, one for each of SEEDS seeds from FIRST on, each twice.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{seeds} seeds, each twice: {hand_outs} hand-outs, {failures} failures, {:.1} s",
+        "{seeds} seeds, each twice: {hand_outs} deliveries, {failures} failures, {:.1} s",
         started.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS

@@ -1,5 +1,5 @@
-//! `soak [SECONDS] [FIRST]`: an hour by a clock that is moved, and so many seconds of threads and
-//! tasks; memory has to come back.
+//! `soak [SECONDS] [FIRST]`: an hour on a fake clock, and SECONDS seconds of threads and tasks. All
+//! memory must be returned.
 
 use std::alloc::System;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     println!("seed {seed}");
     match soak_for(Duration::from_secs(seconds), seed) {
         Ok(()) => {
-            println!("Memory came back each time.");
+            println!("All memory was returned each time.");
             ExitCode::SUCCESS
         }
         Err(wrong) => {

@@ -1,4 +1,4 @@
-//! Hooks that count what they are told.
+//! Hooks that count their calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl<K> MetricsProvider<K> for Provider {
     }
 }
 
-/// Adds, hand-outs, ends of them, retries, and adds that were withdrawn.
+/// Adds, deliveries, completions, retries, and withdrawn adds.
 pub(super) type Events = [u64; 5];
 
 impl Hooks {

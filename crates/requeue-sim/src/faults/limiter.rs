@@ -1,4 +1,4 @@
-//! A limiter that says whatever comes to its mind.
+//! A limiter that returns arbitrary delays, and panics.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,29 +8,29 @@ use std::time::Duration;
 use requeue::RateLimiter;
 use requeue_core::Time;
 
-/// What the limiter said last, and what it does next.
+/// The last answer of the limiter, and the state that determines the next one.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) delay: Duration,
     rng: fastrand::Rng,
-    /// Whether it still says nonsense.
+    /// True while the limiter gives extreme answers.
     pub(super) faulty: bool,
-    /// Whether it panicked when it was asked last; then it has counted nothing.
+    /// True if the limiter panicked in its last call. That call counted nothing.
     pub(super) panicked: bool,
-    /// The failures of each key that it has counted.
+    /// The failures that the limiter has counted, by key.
     counts: BTreeMap<u32, u32>,
-    /// Whether it says that it is idle when it is.
+    /// True if the limiter reports that it is idle when it is.
     tells: bool,
 }
 
-/// Says delays of nothing, of a moment, of minutes, and for ever; and panics.
+/// A limiter with delays of zero, 1 ns, milliseconds, minutes and `Duration::MAX`, and with panics.
 pub(super) struct Extreme(pub(super) Arc<Mutex<Said>>);
 
-/// What it says where it has panicked.
+/// The delay that a queue uses where the limiter has panicked.
 const LONGEST: Duration = Duration::from_secs(77);
 
 thread_local! {
-    /// Whether what panics is meant to.
+    /// True if the panic is intended.
     pub(super) static ON_PURPOSE: Cell<bool> = const { Cell::new(false) };
 }
 

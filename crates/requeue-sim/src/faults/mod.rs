@@ -1,9 +1,9 @@
-//! The queue as its users have it, with workers that fail in every way there is.
+//! The queue that users have, with workers that fail in every possible way.
 //!
-//! One thread polls all tasks, in an order that the seed decides, and moves the clock; the same seed
-//! is the same run. Beside the queue goes the model: what each says to an operation, which key is
-//! handed out, and all that can be seen of the two afterwards must be the same after every step.
-//! Then the faults stop, and everything has to finish.
+//! One thread polls all tasks, in an order that the seed determines, and moves the clock. The same
+//! seed gives the same run. The model runs beside the queue. After every step, the two must agree
+//! on the result of the operation, on the key that is delivered, and on everything that is visible
+//! from outside. Then the faults stop, and all runs must complete.
 
 mod hooks;
 mod limiter;
@@ -15,11 +15,11 @@ use std::panic;
 
 pub use self::run::{Report, run};
 
-/// Runs a seed twice, as what can't be repeated can't be looked into.
+/// Runs a seed twice. A run that cannot be repeated cannot be investigated.
 ///
 /// # Errors
 ///
-/// As [`run`]; and if the two runs differ.
+/// Returns an error in the same cases as [`run`], and if the two runs differ.
 pub fn run_twice(seed: u64) -> Result<Report, String> {
     let reports = [run(seed)?, run(seed)?];
     if reports[0] != reports[1] {
@@ -28,7 +28,7 @@ pub fn run_twice(seed: u64) -> Result<Report, String> {
     Ok(reports[0])
 }
 
-/// Has panics that are meant print nothing.
+/// Suppresses the output of intended panics.
 pub fn quiet() {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! One run, from its seed.
+//! One run of the simulation, as its seed determines it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,22 +10,24 @@ use super::tasks::Task;
 use super::world::World;
 use crate::model::{Ask, Ranking, Rules};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// All that has happened, in a number.
+    /// A hash of everything that happened.
     pub digest: u64,
-    /// How many keys were handed out.
+    /// The number of deliveries.
     pub hand_outs: u64,
-    /// How many hand-outs failed.
+    /// The number of deliveries that failed.
     pub failures: u64,
 }
 
-/// Runs the queue and its model side by side: faults first, then none, until nothing is left.
+/// Runs the queue and its model side by side: first with faults, then without, until no key is
+/// left.
 ///
 /// # Errors
 ///
-/// What differed, or did not end, and in which step.
+/// Returns an error if the queue and the model differ, or if the run does not end. It names the
+/// step.
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
@@ -37,8 +39,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         fair: rng.u8(..3) == 0,
         limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
     };
-    // With other rules, the order of a crowd of keys that fall due at once depends on how many of them
-    // are ready when one is asked for.
+    // With other rules, the order of a crowd of keys that fall due at once depends on how many of
+    // them are ready when a getter asks for one.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
@@ -46,7 +48,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
     };
     let (keys, teams) = (rng.u32(1..9), rng.u32(1..4));
     let mut simulation = Simulation {
-        // Whole kinds of operations and of faults are left out of a run.
+        // Each run leaves out some kinds of operations and of faults.
         ops: rng.u32(..),
         workers: rng.usize(1..9),
         crowds,
@@ -59,7 +61,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
     drop(simulation);
     match clock.armed() {
         0 => Ok(report),
-        armed => Err(format!("the queue is gone, and {armed} of its alarms are armed")),
+        armed => Err(format!("the queue was dropped, but {armed} of its alarms are armed")),
     }
 }
 
@@ -70,7 +72,7 @@ struct Simulation {
     /// The number of crowds of keys that are still to come.
     crowds: u8,
     workers: usize,
-    /// The latest that it was.
+    /// The latest time that the clock has shown.
     latest: Time,
 }
 
@@ -101,7 +103,7 @@ impl Simulation {
         self.world.wrong.take().map_or(Ok(()), Err)
     }
 
-    /// One step of the part where anything may happen.
+    /// Takes one step of the part with faults.
     fn fault(&mut self) {
         let world = Rc::clone(&self.world);
         if self.tasks.len() < self.workers && world.pick(6) == 0 {
@@ -131,7 +133,7 @@ impl Simulation {
                 world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));
             }
             15 => world.pause(world.pick(3) == 0),
-            // Cancelled wherever it is.
+            // Cancels tasks, wherever they are.
             16 | 17 => {
                 for _ in 0..self.tasks.len().min(world.pick(4) as usize) {
                     let which = world.pick(self.tasks.len() as u32) as usize;
@@ -147,7 +149,7 @@ impl Simulation {
             }
             22 if self.crowds > 0 && world.pick(20) == 0 => {
                 self.crowds -= 1;
-                // Nobody else looks for keys, and the team may be at its limit.
+                // No other task waits for keys, and the team may be at its limit.
                 self.tasks.retain(|task| !task.waits());
                 let team = world.pick(world.teams);
                 for _ in 0..world.pick(3) {
@@ -192,14 +194,14 @@ impl Simulation {
         self.latest = self.latest.max(world.now());
     }
 
-    /// Takes a key if there is one now, and leaves it to a task.
+    /// Takes a key if one is ready, and gives it to a task.
     fn try_get(&mut self) {
         if let Some(item) = self.world.try_get() {
             self.tasks.push(Task::with(&self.world, item));
         }
     }
 
-    /// One that was woken; which, is up to chance, and it may be the same again and again.
+    /// Polls a random task that was woken. It may be the same one each time.
     fn poll_one(&mut self) {
         let woken: Vec<usize> =
             (0..self.tasks.len()).filter(|&at| self.tasks[at].is_woken()).collect();
@@ -212,9 +214,9 @@ impl Simulation {
         }
     }
 
-    /// Polls all that were woken, but for one at most. None of the others may wait then while there
-    /// is a key for it, or for what has come to its end. Nothing is asked of the queue: that would
-    /// make up for a wake that is lost.
+    /// Polls all woken tasks, except for at most one. None of the others may then wait while there
+    /// is a key for it, or while the end that it waits for has come. This calls no operation of the
+    /// queue, which would make up for a lost wake.
     fn calm_down(&mut self) {
         let sleeper = self.world.pick(2 * self.tasks.len() as u32) as usize;
         if sleeper < self.tasks.len() {
@@ -234,7 +236,7 @@ impl Simulation {
         self.tasks.extend(sleeper);
     }
 
-    /// All tasks are asleep: none of them should have been woken.
+    /// Checks, while all tasks are asleep, that none of them should have been woken.
     fn nobody_waits_in_vain(&self) {
         let any = |what: fn(&Task) -> bool| self.tasks.iter().any(what);
         let (world, model) = (&self.world, self.world.model.borrow());
@@ -248,7 +250,7 @@ impl Simulation {
         world.expect("nothing is left and a drain waits", drained, false);
     }
 
-    /// No faults from here on: what hangs is cancelled, what would never come is taken back.
+    /// Stops the faults. Tasks that hang are cancelled, and so are keys that would never fall due.
     fn heal(&mut self) {
         let world = &self.world;
         if let Ok(mut said) = world.said.lock() {
@@ -262,7 +264,7 @@ impl Simulation {
         world.pause(false);
         world.close();
         for key in world.all_keys() {
-            // Those of which only the key is left are done by it.
+            // Only `done` can complete detached keys.
             world.done(key);
             if world.queue.look_up(&key).is_some_and(|entry| entry.due == Some(Time::NEVER)) {
                 world.cancel(key);
@@ -270,7 +272,7 @@ impl Simulation {
         }
     }
 
-    /// Everything has to finish by itself, as time goes by.
+    /// Lets time pass until every run has completed by itself.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..10_000 {
             self.check()?;
@@ -279,19 +281,19 @@ impl Simulation {
             } else if self.tasks.is_empty() && self.is_idle() {
                 return self.nothing_is_left();
             } else if !self.tasks.iter().any(Task::works) {
-                // The last worker had waited long enough, before the queue was shut down.
+                // The last worker's timeout expired before the queue was shut down.
                 self.tasks.push(Task::worker(&self.world));
             } else {
                 let Some(at) = self.world.clock.next_alarm() else {
-                    return Err(format!("{} wait; left: {}", self.tasks.len(), self.left()));
+                    return Err(format!("{} tasks wait; left: {}", self.tasks.len(), self.left()));
                 };
                 self.world.set_clock(at);
             }
         }
-        Err("it goes on and on".to_owned())
+        Err("the run does not end".to_owned())
     }
 
-    /// The keys that are left, and why.
+    /// Returns the keys that are left, and why.
     fn left(&self) -> String {
         let page = self.world.queue.snapshot(Filter::All, Cursor::default(), 10);
         let keys = page.entries.iter().map(|entry| entry.key);
@@ -308,7 +310,7 @@ impl Simulation {
         let lost = world.queue.take_dropped();
         world.lost.borrow_mut()[0].extend(lost);
         let [queue, model] = world.lost.take();
-        world.expect("what will not happen", queue, model);
+        world.expect("keys that will not run", queue, model);
         for key in world.all_keys() {
             world.forget(key);
         }

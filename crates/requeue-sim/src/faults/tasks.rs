@@ -1,4 +1,4 @@
-//! Tasks: those that work, and those that wait for a drain.
+//! Tasks: workers, and tasks that wait for a drain.
 
 use std::cell::Cell;
 use std::future::{Future, pending, poll_fn};
@@ -18,20 +18,20 @@ use super::limiter::ON_PURPOSE;
 use super::world::{World, asked};
 use crate::How;
 
-/// A future, and whether somebody has woken it.
+/// A future, and whether it has been woken.
 pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Flag>,
-    /// Of a worker: what it does.
+    /// The activity of a worker. A drain has none.
     does: Option<Rc<Cell<Does>>>,
 }
 
-/// What a worker does.
+/// The activity of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Does {
     #[default]
     Wait,
-    /// As `Wait`, until `None` is final.
+    /// Like `Wait`, until `None` is final.
     WaitPatiently,
     Work,
     Hang,
@@ -59,7 +59,7 @@ impl Task {
         Self::new(drain(Rc::clone(world), timeout), None)
     }
 
-    /// One that has a key already, and deals with it.
+    /// Creates a worker that already has a key, and handles it.
     pub(super) fn with(world: &Rc<World>, item: Item<'static, u32>) -> Self {
         let does = Rc::new(Cell::new(Does::Work));
         let held = Held::new(world, item);
@@ -70,12 +70,12 @@ impl Task {
         self.does.is_some()
     }
 
-    /// Whether it is a worker that waits for a key.
+    /// Returns true if the task is a worker that waits for a key.
     pub(super) fn waits(&self) -> bool {
         self.waits_impatiently() || self.is_at(Does::WaitPatiently)
     }
 
-    /// Whether it is one that takes any `None` for an answer.
+    /// Returns true if the task is a worker that accepts a `None` that is not final.
     pub(super) fn waits_impatiently(&self) -> bool {
         self.is_at(Does::Wait)
     }
@@ -92,7 +92,7 @@ impl Task {
         self.woken.0.load(Ordering::SeqCst)
     }
 
-    /// Polls it, and says whether it has come to its end, one way or the other.
+    /// Polls the task. Returns true if it has completed, or has panicked as intended.
     pub(super) fn poll(&mut self) -> bool {
         self.woken.0.store(false, Ordering::SeqCst);
         let waker = Waker::from(Arc::clone(&self.woken));
@@ -108,7 +108,7 @@ impl Task {
     }
 }
 
-/// An item on both sides. Dropping it unfinished is a failure on both.
+/// An item in the queue and in the model. Dropping it before its completion is a failure in both.
 struct Held {
     item: Option<Item<'static, u32>>,
     world: Rc<World>,
@@ -137,7 +137,7 @@ impl Held {
         }
     }
 
-    /// Succeeds and waits for the next key, or takes it if there is one.
+    /// Succeeds, and takes the next key. If `waits` is true, waits until there is one.
     async fn succeed_and_get(mut self, waits: bool) -> Option<Self> {
         let (world, item) = (Rc::clone(&self.world), self.item.take()?);
         let succeeded = |key| {
@@ -147,7 +147,7 @@ impl Held {
         let key = *item;
         let next = if waits {
             let mut next = pin!(world.queue.succeed_and_get(item));
-            // It ends when it is polled first.
+            // The first poll completes the delivery.
             let first = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
             succeeded(key);
             match first {
@@ -183,12 +183,12 @@ impl Drop for Held {
     }
 }
 
-/// What a worker may do with a key.
+/// The number of ways in which a worker handles a key.
 const WAYS: u32 = 15;
 const HANG: u32 = 2;
 
-/// Takes keys until there are no more, and deals with each in a way that the world's faults allow: a
-/// bit for each of the ways; none means success.
+/// Takes keys until there are no more, and handles each in a way that the world's faults allow. The
+/// faults have a bit for each way; without it, the key succeeds.
 async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
     loop {
         does.set(Does::Wait);
@@ -207,7 +207,7 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         if held.is_empty() {
             return;
         }
-        // All of them before anything is done with the first.
+        // All items are recorded before the first one is handled.
         let held: Vec<_> = held.into_iter().map(|item| Held::new(&world, item)).collect();
         let mut held = held.into_iter();
         while let Some(one) = held.next() {
@@ -216,8 +216,8 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
     }
 }
 
-/// Deals with a key, and perhaps with those that come after it; waits for these only if it is the
-/// last that the worker has.
+/// Handles a key, and perhaps keys after it. Waits for these only if `held` is the last key of the
+/// worker.
 async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: bool) {
     loop {
         let way = world.pick(WAYS);
@@ -290,7 +290,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             });
         }
         12 => {
-            // Late, and perhaps after somebody has called `done` with the key.
+            // Late, and perhaps after another task has called `done` with the key.
             let (epoch, asked) = (held.epoch, held.asked);
             let Some((_, ticket)) = held.into_parts() else { return };
             sleep().await;
@@ -302,7 +302,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             return world.stale.borrow_mut().push(ticket);
         }
         13 => {
-            // Asks for another run of its own key.
+            // Adds its own key again.
             world.add(held.key(), crate::model::Ask::default());
         }
         _ => {
@@ -315,7 +315,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
     });
 }
 
-/// Shuts the queue down and waits until it is drained, for so long.
+/// Shuts the queue down, and waits until it is drained or `timeout` expires.
 async fn drain(world: Rc<World>, timeout: Option<Duration>) {
     let drain = match timeout {
         Some(timeout) => world.queue.shut_down_with_drain().timeout(timeout),

@@ -1,4 +1,4 @@
-//! A queue and its model, and what is done to both at once.
+//! A queue and its model, and the operations on both.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,24 +23,24 @@ pub(super) struct World {
     pub(super) model: RefCell<Model<u32>>,
     pub(super) rng: RefCell<fastrand::Rng>,
     pub(super) said: Arc<Mutex<Said>>,
-    /// What workers may do: see `tasks`.
+    /// The ways in which workers may handle keys: see `tasks`.
     pub(super) faults: Cell<u32>,
     pub(super) keys: u32,
     pub(super) teams: u32,
     track: bool,
-    /// Whether the two are compared only now and then, so that operations meet keys that are due
-    /// and not ready yet. To compare them makes those ready, and makes up for wakes that are lost.
+    /// True if the two are compared only occasionally, so that operations meet keys that are due
+    /// and not ready yet. A comparison makes these keys ready, and makes up for lost wakes.
     pub(super) sparing: bool,
     hooks: Option<Arc<Hooks>>,
     /// The failures of each key that the limiter should have counted.
     counted: RefCell<BTreeMap<u32, u32>>,
-    /// Keys of crowds have numbers from `CROWD` up to here.
+    /// The keys of crowds have numbers from `CROWD` up to this one.
     pub(super) crowd: Cell<u32>,
-    /// Tickets of hand-outs that have ended.
+    /// Tickets of completed deliveries.
     pub(super) stale: RefCell<Vec<Ticket>>,
-    /// Keys of which each side said that a run will not happen.
+    /// The keys that will not run, as reported by the queue and by the model.
     pub(super) lost: RefCell<[BTreeSet<u32>; 2]>,
-    /// What was wrong first.
+    /// The first difference that was found.
     pub(super) wrong: RefCell<Option<String>>,
     digest: RefCell<DefaultHasher>,
 }
@@ -77,7 +77,7 @@ impl World {
             None => builder,
         };
         Self {
-            queue: builder.hasher(Hashes::default()).build().expect("the rules make sense"),
+            queue: builder.hasher(Hashes::default()).build().expect("the rules are valid"),
             clock,
             model: RefCell::new(Model::new(&rules)),
             faults: Cell::new(rng.u32(..)),
@@ -105,7 +105,7 @@ impl World {
         self.rng.borrow_mut().u32(..below.max(1))
     }
 
-    /// What happened, for telling two runs apart.
+    /// Hashes an event, so that two runs can be compared.
     pub(super) fn note(&self, what: impl Hash) {
         what.hash(&mut *self.digest.borrow_mut());
     }
@@ -114,8 +114,8 @@ impl World {
         self.digest.borrow().finish()
     }
 
-    /// Something is not as it should be. Said aloud only after the step: a task must not take it
-    /// for a panic of its own.
+    /// Records a difference between the queue and the model. It is reported only after the step,
+    /// because a task must not mistake it for a panic of its own.
     pub(super) fn expect<T: PartialEq + std::fmt::Debug>(&self, what: &str, queue: T, model: T) {
         if queue != model {
             let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");
@@ -144,8 +144,9 @@ impl World {
         self.expect("add_all", queue, taken);
     }
 
-    /// Many keys of one team that fall due together, and a few of another that do a moment later.
-    /// Mostly it is later than that afterwards, and nobody has looked.
+    /// Adds many keys of one team that fall due together, and three of another team that fall due 1
+    /// ns later. In two of three cases, the clock then passes these times before any other
+    /// operation.
     pub(super) fn add_crowd(&self, one: u32) {
         self.catch_up();
         let other = self.pick(self.teams);
@@ -162,14 +163,14 @@ impl World {
         }
     }
 
-    /// Adds a key of `team` that there has not been.
+    /// Adds a key of `team` that was not used before.
     pub(super) fn add_new(&self, team: u32, ask: Ask) {
         let first = self.crowd.get().next_multiple_of(self.teams);
         self.crowd.set(first + self.teams);
         self.add(first + team, ask);
     }
 
-    /// All keys that there have been.
+    /// Returns all keys that were used.
     pub(super) fn all_keys(&self) -> impl Iterator<Item = u32> + use<> {
         (0..self.keys).chain(CROWD..self.crowd.get())
     }
@@ -191,14 +192,14 @@ impl World {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).delay
     }
 
-    /// The limiter was asked about `key`, which has failed.
+    /// Notes that the limiter was called for `key`, which has failed.
     pub(super) fn failed(&self, key: u32) {
         if !self.said.lock().unwrap_or_else(PoisonError::into_inner).panicked {
             *self.counted.borrow_mut().entry(key).or_default() += 1;
         }
     }
 
-    /// The failures of `key` are forgotten.
+    /// Notes that the failures of `key` are forgotten.
     pub(super) fn forgotten(&self, key: u32) {
         self.counted.borrow_mut().remove(&key);
     }
@@ -229,7 +230,7 @@ impl World {
         self.expect("done", queue, model.is_some());
     }
 
-    /// A ticket of a hand-out that has ended can do nothing to a later one.
+    /// Checks that a ticket of a completed delivery has no effect on a later one.
     pub(super) fn use_stale(&self) {
         let which = self.pick(self.stale.borrow().len() as u32) as usize;
         if let Some(ticket) = self.stale.borrow().get(which) {
@@ -264,7 +265,7 @@ impl World {
         self.lost.borrow_mut()[1].extend(lost);
     }
 
-    /// The clock is set to `at`, which may be earlier.
+    /// Sets the clock to `at`, which may be earlier than now.
     pub(super) fn set_clock(&self, at: Time) {
         self.note((3, at));
         if !self.sparing || at < self.now() {
@@ -273,7 +274,7 @@ impl World {
         self.clock.set(at);
     }
 
-    /// Both sides make ready what is due.
+    /// Makes due keys ready on both sides.
     pub(super) fn catch_up(&self) {
         let _ = self.queue.len();
         self.promote();
@@ -283,7 +284,7 @@ impl World {
         self.model.borrow_mut().promote(self.now(), usize::MAX);
     }
 
-    // --- Hand-outs ------------------------------------------------------------------------------
+    // --- Deliveries -----------------------------------------------------------------------------
 
     pub(super) fn handed_out(&self, item: &Item<'_, u32>) {
         self.note((4, **item, item.epoch(), self.now()));
@@ -291,10 +292,10 @@ impl World {
         let out = self.take();
         let out = out.map(|Out { key, epoch, asked, failures, .. }| (key, epoch, asked, failures));
         let queue = (**item, item.epoch(), asked, item.attempt() - 1);
-        self.expect("hand-out", Some(queue), out);
+        self.expect("delivery", Some(queue), out);
     }
 
-    /// Takes a key if there is one now.
+    /// Takes a key if one is ready.
     pub(super) fn try_get(&self) -> Option<Item<'static, u32>> {
         let item = self.queue.try_get_owned();
         if item.is_none() {
@@ -303,12 +304,12 @@ impl World {
         item
     }
 
-    /// A getter that need not wait any longer has got no key.
+    /// Notes that a getter that need not wait any longer got no key.
     pub(super) fn took_nothing(&self) {
         self.expect("no key", None, self.take().map(|out| out.key));
     }
 
-    /// Hands out the model's next key, however many more have to be made ready for that.
+    /// Delivers the model's next key, however many keys must become ready first.
     fn take(&self) -> Option<Out<u32>> {
         let (mut model, now) = (self.model.borrow_mut(), self.now());
         loop {
@@ -349,7 +350,7 @@ impl World {
         let tally = Tally::of(&queue.counts(), queued, worked);
         self.expect("counts", tally, model.tally());
         if let Some(hooks) = &self.hooks {
-            self.expect("what the hooks were told", hooks.told(), events(&model));
+            self.expect("calls of the hooks", hooks.told(), events(&model));
         }
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
@@ -357,7 +358,7 @@ impl World {
             let known = model.see(&key);
             let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
             let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known));
-            self.expect("what is known of a key", entry, known);
+            self.expect("snapshot of a key", entry, known);
         }
     }
 }

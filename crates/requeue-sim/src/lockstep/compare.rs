@@ -1,4 +1,4 @@
-//! All that can be seen of the two is the same.
+//! The comparison of everything that is visible of the state machine and the model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,11 @@ use crate::Key;
 use crate::model::{Seen, Tally};
 
 impl Lockstep {
-    /// Compares all that can be seen.
+    /// Compares everything that is visible.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the state machine and the model differ.
     pub fn compare(&self, keys: impl Iterator<Item = u32>) {
         let (core, model) = (&self.queue, &self.model);
         if !(self.dropping && model.is_paused()) {
@@ -46,7 +50,7 @@ impl Lockstep {
         }
     }
 
-    /// The counters by priority against a walk through all keys.
+    /// Compares the counters by priority with a walk through all keys.
     fn compare_depths(&self) {
         let Some(depths) = self.queue.depths() else { return };
         let (mut walked, mut cursor) = (BTreeMap::new(), Some(Cursor::default()));
@@ -64,16 +68,16 @@ impl Lockstep {
         let (core, model, now) = (&self.queue, &self.model, self.now);
         let Some((queued, worked)) = core.histograms() else { return };
         let tally = model.tally();
-        assert_eq!(queued.count(), tally.hand_outs, "how many were queued");
-        assert_eq!(worked.count() + model.processing() as u64, tally.hand_outs, "how many ended");
+        assert_eq!(queued.count(), tally.hand_outs, "deliveries");
+        assert_eq!(worked.count() + model.processing() as u64, tally.hand_outs, "completions");
         if self.went_back {
             return;
         }
         assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
         assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
-        let running = core.running(0, usize::MAX).expect("times are kept");
-        assert_eq!(running.len(), model.processing(), "how many are running");
-        assert!(running.is_sorted_by_key(|entry| entry.since), "the longest first");
+        let running = core.running(0, usize::MAX).expect("times are tracked");
+        assert_eq!(running.len(), model.processing(), "running");
+        assert!(running.is_sorted_by_key(|entry| entry.since), "the oldest delivery first");
         if !self.dropping {
             assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");
         }
@@ -89,7 +93,7 @@ impl Lockstep {
         let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen::of(&entry, model));
         let model =
             model.map(|model| Seen { since: model.since.filter(|_| self.setup.track), ..model });
-        assert_eq!(core, model, "what is known of {key}");
+        assert_eq!(core, model, "snapshot of {key}");
         assert_eq!(self.queue.failures(&Key(key), hash), self.model.failures(&key), "failures");
     }
 }

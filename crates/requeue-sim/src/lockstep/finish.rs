@@ -1,4 +1,4 @@
-//! Ends of hand-outs, and tickets that have no effect any more.
+//! Completions, and tickets that have become invalid.
 
 use requeue_core::{Finish, Finished, Queue, Ticket, Time};
 
@@ -15,7 +15,7 @@ impl Lockstep {
         let (how_core, now) = (finish(how, asked), self.now);
         let (core, model) = match self.attempt(|queue| queue.finish(&ticket, how_core, now)) {
             Some(core) => (core, self.model.finish(ticket.epoch(), how, asked, now)),
-            // The worker tries again later, or drops its item, which then ends without copies.
+            // The worker tries again later, or drops its item, which then completes without copies.
             None if which.is_multiple_of(2) => return,
             None => {
                 let core = inside(|| self.queue.finish_without_copies(&ticket, how_core, now));
@@ -27,7 +27,7 @@ impl Lockstep {
     }
 
     pub(super) fn finish_stale(&mut self, which: usize, how: How) {
-        // One of the last 16 that have ended.
+        // One of the last 16 completed deliveries.
         let ended = self.ended.iter().rev().flatten().nth(which % 16);
         let Some(ticket) = ended.copied() else { return };
         let (how, now) = (finish(how, requeue_core::Asked::default()), self.now);
@@ -38,13 +38,13 @@ impl Lockstep {
         self.model.promote(self.now, 256);
     }
 
-    /// No ticket ends a delivery whose number differs from its own in one bit of the distance: that
-    /// is where numbers of fewer bits would meet.
+    /// Asserts that tickets whose numbers are lower than `epoch` by a power of two are invalid.
+    /// With fewer bits, these numbers would be equal to `epoch`.
     pub(super) fn refuses_tickets_before(&mut self, epoch: u64) {
         for bit in 0..u64::BITS {
             let Some(before) = epoch.checked_sub((1 << bit) + 1) else { break };
             let Some(Some(stale)) = self.ended.get(before as usize) else { continue };
-            // At the start of time no other key is due.
+            // At time zero, no other key is due.
             assert!(self.queue.finish(stale, Finish::Succeed, Time::ZERO).is_none(), "stale");
             assert!(!self.queue.detach(stale), "stale");
         }
@@ -99,7 +99,7 @@ impl Lockstep {
             worked: self.if_tracked(model.worked),
             ..model
         });
-        assert_eq!(core, model, "end of a hand-out");
+        assert_eq!(core, model, "completion");
     }
 }
 

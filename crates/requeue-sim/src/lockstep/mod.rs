@@ -1,4 +1,4 @@
-//! The state machine and the model, step by step side by side.
+//! The state machine and the model, step by step, side by side.
 
 mod compare;
 mod finish;
@@ -15,20 +15,20 @@ pub use self::setup::{Mode, Setup};
 use crate::model::{Ask, Model, Out, Ranking, Stack};
 use crate::{Key, Op};
 
-/// The two, and what is needed to compare them.
+/// The state machine and the model, and the state that their comparison needs.
 pub struct Lockstep {
     setup: Setup,
     queue: Queue<Key>,
     model: Model<u32>,
     now: Time,
-    /// Hand-outs that have not ended.
+    /// Deliveries that are not completed.
     live: Vec<(Delivery<Key>, u32)>,
-    /// By epoch, counted from 1: the tickets of hand-outs that have ended.
+    /// The tickets of completed deliveries, by epoch, counted from 1.
     ended: Vec<Option<Ticket>>,
     /// The fuse of the next operation: see [`Op::Break`].
     fuse: Option<u32>,
     walk: Option<Walk>,
-    /// What each side said would not happen, in [`Mode::Lazy`].
+    /// The keys that will not run, as reported by each side.
     lost: [BTreeSet<u32>; 2],
     dropping: bool,
     went_back: bool,
@@ -38,12 +38,12 @@ pub struct Lockstep {
 struct Walk {
     cursor: Cursor,
     found: BTreeSet<u32>,
-    /// Keys that were known all along.
+    /// Keys that were known during the whole walk.
     expected: BTreeSet<u32>,
 }
 
 impl Lockstep {
-    /// Two empty queues, at time 0.
+    /// Creates two empty queues, at time 0.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let order = match setup.rules.ranking {
@@ -73,8 +73,8 @@ impl Lockstep {
         }
     }
 
-    /// All that decides about the future, for telling states apart; times, counts of failures and
-    /// of adds are capped.
+    /// Returns everything that determines the future, to tell states apart. Times, and counts of
+    /// failures and of adds, are capped.
     #[must_use]
     pub fn essence(&self, cap: u64) -> impl Ord + use<> {
         let asked =
@@ -83,27 +83,35 @@ impl Lockstep {
         (self.model.essence(self.now, cap), asked)
     }
 
-    /// The model.
+    /// Returns the model.
     #[must_use]
     pub const fn model(&self) -> &Model<u32> {
         &self.model
     }
 
-    /// The time.
+    /// Returns the present time.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// Does `op` on both sides, and compares what they say to it; then all that can be seen.
+    /// Applies `op` to both sides, and compares their results and then everything that is visible.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the two sides differ.
     pub fn step(&mut self, op: &Op) {
         self.apply(op);
         self.compare(0..self.setup.keys);
     }
 
-    /// Does `op` on both sides, and compares what they say to it. Returns what was handed out.
+    /// Applies `op` to both sides, and compares their results. Returns the key that was delivered.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the results differ.
     pub fn apply(&mut self, op: &Op) -> Option<u32> {
-        // Only these take a record away, and only that of one key, but for an end.
+        // Except for `End`, only these operations remove a record, and only that of one key.
         let touched = match *op {
             Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
             Op::Cancel(key) | Op::Forget(key) | Op::Done(key) => Some(key % self.setup.keys),
@@ -154,7 +162,7 @@ impl Lockstep {
                 let model = self.model.cancel(&key);
                 assert_eq!(core.as_ref().map(|core| core.0), model, "cancelled");
                 let gone = model.is_some() && !self.model.knows(&key);
-                assert_eq!(core.and_then(|core| core.1).is_some(), gone, "key given back");
+                assert_eq!(core.and_then(|core| core.1).is_some(), gone, "key returned");
             }
             Op::Forget(key) => {
                 let key = key % self.setup.keys;
@@ -162,7 +170,7 @@ impl Lockstep {
                 let by = Key(key);
                 let core = inside(|| self.queue.forget(&by, self.setup.hash(key)));
                 self.model.forget(&key);
-                assert_eq!(core.is_some(), knew && !self.model.knows(&key), "key given back");
+                assert_eq!(core.is_some(), knew && !self.model.knows(&key), "key returned");
             }
             Op::Promote(max) => self.promote(max),
             Op::Advance(by) => self.now = self.now + by,
@@ -200,7 +208,7 @@ impl Lockstep {
         });
         let Some(((core, back), was_known)) = added else { return };
         let model = self.model.add(&key, team, ask, self.now);
-        assert_eq!(core, model, "answer");
+        assert_eq!(core, model, "result");
         assert_eq!(refuses, !core.is_accepted(), "refuses");
         assert_eq!(back.is_none(), !was_known && !knew && core.is_accepted(), "key kept");
     }
@@ -223,8 +231,8 @@ impl Lockstep {
             }
         });
         let Some((core, dropped)) = taken else {
-            // If everything due is ready, the copy failed of the key that was to be handed out. The
-            // order has been asked in vain by then.
+            // If every due key is ready, the copy of the key to deliver has failed. By then, the
+            // order has returned all its keys, and none of them could be delivered.
             if has_order && self.queue.next_due().is_none_or(|due| due > self.now) {
                 self.model.ask_order_in_vain();
             }
@@ -240,7 +248,7 @@ impl Lockstep {
             queued: out.queued.unwrap_or_default(),
         });
         let model = model.map(|out| Out { queued: self.if_tracked(out.queued), ..out });
-        assert_eq!(core_out, model, "hand-out");
+        assert_eq!(core_out, model, "delivery");
         let out = core?;
         let key = out.key.0;
         self.refuses_tickets_before(out.ticket.epoch());
@@ -276,9 +284,10 @@ impl Lockstep {
         let more = inside(|| self.queue.drop_some(max, &mut keys));
         for key in keys {
             let lazy = self.setup.mode == Mode::Lazy;
-            assert!(self.lost[0].insert(key.0) || lazy, "{key:?} twice");
+            assert!(self.lost[0].insert(key.0) || lazy, "{key:?} was dropped twice");
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
-                // It was also ready, and had that run: its failures go with the delayed one.
+                // The key was also ready, and had that run. Its failures are removed with the
+                // delayed run.
                 assert!(!self.model.is_pending(&key.0) && !self.model.is_processing(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
@@ -287,9 +296,9 @@ impl Lockstep {
         if !more {
             self.dropping = false;
             let [core, model] = &self.lost;
-            // Dropped late, a key that was also ready may have had that run meanwhile.
+            // A key that is dropped late and was also ready may have had that run meanwhile.
             let lazy = self.setup.mode == Mode::Lazy && core.is_superset(model);
-            assert!(lazy || core == model, "what will not happen: {core:?}, not {model:?}");
+            assert!(lazy || core == model, "keys that will not run: {core:?}, not {model:?}");
         }
     }
 
@@ -298,30 +307,30 @@ impl Lockstep {
         let walk = self.walk.get_or_insert_with(|| Walk { expected: known(), ..Walk::default() });
         let cursor = walk.cursor;
         let fuse = self.fuse.take().unwrap_or(u32::MAX);
-        // A copy that fails is the caller's loss alone.
+        // A copy that fails affects only the caller.
         let Some(page) = Key::with_fuse(fuse, || self.queue.page(cursor, limit)) else { return };
         assert!(self.setup.hashes.is_some() || page.entries.len() <= limit.max(1), "limit");
         for entry in &page.entries {
             let key = entry.key.0;
             assert_eq!(Some(entry), self.queue.look_up(&Key(key), self.setup.hash(key)).as_ref());
-            assert!(walk.found.insert(key), "{key} twice in a walk");
+            assert!(walk.found.insert(key), "a walk visited {key} twice");
         }
         match page.next {
             Some(next) => {
-                assert!(next > walk.cursor, "a walk goes on");
+                assert!(next > walk.cursor, "a cursor advances");
                 walk.cursor = next;
             }
             None => {
                 for key in &walk.expected {
-                    assert!(walk.found.contains(key), "{key} was left out of a walk");
+                    assert!(walk.found.contains(key), "a walk did not visit {key}");
                 }
                 self.walk = None;
             }
         }
     }
 
-    /// Does something to the queue. `None` if a key's clone has panicked in it: then nothing has
-    /// happened but that keys which were due have become ready.
+    /// Applies an operation to the queue. Returns `None` if a key's clone panicked in it. Its only
+    /// effect then is that due keys may have become ready.
     fn attempt<T>(&mut self, f: impl FnOnce(&mut Queue<Key>) -> T) -> Option<T> {
         let Some(fuse) = self.fuse.take() else { return Some(inside(|| f(&mut self.queue))) };
         let done = Key::with_fuse(fuse, || f(&mut self.queue));

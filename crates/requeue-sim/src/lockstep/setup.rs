@@ -1,41 +1,41 @@
-//! What is compared, and how.
+//! The settings of a comparison.
 
 use requeue_core::{Add, CustomOrder, When};
 
 use crate::Key;
 use crate::model::{Ask, Rules, Stack, Team};
 
-/// How closely the queue is kept up with the model.
+/// How closely the queue follows the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Every operation gets its `now`.
     Plain,
-    /// An add and a get of which the queue says that `now` makes no difference get none. Both
-    /// sides catch up before they are compared.
+    /// Adds and gets receive no `now` if the queue reports that it makes no difference. Both sides
+    /// make due keys ready before they are compared.
     Thrifty,
-    /// What a shutdown drops is dropped one key a step.
+    /// A shutdown drops one key per step.
     Lazy,
 }
 
-/// How a run is set up.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The rules.
+    /// The rules of the queue.
     pub rules: Rules,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u32,
-    /// How many teams they belong to.
+    /// The number of teams that the keys belong to.
     pub teams: u32,
-    /// How many hashes there are, if not as many as keys.
+    /// The number of distinct hashes. By default, each key has its own.
     pub hashes: Option<u64>,
-    /// Whether the queue keeps times.
+    /// True if the queue tracks times.
     pub track: bool,
-    /// How closely the sides are kept together.
+    /// How closely the queue follows the model.
     pub mode: Mode,
 }
 
 impl Setup {
-    /// With these rules, and nothing special.
+    /// Creates the settings for `rules`: eight keys in one team, without tracked times.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
         Self { rules, keys: 8, teams: 1, hashes: None, track: false, mode: Mode::Plain }
@@ -52,7 +52,8 @@ impl Setup {
     }
 }
 
-/// Keys that the stack has lost are dropped with it, not inside.
+/// An order that keeps the keys that its stack has lost, so that they are not dropped inside the
+/// queue.
 pub(super) struct TestOrder(Stack<Key>, Vec<Key>);
 
 impl TestOrder {

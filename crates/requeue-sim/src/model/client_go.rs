@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Model<K> {
         Added::New
     }
 
-    /// `Done` of `queue.go`: whether the key is ready now.
+    /// `Done` of `queue.go`. Returns true if the key is ready now.
     pub(super) fn done_now(&mut self, key: &K) -> bool {
         let Some(_) = self.processing.remove(key) else { return false };
         self.queue.finish(self.teams[key]);

@@ -1,4 +1,4 @@
-//! How hand-outs end, and how the queue ends.
+//! Completions, and the end of the queue.
 
 use requeue_core::{Asked, Ending, ReAdd, Time, When};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::{Ask, Ended, Model};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
-    /// Ends the queue. Returns the keys of which a run will not happen.
+    /// Closes the queue or shuts it down. Returns the keys that will not run.
     pub fn end(&mut self, ending: Ending) -> Vec<K> {
         let was = self.ending;
         self.ending = self.ending.max(ending);
@@ -92,11 +92,11 @@ impl<K: Ord + Clone> Model<K> {
         };
     }
 
-    /// After a shutdown adds are refused, those of a worker that finishes, too. Returns whether
-    /// a run that was asked for won't happen.
+    /// Completes a delivery after a shutdown, when all adds are refused, including those of a
+    /// completion. Returns true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
         if self.paused {
-            // Nothing will be handed out.
+            // Nothing more will be delivered.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);
             let lost = was_dirty || !matches!(how, How::Done | How::Succeed);

@@ -1,4 +1,4 @@
-//! `ReAdd::KeepBoth`: client-go to the letter.
+//! `ReAdd::KeepBoth`: exactly client-go's behaviour.
 
 use requeue_core::{Merge, Time};
 
@@ -6,7 +6,7 @@ use super::{Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
-    /// A worker finishes without success.
+    /// Completes a run without a success.
     pub(super) fn end_keep(&mut self, key: &K, how: How, now: Time) {
         match how {
             // `AddRateLimited` is `AddAfter`, and comes before `Done`.
@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Model<K> {
         self.done_now(key);
     }
 
-    /// As if the key had not been handed out: no add, but ready.
+    /// Makes the key ready as if it had not been delivered, without another add.
     pub(super) fn release(&mut self, key: &K) {
         if !self.dirty.contains(key) {
             self.add_now(key);

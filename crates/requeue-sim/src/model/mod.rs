@@ -1,14 +1,16 @@
-//! What a queue of keys does, as plainly as it can be said.
+//! The behaviour of a queue of keys, as simply as possible.
 //!
 //! The state is client-go's: the ready keys in order, a set of *dirty* keys, a set of keys in
-//! *processing*, and a map of *waiting* keys. [`ReAdd::KeepBoth`] works on it as client-go's
-//! `queue.go` and `delaying_queue.go` do, line by line (in `keep`); the two other policies, which
-//! have at most one run of a key pending, are written down in `single`. What is the same for all
-//! is here.
+//! *processing*, and a map of *waiting* keys. [`ReAdd::KeepBoth`] works on it like client-go's
+//! `queue.go` and `delaying_queue.go`, line by line (in `keep`). The two other policies, which have
+//! at most one pending run per key, are in `single`. This module has the parts that all policies
+//! share.
 //!
-//! Differences from client-go, all deliberate: `done` of a key that is not in processing does
-//! nothing; equal deadlines come in order of arrival; a key is ready at its deadline, not just
-//! after it.
+//! The differences from client-go are deliberate:
+//!
+//! - `done` of a key that is not in processing has no effect.
+//! - Equal deadlines come in order of arrival.
+//! - A key is ready at its deadline, not just after it.
 
 mod client_go;
 mod ending;
@@ -26,45 +28,45 @@ pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
 use crate::How;
 
-/// The time `delay` after `now`, or never: by arithmetic of the model's own.
+/// Returns the time `delay` after `now`, or never. The arithmetic is independent of the core's.
 fn later(now: Time, delay: Duration) -> Time {
     let nanos = u128::from(now.as_nanos()) + delay.as_nanos();
     u64::try_from(nanos).map_or(Time::NEVER, Time::from_nanos)
 }
 
-/// How many waiting keys an operation makes ready before its own work, at most.
+/// The maximum number of waiting keys that an operation makes ready before its own work.
 const PROMOTE: usize = 256;
 
-/// How a model is to behave.
+/// The rules of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// What an add does to a key that waits or has failed.
+    /// The effect of an add on a key that waits or has failed.
     pub re_add: ReAdd,
-    /// The order.
+    /// The order of ready keys.
     pub ranking: Ranking,
-    /// Whether teams take turns.
+    /// True if teams take turns.
     pub fair: bool,
-    /// How many keys of a team may be in work.
+    /// The maximum number of keys of a team in flight.
     pub limit: Option<u32>,
 }
 
-/// What is asked of an add.
+/// The options of an add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ask {
-    /// When the key is to be ready.
+    /// The time at which the key becomes ready.
     pub when: When,
-    /// How that and a delay that it has become one.
+    /// The rule that combines this time with the due time that the key already has.
     pub merge: Merge,
-    /// Its priority.
+    /// The priority.
     pub priority: i32,
-    /// Why.
+    /// The reasons.
     pub reasons: u32,
-    /// Whether it is the retry of a failure.
+    /// True if the add is the retry of a failure.
     pub failed: bool,
 }
 
 impl Ask {
-    /// The time asked for, or `None` for now.
+    /// Returns the due time, or `None` for now.
     fn due(&self, now: Time) -> Option<Time> {
         match self.when {
             When::Now => None,
@@ -79,50 +81,50 @@ impl Ask {
 /// A key in processing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
-    /// The number of the hand-out.
+    /// The number of the delivery.
     epoch: u64,
     since: Time,
     detached: bool,
 }
 
-/// A key that waits for its time.
+/// The due time of a waiting key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wait {
     at: Time,
     arrival: u64,
 }
 
-/// A key handed out.
+/// A delivered key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Out<K> {
     /// The key.
     pub key: K,
-    /// The number of the hand-out.
+    /// The number of the delivery.
     pub epoch: u64,
-    /// What the run was asked with.
+    /// The adds, reasons and priority of the run.
     pub asked: Asked,
-    /// Failures in a row before it.
+    /// The number of failures in a row before the run.
     pub failures: u32,
-    /// How long it was ready.
+    /// The time for which the key was ready.
     pub queued: Duration,
 }
 
-/// What became of a hand-out.
+/// The result of a completion.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended<K> {
-    /// The key, if nothing is known of it any more.
+    /// The key, if the model no longer knows it.
     pub key: Option<K>,
-    /// Whether a run that was asked for will not happen.
+    /// True if a run that was asked for will not happen.
     pub lost: bool,
-    /// Whether the key is ready again.
+    /// True if the key is ready again.
     pub ready: bool,
-    /// Whether it had been added meanwhile.
+    /// True if the key was added again while it was in flight.
     pub was_dirty: bool,
-    /// How long the worker had it.
+    /// The time for which the key was in flight.
     pub worked: Duration,
 }
 
-/// The model.
+/// The model of a queue.
 #[derive(Clone, Debug)]
 pub struct Model<K> {
     re_add: ReAdd,
@@ -130,12 +132,12 @@ pub struct Model<K> {
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
     waiting: BTreeMap<K, Wait>,
-    /// The same, by time.
+    /// The waiting keys, by due time.
     deadlines: BTreeSet<(Time, u64, K)>,
-    /// `Hold`: keys that back off, and until when.
+    /// `Hold`: the keys that back off, and when their backoffs are over.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
-    /// What the next run of each known key is asked with.
+    /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
     ending: Ending,
@@ -143,14 +145,14 @@ pub struct Model<K> {
     arrivals: u64,
     epoch: u64,
     tally: Tally,
-    /// The time of the operation.
+    /// The time of the present operation.
     now: Time,
-    /// Since when known keys are ready or dirty, or wait.
+    /// The times at which known keys became ready or dirty, or began to wait.
     since: BTreeMap<K, Time>,
 }
 
 impl<K: Ord + Clone> Model<K> {
-    /// An empty queue.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new(rules: &Rules) -> Self {
         Self {
@@ -180,7 +182,7 @@ impl<K: Ord + Clone> Model<K> {
             return Added::Refused;
         }
         self.promote(now, PROMOTE);
-        // What is remembered for its failures alone is new to a queue that has been closed.
+        // A key that is remembered only for its failures is new to a closed queue.
         if self.ending == Ending::Closed && !self.is_pending(key) && !self.is_processing(key) {
             return Added::Refused;
         }
@@ -206,7 +208,7 @@ impl<K: Ord + Clone> Model<K> {
         added
     }
 
-    /// Hands out the next key; with it the number of keys that a custom order gave in vain.
+    /// Delivers the next key.
     pub fn get(&mut self, now: Time) -> Option<Out<K>> {
         self.promote(now, PROMOTE);
         if self.paused {
@@ -216,7 +218,7 @@ impl<K: Ord + Clone> Model<K> {
         self.hand_out(key, now)
     }
 
-    /// Hands out this key, which is ready, whatever the order says.
+    /// Delivers `key`, if it is ready, regardless of the order.
     pub fn get_this(&mut self, key: &K, now: Time) -> Option<Out<K>> {
         self.promote(now, PROMOTE);
         if self.paused || !self.queue.pop_this(key) {
@@ -239,14 +241,14 @@ impl<K: Ord + Clone> Model<K> {
         Some(Out { epoch: self.epoch, asked, failures: self.failures(&key), queued, key })
     }
 
-    /// Ends a hand-out. `None`, and no effect, if it has ended.
+    /// Completes a delivery. Returns `None` and has no effect if it was completed already.
     pub fn finish(&mut self, epoch: u64, how: How, asked: Asked, now: Time) -> Option<Ended<K>> {
         self.promote(now, PROMOTE);
         let key = self.processing.iter().find(|(_, run)| run.epoch == epoch)?.0.clone();
         Some(self.end_run(&key, how, asked, now))
     }
 
-    /// As [`finish`](Self::finish) where keys can't be copied: a custom order is given none.
+    /// Like [`finish`](Self::finish), for keys that cannot be copied: a custom order gets none.
     pub fn finish_without_copies(
         &mut self,
         epoch: u64,
@@ -262,16 +264,16 @@ impl<K: Ord + Clone> Model<K> {
         Some(ended)
     }
 
-    /// A custom order has given all that it has, and none of it could leave.
+    /// Lets a custom order return all its keys, none of which may be delivered.
     ///
     /// # Panics
     ///
-    /// If one of the keys could.
+    /// Panics if one of the keys may be delivered.
     pub fn ask_order_in_vain(&mut self) {
-        assert!(self.queue.pop_stack().is_none(), "the order has a key that may leave");
+        assert!(self.queue.pop_stack().is_none(), "the order has a key that may be delivered");
     }
 
-    /// Ends the hand-out of `key` if its guard was given up.
+    /// Completes the delivery of `key`, if it was detached.
     pub fn done(&mut self, key: &K, now: Time) -> Option<Ended<K>> {
         self.promote(now, PROMOTE);
         self.processing.get(key).filter(|run| run.detached)?;
@@ -284,7 +286,7 @@ impl<K: Ord + Clone> Model<K> {
         run.map(|run| run.detached = true).is_some()
     }
 
-    /// Takes a key out of ready, waiting and dirty. `None` if it is not known.
+    /// Withdraws all pending runs of a key. Returns `None` if the key is not known.
     pub fn cancel(&mut self, key: &K) -> Option<Cancelled> {
         if !self.knows(key) {
             return None;
@@ -294,14 +296,14 @@ impl<K: Ord + Clone> Model<K> {
         Some(cancelled)
     }
 
-    /// Clears a key's failures.
+    /// Forgets a key's failures.
     pub fn forget(&mut self, key: &K) {
         self.failures.remove(key);
         self.not_before.remove(key);
         self.let_go(key);
     }
 
-    /// Makes up to `max` keys ready that are due.
+    /// Makes up to `max` due keys ready, and returns the number of these keys.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
         self.now = now;
         for n in 0..max {
@@ -315,14 +317,14 @@ impl<K: Ord + Clone> Model<K> {
         max
     }
 
-    /// Pauses or resumes.
+    /// Pauses or resumes deliveries.
     pub fn pause(&mut self, paused: bool) {
         if self.ending < Ending::ShutDown {
             self.paused = paused;
         }
     }
 
-    // --- Parts ------------------------------------------------------------------------------------
+    // --- Helpers ----------------------------------------------------------------------------------
 
     fn push(&mut self, key: &K) {
         self.queue.push(key, self.asked[key].priority, self.teams[key]);
@@ -333,7 +335,7 @@ impl<K: Ord + Clone> Model<K> {
         *failures = failures.saturating_add(1);
     }
 
-    /// The next run is asked with this, too: the highest priority asked for wins.
+    /// Adds `more` to the next run. The highest priority wins.
     fn note(&mut self, key: &K, more: Asked) {
         let pending = self.is_pending(key);
         let asked = self.asked.entry(key.clone()).or_default();
@@ -359,7 +361,7 @@ impl<K: Ord + Clone> Model<K> {
         Cancelled { ready: dirty && !processing, dirty: dirty && processing, waiting }
     }
 
-    /// Forgets all about a key without a state.
+    /// Removes everything that is known of a key, if the key has no state.
     fn let_go(&mut self, key: &K) -> Option<K> {
         if self.knows(key) {
             return None;

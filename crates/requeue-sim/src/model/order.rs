@@ -1,22 +1,21 @@
-//! The orders, as lists that are scanned in full for each hand-out.
+//! The orders, as lists that are scanned in full for each delivery.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Which ready key is next.
+/// The rule that chooses the next ready key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ranking {
-    /// The one that has been ready longest.
+    /// The key that has been ready longest.
     Fifo,
-    /// The highest priority; of this many hand-outs one goes to the key that has been ready
-    /// longest.
+    /// The highest priority, with aging.
     Priority {
-        /// How many.
+        /// At least one of this many deliveries in a row is of the key that has been ready longest.
         oldest_every: u32,
     },
     /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that
-    /// it is given, if that is not 0.
+    /// it gets, unless `lossy` is 0.
     Stack {
-        /// Of how many keys one is lost.
+        /// One of this many keys is lost.
         lossy: u32,
     },
 }
@@ -24,26 +23,26 @@ pub enum Ranking {
 /// A group of keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct Team {
-    /// Its number.
+    /// The number of the team.
     pub id: u64,
-    /// How many keys it is handed a turn.
+    /// The number of keys of the team that one turn delivers.
     pub weight: u32,
 }
 
-/// A key that is ready.
+/// A ready key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 struct Candidate<K> {
     key: K,
     team: Team,
-    /// Its priority, where that counts.
+    /// The priority of the key, if the order uses priorities, or else 0.
     level: i32,
-    /// When it came to its level, by the order's own count.
+    /// The time at which the key entered its level, by the order's own count.
     placed: u64,
-    /// Whether the custom order gave it away while its team was at its limit.
+    /// True if the custom order returned the key while its team was at its limit.
     skipped: bool,
 }
 
-/// A team that takes part in the turns of its level.
+/// A team in the turns of its level.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 struct Turn {
     level: i32,
@@ -57,20 +56,20 @@ pub struct ReadyKeys<K> {
     ranking: Ranking,
     fair: bool,
     limit: u32,
-    /// In the order in which they became ready.
+    /// The keys, in the order in which they became ready.
     keys: VecDeque<Candidate<K>>,
-    /// Every level's teams in the order of their turns.
+    /// The teams of every level, in the order of their turns.
     turns: Vec<Turn>,
     in_work: BTreeMap<u64, u32>,
-    /// Hand-outs since the key that had been ready longest was handed out.
+    /// The number of deliveries since the last one of the key that had been ready longest.
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
-    /// Whether the custom order is given keys: not where copying one has failed.
+    /// True if the custom order gets keys. It is false while keys cannot be copied.
     gives_copies: bool,
 }
 
-/// Last in, first out: the custom order of the tests. A key that is touched comes to the top.
+/// The custom order of the tests: last in, first out. A key that is touched moves to the top.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Stack<K> {
     keys: Vec<K>,
@@ -79,13 +78,13 @@ pub struct Stack<K> {
 }
 
 impl<K: PartialEq> Stack<K> {
-    /// An empty one that loses every `lossy`-th key.
+    /// Creates an empty stack that loses every `lossy`-th key, unless `lossy` is 0.
     #[must_use]
     pub const fn new(lossy: u32) -> Self {
         Self { keys: Vec::new(), lossy, pushes: 0 }
     }
 
-    /// Puts `key` on top, or loses it and gives it back.
+    /// Puts `key` on top, or loses it and returns it.
     pub fn push(&mut self, key: K) -> Option<K> {
         if self.lossy > 0 {
             self.pushes = (self.pushes + 1) % self.lossy;
@@ -97,7 +96,7 @@ impl<K: PartialEq> Stack<K> {
         None
     }
 
-    /// Brings the uppermost `key` to the top.
+    /// Moves the uppermost copy of `key` to the top.
     pub fn touch(&mut self, key: &K) {
         if let Some(at) = self.keys.iter().rposition(|other| other == key) {
             let key = self.keys.remove(at);
@@ -105,18 +104,18 @@ impl<K: PartialEq> Stack<K> {
         }
     }
 
-    /// Takes the topmost.
+    /// Removes and returns the topmost key.
     pub fn pop(&mut self) -> Option<K> {
         self.keys.pop()
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no key.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.keys.is_empty()
@@ -124,7 +123,7 @@ impl<K: PartialEq> Stack<K> {
 }
 
 impl<K: Clone + Ord> ReadyKeys<K> {
-    /// No keys.
+    /// Creates an empty order.
     #[must_use]
     pub fn new(ranking: Ranking, fair: bool, limit: Option<u32>) -> Self {
         let lossy = if let Ranking::Stack { lossy } = ranking { lossy } else { 0 };
@@ -142,19 +141,19 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// How many.
+    /// Returns the number of ready keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if no key is ready.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// How many may be handed out.
+    /// Returns the number of keys that may be delivered.
     #[must_use]
     pub fn eligible(&self) -> usize {
         if self.limit == u32::MAX {
@@ -163,18 +162,18 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.keys.iter().filter(|candidate| self.has_room(candidate.team.id)).count()
     }
 
-    /// Whether keys of the team may be handed out.
+    /// Returns true if keys of the team may be delivered.
     #[must_use]
     pub fn has_room(&self, team: u64) -> bool {
         self.in_work.get(&team).is_none_or(|&n| n < self.limit)
     }
 
-    /// Whether a custom order is given the keys that become ready from here on.
+    /// Sets whether a custom order gets the keys that become ready from here on.
     pub(super) const fn gives_copies(&mut self, gives: bool) {
         self.gives_copies = gives;
     }
 
-    /// A key becomes ready.
+    /// Adds a key that has become ready.
     pub fn push(&mut self, key: &K, priority: i32, team: Team) {
         self.placed += 1;
         let key = key.clone();
@@ -186,12 +185,12 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// A ready key was added again, now.
+    /// Notes that a ready key was added again, without a delay.
     pub fn touch(&mut self, key: &K) {
         self.stack.touch(key);
     }
 
-    /// A ready key's priority is `priority`, which is no lower than it was.
+    /// Raises the priority of a ready key to `priority`, if that is higher.
     pub fn lift(&mut self, key: &K, priority: i32) {
         let level = self.level(priority);
         let Some(candidate) = self.keys.iter_mut().find(|c| c.key == *key) else { return };
@@ -202,24 +201,24 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// A ready key is ready no more. A custom order isn't told.
+    /// Removes a key that is no longer ready. A custom order is not notified.
     pub fn remove(&mut self, key: &K) {
         self.keys.retain(|candidate| candidate.key != *key);
         self.see_to_turns();
     }
 
-    /// The key that may be handed out and has been ready longest.
+    /// Returns the key that has been ready longest, among those that may be delivered.
     #[must_use]
     pub fn oldest(&self) -> Option<K> {
         self.by_age().next().cloned()
     }
 
-    /// The keys that may be handed out, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, the one that has been ready longest first.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.eligible_keys().map(|candidate| &candidate.key)
     }
 
-    /// Hands out the next key.
+    /// Removes and returns the key to deliver next.
     pub fn pop(&mut self) -> Option<K> {
         let oldest = self.oldest()?;
         let mut in_turn = None;
@@ -264,7 +263,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         Some(key)
     }
 
-    /// Hands out this key, whoever's turn it is. Whether it was ready.
+    /// Removes `key` for its delivery, regardless of the order. Returns true if it was ready.
     pub fn pop_this(&mut self, key: &K) -> bool {
         let Some(at) = self.keys.iter().position(|candidate| candidate.key == *key) else {
             return false;
@@ -276,14 +275,15 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         true
     }
 
-    /// A worker has finished with a key of `team`.
+    /// Counts the completion of a key of `team`.
     pub fn finish(&mut self, team: Team) {
         let n = self.in_work.entry(team.id).or_default();
         *n -= 1;
         if *n == 0 {
             self.in_work.remove(&team.id);
         }
-        // There is room for one more: the custom order is shown a key that it gave in vain.
+        // The team may have one more key in flight. The custom order gets a key again that it
+        // returned while the team was at its limit.
         let shown = |c: &&mut Candidate<K>| c.skipped && c.team.id == team.id;
         if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| self.gives_copies) {
             c.skipped = false;
@@ -292,7 +292,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// What the custom order gives: the first that is ready and may be handed out.
+    /// Returns the next key of the custom order that is ready and may be delivered.
     pub(super) fn pop_stack(&mut self) -> Option<K> {
         loop {
             let key = self.stack.pop()?;
@@ -315,8 +315,9 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// Teams with a key to hand out take part in the turns of its level, the new ones at the end;
-    /// the others do not, and keep nothing.
+    /// Updates the turns of all levels. A team with a key that may be delivered takes part in the
+    /// turns of the key's level, at the end if it is new. Other teams leave the turns, and keep no
+    /// credit.
     fn see_to_turns(&mut self) {
         if !self.fair {
             return;
@@ -338,7 +339,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// All that decides about the future, for telling states apart: counts are replaced by ranks.
+    /// Returns everything that determines the future, to tell states apart. Counts are replaced by
+    /// ranks.
     pub(crate) fn essence(&self) -> impl Ord + use<K> {
         let mut placed: Vec<u64> = self.keys.iter().map(|c| c.placed).collect();
         placed.sort_unstable();

@@ -1,5 +1,5 @@
-//! `ReAdd::Replace`: at most one run of a key is pending. `ReAdd::Hold`: and no run comes
-//! before the backoff of a failure has passed, unless the failure is forgotten.
+//! `ReAdd::Replace`: at most one run of a key is pending. `ReAdd::Hold`: in addition, no run starts
+//! before the backoff of a failure is over, unless the failure is forgotten.
 
 use requeue_core::{Added, Merge, ReAdd, Time};
 
@@ -14,17 +14,17 @@ impl<K: Ord + Clone> Model<K> {
             self.back_off(key, due.unwrap_or(now));
             self.hold(key, now);
         }
-        // Of what is ready already nothing is held back.
+        // A key that is ready already is not held.
         let wanted = due.unwrap_or(now);
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
         let added = self.demand(key, at, ask.merge, now);
         if at > wanted { Added::Held } else { added }
     }
 
-    /// A run is wanted at `at`.
+    /// Requests a run at `at`.
     fn demand(&mut self, key: &K, at: Time, merge: Merge, now: Time) -> Added {
         if at <= now {
-            // It takes the place of one that waits, and the backoff is over.
+            // It replaces a waiting run, and the backoff is over.
             self.stop_waiting(key);
             self.not_before.remove(key);
             return self.add_now(key);
@@ -40,7 +40,7 @@ impl<K: Ord + Clone> Model<K> {
         self.wait(key, at, merge)
     }
 
-    /// `Hold`: the key has failed and backs off until `at`, or longer if it did.
+    /// `Hold`: the key has failed, and backs off until `at`, or longer if it did so before.
     fn back_off(&mut self, key: &K, at: Time) {
         if self.re_add == ReAdd::Hold {
             let not_before = self.not_before(key).max(at);
@@ -48,7 +48,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// `Hold`: whatever is pending waits until the key has backed off.
+    /// `Hold`: every pending run waits until the backoff is over.
     fn hold(&mut self, key: &K, now: Time) {
         let not_before = self.not_before(key);
         if not_before <= now {
@@ -64,7 +64,7 @@ impl<K: Ord + Clone> Model<K> {
         self.not_before.get(key).copied().unwrap_or(Time::ZERO)
     }
 
-    /// A worker finishes without success.
+    /// Completes a run without a success.
     pub(super) fn end_single(&mut self, key: &K, how: How, now: Time) {
         match how {
             How::RetryAfter(delay) => {

@@ -1,4 +1,4 @@
-//! What can be seen of a model.
+//! The visible state of a model.
 
 use std::time::Duration;
 
@@ -6,48 +6,49 @@ use requeue_core::{Asked, Counts, Ending, Entry, Phase, Time};
 
 use super::{Model, Team};
 
-/// What is counted.
+/// The counters of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Keys that became ready, or dirty while in processing.
     pub adds: u64,
-    /// Adds that became part of a run that was pending.
+    /// Adds that became part of a pending run.
     pub coalesced: u64,
     /// Delayed adds.
     pub retries: u64,
-    /// Hand-outs.
+    /// Deliveries.
     pub hand_outs: u64,
-    /// Hand-outs that ended as a failure.
+    /// Deliveries that were completed as a failure.
     pub failures: u64,
-    /// How long keys were ready, all together, in nanoseconds.
+    /// The sum of the times for which keys were ready, in nanoseconds.
     pub queued: u128,
-    /// How long workers had them.
+    /// The sum of the times for which keys were in flight, in nanoseconds.
     pub worked: u128,
 }
 
-/// What is known of one key.
+/// The visible state of one key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Seen {
-    /// By number: idle, ready, processing, and dirty.
+    /// The phase as a number: idle is 0, ready 1, processing 2, and processing and dirty 3.
     pub phase: u8,
-    /// When it is due.
+    /// The due time.
     pub due: Option<Time>,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
-    /// Adds that its next run stands for.
+    /// The number of adds that the next run serves.
     pub adds: u32,
-    /// Their reasons.
+    /// The reasons of these adds.
     pub reasons: u32,
-    /// The priority of what is pending, or was taken last; not compared otherwise.
+    /// The priority of the run that is pending or in flight. Otherwise, it is not compared.
     pub priority: Option<i32>,
-    /// Whether it is ready, and held back because its team is at its limit.
+    /// True if the key is throttled: it is ready, but its team is at its limit.
     pub held_back: bool,
-    /// Since when it is where it is; not compared where it is remembered for its failures alone.
+    /// The time since which the key has been in its state. It is not compared for a key that is
+    /// remembered only for its failures.
     pub since: Option<Time>,
 }
 
 impl Seen {
-    /// The number of a phase.
+    /// Returns the number of a phase.
     #[must_use]
     pub fn number(phase: Phase) -> u8 {
         match phase {
@@ -59,7 +60,7 @@ impl Seen {
         }
     }
 
-    /// What a queue knows of a key, as far as it is compared with what the model does.
+    /// Returns the state of a key in a queue, without the parts that are not compared with `model`.
     #[must_use]
     pub fn of<K>(entry: &Entry<K>, model: Option<Self>) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Seen {
 }
 
 impl Tally {
-    /// What a queue has counted. It knows how long things took if it keeps times.
+    /// Returns the counters of a queue. A queue that tracks times provides `queued` and `worked`.
     #[must_use]
     pub const fn of(counts: &Counts, queued: u128, worked: u128) -> Self {
         Self {
@@ -92,7 +93,7 @@ impl Tally {
 }
 
 impl<K: Ord + Clone> Model<K> {
-    /// What is known of `key`, if anything.
+    /// Returns the visible state of `key`, if the key is known.
     pub fn see(&self, key: &K) -> Option<Seen> {
         if !self.knows(key) {
             return None;
@@ -121,109 +122,109 @@ impl<K: Ord + Clone> Model<K> {
         })
     }
 
-    /// Whether anything is known of `key`.
+    /// Returns true if `key` is known.
     pub fn knows(&self, key: &K) -> bool {
         self.is_pending(key) || self.is_processing(key) || self.failures.contains_key(key)
     }
 
-    /// Whether a run of `key` is pending.
+    /// Returns true if a run of `key` is pending.
     pub fn is_pending(&self, key: &K) -> bool {
         self.dirty.contains(key) || self.waiting.contains_key(key)
     }
 
-    /// Whether `key` is with a worker.
+    /// Returns true if `key` is in flight.
     pub fn is_processing(&self, key: &K) -> bool {
         self.processing.contains_key(key)
     }
 
-    /// Failures in a row.
+    /// Returns the number of failures in a row of `key`.
     pub fn failures(&self, key: &K) -> u32 {
         self.failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Ready keys.
+    /// Returns the number of ready keys.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether no key is ready.
+    /// Returns true if no key is ready.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Ready keys that may be handed out.
+    /// Returns the number of ready keys that may be delivered.
     pub fn eligible(&self) -> usize {
         if self.paused { 0 } else { self.queue.eligible() }
     }
 
-    /// The keys that may be handed out, the one that has been ready longest first.
+    /// Returns the keys that may be delivered, the one that has been ready longest first.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.queue.by_age()
     }
 
-    /// Ready keys, and those that will be when their worker is done.
+    /// Returns the number of ready and dirty keys.
     pub fn depth(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Keys with a delayed add.
+    /// Returns the number of waiting keys.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Keys with a delayed add that have failed.
+    /// Returns the number of waiting keys that have failed.
     pub fn failing(&self) -> usize {
         self.waiting.keys().filter(|key| self.failures(key) > 0).count()
     }
 
-    /// Keys with a worker.
+    /// Returns the number of keys in flight.
     pub fn processing(&self) -> usize {
         self.processing.len()
     }
 
-    /// Keys of which anything is known.
+    /// Returns the number of known keys.
     pub fn known(&self) -> usize {
         self.asked.len()
     }
 
-    /// The time that all keys with a worker have been with it, added up.
+    /// Returns the sum of the times for which the keys in flight have been in flight.
     pub fn unfinished_work(&self, now: Time) -> Duration {
         self.processing.values().map(|run| now.since(run.since)).sum()
     }
 
-    /// How long the key that was handed out first has been with its worker.
+    /// Returns how long the oldest delivery has been in flight.
     pub fn longest_running(&self, now: Time) -> Duration {
         let first = self.processing.values().min_by_key(|run| run.epoch);
         first.map_or(Duration::ZERO, |run| now.since(run.since))
     }
 
-    /// How long the oldest key that may be handed out has been ready.
+    /// Returns how long the oldest key that may be delivered has been ready.
     pub fn oldest_ready(&self, now: Time) -> Duration {
         let since = self.queue.oldest().and_then(|key| self.since.get(&key).copied());
         since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// When the next waiting key becomes ready.
+    /// Returns the time at which the next waiting key becomes ready.
     pub fn next_due(&self) -> Option<Time> {
         self.deadlines.first().map(|first| first.0).filter(|&at| at < Time::NEVER)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Whether handing out is stopped.
+    /// Returns true if deliveries are paused.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// How far the queue has ended.
+    /// Returns the lifecycle state of the queue.
     pub fn ending(&self) -> Ending {
         self.ending
     }
 
-    /// Whether client-go's `Get` would say that the queue has ended.
+    /// Returns true if client-go's `Get` would report that the queue has ended.
     pub fn is_exhausted(&self) -> bool {
         match self.ending {
             Ending::Open => false,
@@ -234,17 +235,17 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Whether nothing will be handed out any more.
+    /// Returns true if no key will be delivered any more.
     pub fn is_finished(&self) -> bool {
         self.is_exhausted() && (self.paused || self.dirty.is_empty())
     }
 
-    /// Whether nothing is ready, and nothing with a worker.
+    /// Returns true if a closed or shut-down queue has no key ready and none in flight.
     pub fn is_drained(&self) -> bool {
         self.is_exhausted() && self.processing.is_empty()
     }
 
-    /// The hand-outs that have not ended, from the oldest on.
+    /// Returns the deliveries that are not completed, the oldest first.
     pub fn runs(&self) -> Vec<(u64, K)> {
         let mut runs: Vec<_> =
             self.processing.iter().map(|(k, run)| (run.epoch, k.clone())).collect();
@@ -252,8 +253,8 @@ impl<K: Ord + Clone> Model<K> {
         runs
     }
 
-    /// All that decides about the future, relative to `now`, for telling states apart. Times are
-    /// capped, and so are failures and adds.
+    /// Returns everything that determines the future, relative to `now`, to tell states apart.
+    /// Times, failures and adds are capped.
     pub fn essence(&self, now: Time, cap: u64) -> impl Ord + use<K> {
         let ahead = |at: Time| at.as_nanos().saturating_sub(now.as_nanos()).min(cap);
         let keys: Vec<_> = self
@@ -280,7 +281,7 @@ impl<K: Ord + Clone> Model<K> {
         (keys, order, self.queue.essence(), self.ending, self.paused)
     }
 
-    /// The team of a known key.
+    /// Returns the team of a known key.
     pub fn team(&self, key: &K) -> Option<Team> {
         self.teams.get(key).copied()
     }

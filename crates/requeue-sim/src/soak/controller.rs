@@ -1,6 +1,6 @@
-//! An hour of a controller's life, on a clock that is moved: objects that come, change and go, in
-//! namespaces that come and go with them, workers that succeed and fail, and everything else that
-//! can be done to a queue.
+//! An hour of a controller's life, on a fake clock. Objects are created, changed and deleted, and
+//! so are their namespaces. Workers succeed and fail. All other operations of a queue are also
+//! called.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,28 +19,28 @@ use requeue::{Add, Cursor, Filter, Item, Merge, Queue, Ticket, Time};
 use super::kinds::{Kind, Name, name};
 use super::{Memory, ensure};
 
-/// So often something happens.
+/// The time between two rounds of events.
 const TICK: Duration = Duration::from_millis(100);
 const TICKS_A_MINUTE: usize = 600;
-/// How many objects there are at a time.
+/// The number of objects at a time.
 const OBJECTS: u64 = 400;
-/// How many wait for a key or work on one, at most.
+/// The maximum number of workers that wait for a key or work on one.
 const WORKERS: usize = 24;
-/// The parts of a run, after each of which nothing is left.
+/// The number of parts of a run. No key is left after each part.
 const PARTS: usize = 6;
 
-/// What became of one kind of queue.
+/// The result for one kind of queue.
 #[derive(Clone, Debug)]
 pub struct Hour {
-    /// Which kind.
+    /// The kind of queue.
     pub kind: String,
-    /// How many keys were handed out.
+    /// The number of deliveries.
     pub hand_outs: u64,
-    /// How many hand-outs failed.
+    /// The number of deliveries that failed.
     pub failures: u64,
-    /// What the queue and its clock held when they were idle, warm at first and at last.
+    /// The memory of the queue and its clock while they are idle, after the warm-up and at the end.
     pub idle: [Memory; 2],
-    /// What was held in the mean over the last minute of the first part, and of the last.
+    /// The mean number of bytes in the last minute of the first part, and of the last part.
     pub busy: [usize; 2],
 }
 
@@ -49,17 +49,18 @@ impl fmt::Display for Hour {
         let Self { kind, hand_outs, failures, idle: [warm, idle], busy: [early, late] } = self;
         write!(
             f,
-            "{kind}: {hand_outs} hand-outs, {failures} failures; idle {warm} when it was warm and \
-             {idle} at last, busy {early} bytes at first and {late} at last"
+            "{kind}: {hand_outs} deliveries, {failures} failures; idle {warm} after the warm-up and \
+             {idle} at the end, busy {early} bytes at first and {late} at the end"
         )
     }
 }
 
-/// Runs every kind of queue for six times `minutes`, after a sixth of that to become warm.
+/// Runs every kind of queue for six parts of `minutes` minutes, after a warm-up of one part.
 ///
 /// # Errors
 ///
-/// What was left, of which kind of queue, and when.
+/// Returns an error if memory was not returned. It names the memory, the kind of queue and the
+/// time.
 pub fn hour(seed: u64, minutes: usize) -> Result<Vec<Hour>, String> {
     let kinds = Kind::ALL.iter();
     kinds.map(|&kind| life(kind, seed, minutes).map_err(|e| format!("{kind:?}: {e}"))).collect()
@@ -91,20 +92,20 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
         hour.busy[1] = busy.saturating_sub(start.bytes);
         let [warm, _] = hour.idle;
         ensure(idle.is_back(warm, 0), || {
-            format!("{}: idle, it holds {idle}, and held {warm} when it was warm", when())
+            format!("{}: idle, it holds {idle}, and {warm} after the warm-up", when())
         })?;
     }
     let [early, late] = hour.busy;
     ensure(late <= early + early / 10, || {
-        format!("busy, it held {early} bytes in the mean at first and {late} in the end")
+        format!("busy, it held a mean of {early} bytes at first and {late} at the end")
     })?;
     let counts = controller.queue.counts();
     (hour.hand_outs, hour.failures) = (counts.hand_outs, counts.failures);
     controller.end()?;
     drop(controller);
-    ensure(clock.armed() == 0, || format!("{} alarms are armed in the end", clock.armed()))?;
+    ensure(clock.armed() == 0, || format!("{} alarms are armed at the end", clock.armed()))?;
     drop(clock);
-    // What this function itself has allocated.
+    // The memory that this function itself has allocated.
     let own = hour.kind.capacity();
     let left = Memory::now().since(start);
     ensure(left == Memory { bytes: own, pieces: 1 }, || format!("dropped, it left {left}"))?;
@@ -115,15 +116,15 @@ struct Controller {
     clock: FakeClock,
     queue: Queue<Name, FixedState>,
     rng: fastrand::Rng,
-    /// The numbers of the objects that there are.
+    /// The numbers of the objects that exist.
     objects: Vec<u64>,
     born: u64,
     workers: VecDeque<Worker>,
-    /// Whether everything succeeds now.
+    /// True if every run succeeds.
     healed: bool,
 }
 
-/// One that waits for a key, works on one, or has left it with nothing but a ticket.
+/// A worker that waits for a key, works on one, or has only the key's ticket left.
 enum Worker {
     Waits(Getter),
     Works(Item<'static, Name>, Time),
@@ -158,7 +159,7 @@ impl Controller {
         })
     }
 
-    /// Works for so many minutes, and says how many bytes there were in the last one, in the mean.
+    /// Works for `minutes` minutes, and returns the mean number of bytes in the last one.
     fn work(&mut self, minutes: usize) -> usize {
         self.healed = false;
         let mut sum = 0;
@@ -176,7 +177,7 @@ impl Controller {
         sum / TICKS_A_MINUTE
     }
 
-    /// Lets everything succeed until nothing is left.
+    /// Lets every run succeed until no key is left.
     fn finish(&mut self) -> Result<(), String> {
         self.healed = true;
         self.queue.resume();
@@ -191,15 +192,15 @@ impl Controller {
         for &object in &self.objects {
             self.queue.forget(&name(object));
         }
-        // An order of one's own is asked, so that it learns that nothing is left.
+        // This call makes a custom order return the keys that it still has.
         drop(self.queue.try_get());
-        // One may be left, of a key that was taken back. It goes off, and is not armed anew.
+        // An alarm of a cancelled key may be left. It goes off, and is not armed again.
         if let Some(at) = self.clock.next_alarm() {
             self.clock.set(at);
         }
         let (known, armed) = (self.queue.known(), self.clock.armed());
         ensure(known == 0, || format!("{known} records are left: {:?}", self.first_left()))?;
-        ensure(armed == 0, || format!("{armed} alarms are armed, and nobody waits"))
+        ensure(armed == 0, || format!("{armed} alarms are armed, but no task waits"))
     }
 
     fn first_left(&self) -> Option<String> {
@@ -207,8 +208,8 @@ impl Controller {
         page.entries.first().map(|entry| self.queue.explain(&entry.key))
     }
 
-    /// Shuts the queue down in one of the ways there are, while some wait for a key, and a drain for
-    /// them.
+    /// Ends the queue in one of the possible ways, while getters wait for a key, and perhaps a
+    /// drain for the end.
     fn end(&mut self) -> Result<(), String> {
         for _ in 0..10 {
             self.event();
@@ -220,7 +221,7 @@ impl Controller {
         } else {
             let mut drain = Box::pin(queue.shut_down_with_drain().timeout(Duration::from_secs(60)));
             let _ = drain.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            // It gives up at some time.
+            // The caller stops waiting, now or later.
             if self.rng.bool() {
                 self.go_on(TICK);
             }
@@ -232,7 +233,7 @@ impl Controller {
         finished
     }
 
-    // --- What happens -----------------------------------------------------------------------------
+    // --- Events -----------------------------------------------------------------------------------
 
     fn millis(&mut self, below: u64) -> Duration {
         Duration::from_millis(self.rng.u64(..below))
@@ -243,7 +244,7 @@ impl Controller {
         name(self.objects[at])
     }
 
-    /// All objects are added, as from time to time informers do.
+    /// Adds all objects, as informers do from time to time.
     fn resync(&mut self) {
         self.queue.add_all(self.objects.iter().map(|&object| name(object)));
     }
@@ -282,17 +283,17 @@ impl Controller {
         add.merge(merge).priority(self.rng.i32(-2..3)).reason(1 << self.rng.u32(..4))
     }
 
-    /// An object is deleted, and there is a new one.
+    /// Deletes an object, and creates a new one.
     fn replace(&mut self) {
         let at = self.rng.usize(..self.objects.len());
         let old = name(mem::replace(&mut self.objects[at], self.born));
-        // Of its failures, too, nothing is left.
+        // This also removes the failures.
         let _ = self.queue.cancel(old.as_str());
         self.queue.add(name(self.born));
         self.born += 1;
     }
 
-    /// Somebody waits no more: the future is dropped, wherever it is.
+    /// Drops the future of a getter, wherever it is.
     fn give_up_waiting(&mut self) {
         if let Some(at) = self.workers.iter().position(|worker| matches!(worker, Worker::Waits(_)))
         {
@@ -300,9 +301,9 @@ impl Controller {
         }
     }
 
-    // --- Those who work ---------------------------------------------------------------------------
+    // --- Workers ----------------------------------------------------------------------------------
 
-    /// Time passes; who waits or works does what there is to do.
+    /// Advances the clock, and lets getters and workers do what is due.
     fn go_on(&mut self, by: Duration) {
         self.clock.advance(by);
         while self.workers.len() < WORKERS {
@@ -378,7 +379,7 @@ impl Controller {
                 self.queue.forget(item.key());
                 item.done();
             }
-            // As if the worker had panicked.
+            // A worker that panics has the same effect.
             _ => drop(item),
         }
     }

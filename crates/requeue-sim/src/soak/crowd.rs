@@ -1,5 +1,5 @@
-//! Threads and tasks that add, wait, work and give up, in queues that are made and ended again and
-//! again, by the machine's clock.
+//! Threads and tasks that add, wait, work and give up, by the machine's clock. The queues are
+//! created and ended many times.
 
 use std::fmt;
 use std::future::Future;
@@ -17,23 +17,24 @@ use tokio::runtime;
 
 use super::{Memory, ensure};
 
-/// Keys that are added in a queue's life.
+/// The number of operations of each producer in a queue's life.
 const ADDS: u32 = 300;
-/// How many keys there are.
+/// The number of distinct keys.
 const KEYS: u32 = 40;
-/// By then what is allocated once for the process has been, nearly all of it.
+/// The number of rounds after which nearly all of the memory that is allocated once per process has
+/// been allocated.
 const WARM_UP: u64 = 5;
-/// So many pieces of that may come later: what is on a path that is seldom taken.
+/// The number of such pieces of memory that may be allocated later, on rare paths.
 const LATE: usize = 8;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// How many queues there were, half of them with threads and half with tasks.
+    /// The number of queues, half of them with threads and half with tasks.
     pub queues: u64,
-    /// How many keys they handed out.
+    /// The number of deliveries.
     pub hand_outs: u64,
-    /// What was held when it was warm, and in the end.
+    /// The memory after the warm-up, and at the end.
     pub idle: [Memory; 2],
 }
 
@@ -42,21 +43,21 @@ impl fmt::Display for Crowd {
         let Self { queues, hand_outs, idle: [warm, idle] } = self;
         write!(
             f,
-            "Threads and tasks: {queues} queues, {hand_outs} hand-outs; {warm} when it was warm and \
-             {idle} at last"
+            "Threads and tasks: {queues} queues, {hand_outs} deliveries; {warm} after the warm-up and \
+             {idle} at the end"
         )
     }
 }
 
-/// Goes on for `rounds`, and if that is none until `time` is over; memory has to come back after
-/// each.
+/// Runs `rounds` rounds after the warm-up or, for `None`, until `time` is over. All memory must be
+/// returned after each round.
 ///
 /// # Errors
 ///
-/// What was left, and after how many rounds.
+/// Returns an error if memory was not returned. It names the memory and the number of rounds.
 pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
     let mut all = Crowd { queues: 0, hand_outs: 0, idle: [Memory::now(); 2] };
-    // Has the thread started that keeps the time for the process.
+    // This starts the timer thread of the process.
     block_on(sleep_until(&SystemClock, SystemClock.now() + Duration::from_millis(1)));
     let started = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -74,13 +75,13 @@ pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, St
         all.idle[1] = settled(all.idle[0]);
         let [warm, now] = all.idle;
         ensure(now.is_back(warm, LATE), || {
-            format!("after round {round} there are {now}, and {warm} when it was warm")
+            format!("after round {round} it holds {now}, and {warm} after the warm-up")
         })?;
     }
     Ok(all)
 }
 
-/// What is held once the thread that keeps the time has put down the wakers it had in hand.
+/// Returns the memory that is held once the timer thread has dropped the wakers that it was using.
 fn settled(warm: Memory) -> Memory {
     let start = Instant::now();
     while !Memory::now().is_back(warm, LATE) && start.elapsed() < Duration::from_secs(60) {
@@ -95,7 +96,7 @@ fn build(rng: &mut fastrand::Rng) -> Builder<String> {
     Queue::builder().re_add(re_add).limiter(ExponentialFailure::new(base, max))
 }
 
-/// What producers do, one thing after the other.
+/// Performs one random operation of a producer.
 fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
     let key = format!("namespace/{}", rng.u32(..KEYS));
     match rng.u32(..20) {
@@ -114,7 +115,7 @@ fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
     }
 }
 
-/// Ends an item, and those that are taken along with its end.
+/// Completes an item, and those that its completion takes.
 fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) {
     let mut next = Some(item);
     while let Some(item) = next.take() {
@@ -129,7 +130,7 @@ fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) 
     }
 }
 
-/// Ends a queue, in one of the ways there are.
+/// The ways to end a queue.
 #[derive(Clone, Copy)]
 enum End {
     Close,
@@ -165,7 +166,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
         let workers: [(usize, fastrand::Rng); 5] = std::array::from_fn(|n| (n, rng.fork()));
         let workers =
             workers.map(|(n, rng)| scope.spawn(move || while_there_is_work(queue, n, rng)));
-        // To be joined is to be gone, with all that the thread had for itself.
+        // A thread that was joined has freed everything that it had allocated for itself.
         producers.into_iter().try_for_each(thread::ScopedJoinHandle::join)?;
         match end {
             End::Close => queue.close(),
@@ -177,14 +178,14 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
         workers.into_iter().try_for_each(thread::ScopedJoinHandle::join)
     })
     .map_err(|_| "a thread has panicked".to_owned())?;
-    // A key that was added again with the last worker, say.
+    // A key may have been added again while it was in flight at the last worker.
     while let Some(item) = queue.get_to_the_end_blocking() {
         item.succeed();
     }
     nothing_is_left(&queue)
 }
 
-/// Until the queue has ended, each in a way of its own.
+/// Works until the queue has ended. Each `way` takes keys with other calls.
 fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng) {
     loop {
         let items = match way {
@@ -198,7 +199,7 @@ fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng
                 }
                 item.into_iter().collect()
             }
-            // A task without a runtime, whose alarm the timer's thread keeps.
+            // A task without a runtime. The timer thread keeps its alarm.
             _ => block_on(queue.get()).into_iter().collect::<Vec<_>>(),
         };
         if items.is_empty() {
@@ -229,7 +230,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// The runtime, too, is made anew: it holds nothing of ours when it is gone.
+/// The runtime is created for each queue, too. Once it is dropped, it holds nothing of the queue.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -262,7 +263,7 @@ async fn tasks(
         })
     });
     let getters = [rng.fork(), rng.fork()].map(|rng| tokio::spawn(impatient(queue.clone(), rng)));
-    // It is cancelled as it waits, or as it works.
+    // This task is cancelled while it waits or works.
     let hasty = tokio::spawn(patient(queue.clone(), rng.fork()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let workers = Workers::new(queue.clone(), handle)
@@ -282,7 +283,7 @@ async fn tasks(
     match End::choose(rng) {
         End::Close => queue.close(),
         End::ShutDown => drop(stop.send(())),
-        // Nobody waits for the end of it.
+        // No task waits for the drain.
         End::Drain => drop(queue.shut_down_with_drain()),
     }
     drop(workers.await?);
@@ -295,7 +296,7 @@ async fn tasks(
 async fn handle(key: String, context: Context) -> Result<Action, Error> {
     match (key.len() + context.attempt() as usize) % 4 {
         0 => Err("fails".into()),
-        // Until it is told to stop.
+        // Runs until it is cancelled.
         1 if context.adds() > 1 => {
             context.cancelled().await;
             Err("too late".into())
@@ -305,7 +306,7 @@ async fn handle(key: String, context: Context) -> Result<Action, Error> {
     }
 }
 
-/// Gives up again and again, and waits once more.
+/// Stops waiting again and again, and waits once more.
 async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
     while !queue.is_closed() {
         let short = Duration::from_micros(rng.u64(..1_000));

@@ -1,4 +1,4 @@
-//! The queues that are kept busy for an hour.
+//! The queues that the soak test keeps busy for an hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
 use requeue::{BuildError, Builder, CustomOrder, Group, Order, Queue, ReAdd};
 
-/// A namespace and a name. All are of one length, so that the bytes of a number of keys do not
-/// depend on which they are.
+/// A namespace and a name. All have the same length, so that the memory of a number of keys does
+/// not depend on which keys they are.
 pub(super) type Name = String;
 
-/// No two runs hash alike unless it is told to; then tables grow at other times.
+/// A fixed seed. By default, every run hashes differently, and tables grow at other times.
 const HASHER: FixedState = FixedState::with_seed(7);
 
-/// A queue as it can be built.
+/// A kind of queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// As client-go has it.
+    /// client-go's default limiter.
     Plain,
-    /// As one gets it without asking, and the times are kept.
+    /// The default settings, with tracked times.
     Held,
-    /// Priorities, namespaces that take turns, and two keys at once of each.
+    /// Priorities, namespaces that take turns, and at most two keys of a namespace in flight.
     Fair,
-    /// An order of one's own.
+    /// A custom order.
     Custom,
 }
 
@@ -67,7 +67,7 @@ fn client_go() -> MaxOf<Name> {
     MaxOf::new(vec![Box::new(each), Box::new(Bucket::new(10.0, 100))])
 }
 
-/// The `number`th object that there was: of one namespace with 49 others.
+/// Returns the name of the `number`th object. It shares its namespace with 49 others.
 pub(super) fn name(number: u64) -> Name {
     format!("namespace-{:08}/name-{number:010}", number / 50)
 }
@@ -76,7 +76,7 @@ fn namespace(name: &str) -> &str {
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// First in, first out, as an order of one's own.
+/// First in, first out, as a custom order.
 struct Line(VecDeque<Name>);
 
 impl CustomOrder<Name> for Line {

@@ -1,9 +1,9 @@
-//! Whether memory comes back: an hour of a controller's life on a clock that is moved, and threads
-//! and tasks for as long as one likes.
+//! Checks that all memory is returned: over an hour of a controller's life on a fake clock, and
+//! while threads and tasks run for a given time.
 //!
-//! Every request to the allocator is counted, and what is allowed is not "about the same": an idle
-//! queue holds no piece of memory more after an hour than it did when it was warm, and once it is
-//! dropped not a byte of it is left.
+//! Every request to the allocator is counted, and the limits are exact. After an hour, an idle
+//! queue holds no more pieces of memory than after its warm-up. Once it is dropped, not a byte of
+//! it is left.
 
 mod controller;
 mod crowd;
@@ -16,22 +16,22 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 pub use self::controller::{Hour, hour};
 pub use self::crowd::{Crowd, crowd};
 
-/// What is allocated and not freed.
+/// Memory that is allocated and not freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// As they were asked for.
+    /// The number of bytes that were requested.
     pub bytes: usize,
-    /// How many allocations that is.
+    /// The number of allocations.
     pub pieces: usize,
 }
 
 impl Memory {
-    /// What this process holds, of which the global allocator has to be stats_alloc's
+    /// Returns the memory of this process, whose global allocator must be stats_alloc's
     /// `INSTRUMENTED_SYSTEM`.
     ///
     /// # Panics
     ///
-    /// If it is another.
+    /// Panics if it has another allocator.
     #[must_use]
     pub fn now() -> Self {
         let stats = INSTRUMENTED_SYSTEM.stats();
@@ -42,14 +42,14 @@ impl Memory {
         }
     }
 
-    /// Whether this is what was held `before`, with no more than `late` pieces besides. Room in
-    /// them is another matter: a table may have kept some for a few dozen keys, or not, depending
-    /// on how it came to be empty.
+    /// Returns true if this is the memory that was held `before`, with at most `late` more pieces.
+    /// Their size may differ by up to 4096 bytes: a table may have kept capacity for a few dozen
+    /// keys, or not, depending on how it became empty.
     const fn is_back(self, before: Self, late: usize) -> bool {
         self.bytes <= before.bytes + 4096 && self.pieces <= before.pieces + late
     }
 
-    /// How much more this is than `before`.
+    /// Returns how much more memory this is than `before`.
     fn since(self, before: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(before.bytes),

@@ -1,4 +1,4 @@
-//! Random operations.
+//! Strategies for random operations.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use requeue_core::{Ending, Merge, Time, When};
 use requeue_sim::model::Ask;
 use requeue_sim::{How, Op};
 
-/// So many cases, the same ones each time; others with `PROPTEST_RNG_SEED`, more with
-/// `PROPTEST_CASES`.
+/// Returns a configuration with `cases` cases, which are the same each time. `PROPTEST_RNG_SEED`
+/// chooses other cases, and `PROPTEST_CASES` another number of them.
 pub(crate) fn config(cases: u32) -> Config {
     let config = Config::default();
     let rng_seed = match config.rng_seed {
@@ -26,7 +26,7 @@ pub(crate) fn config(cases: u32) -> Config {
     }
 }
 
-/// Short ones mostly, so that deadlines meet.
+/// Short durations in most cases, so that deadlines coincide.
 fn durations() -> impl Strategy<Value = Duration> {
     prop_oneof![
         2 => Just(Duration::ZERO),
@@ -95,7 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Sequences, some of them with an end early, most with one late or none.
+/// Sequences of operations. Some of them end the queue early, most of them late or not at all.
 pub(crate) fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
     let open = op().prop_map(|op| if matches!(op, Op::End(_)) { Op::Get } else { op });
     (prop::collection::vec(open, 1..max), prop::collection::vec(op(), 0..80)).prop_map(

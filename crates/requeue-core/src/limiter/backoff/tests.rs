@@ -15,7 +15,7 @@ fn limiter(base: Duration, cap: Duration) -> BackoffLimiter<u32> {
     BackoffLimiter::new(base, cap).seed(42)
 }
 
-/// Delays of a key that fails whenever its time has come.
+/// Returns the delays of a key that fails again as soon as each wait is over.
 fn punctual<const N: usize>(limiter: &mut BackoffLimiter<u32>, mut now: Time) -> [Duration; N] {
     [(); N].map(|()| {
         let delay = limiter.delay(&1, now);
@@ -69,7 +69,7 @@ fn forget_forgets_one_key_and_not_everything() {
     }
     limiter.forget(&1);
     assert_eq!([1, 2, 3].map(|key| limiter.num_requeues(&key)), [0, 1, 1]);
-    assert!(limiter.delay(&1, at(1)) >= SECOND / 2, "a wait of its own, not the rest");
+    assert!(limiter.delay(&1, at(1)) >= SECOND / 2, "a new wait, not the rest of the old one");
     assert_eq!(limiter.len(), 3);
 }
 
@@ -95,7 +95,7 @@ fn what_has_expired_is_swept_in_steps_and_memory_comes_back() {
     let mut before = limiter.len();
     for _ in 0..5_001 {
         limiter.delay(&20_000, late);
-        assert!(before - limiter.len() <= LOOKS, "too many in one step");
+        assert!(before - limiter.len() <= LOOKS, "too many entries removed in one step");
         before = limiter.len();
     }
     assert_eq!(limiter.len(), 1);
@@ -108,7 +108,7 @@ fn a_stream_of_new_keys_takes_no_more_memory_than_those_that_count() {
     let mut limiter = limiter(NANO, 100 * NANO);
     for key in 0..100_000_u32 {
         limiter.delay(&key, at(key.into()));
-        // About 201 can still count.
+        // About 201 entries have not expired.
         assert!(limiter.len() <= 600, "{} at {key}", limiter.len());
     }
 }
@@ -167,7 +167,7 @@ fn absurd_parameters_are_defined() {
     assert!(endless.delay(&1, at(0)) >= Duration::MAX / 2);
     assert_eq!(endless.longest(), Duration::MAX);
     assert!(endless.delay(&1, Time::NEVER) >= Duration::MAX / 2);
-    assert_eq!(endless.num_requeues(&1), 2, "at the end of time its wait is over");
+    assert_eq!(endless.num_requeues(&1), 2, "at the end of time the wait is over");
 
     let mut late = limiter(SECOND, SECOND);
     late.delay(&1, Time::NEVER);
@@ -188,7 +188,8 @@ fn one_seed_gives_one_sequence_whatever_the_hasher() {
     assert_eq!(run(), run());
 }
 
-/// The sentence of the design, literally, on a plain map that never sweeps.
+/// The rule of [`BackoffLimiter`]'s docs, implemented literally with a map that keeps expired
+/// entries.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<u32, (Time, Duration, u32)>,
@@ -196,7 +197,7 @@ struct Model {
 
 enum Expected {
     Exactly(Duration),
-    /// From half of it to all of it, at least 1 ns.
+    /// Between half of this duration and all of it, and at least 1 ns.
     Jittered(Duration),
 }
 
@@ -221,7 +222,8 @@ impl Model {
 enum Op {
     Fail(u32),
     Forget(u32),
-    /// To just before, at, or after the end of a key's wait, or of its memory.
+    /// Moves the clock to just before, to, or just after the end of a key's wait or of the time
+    /// until it expires.
     Until(u32, bool, u64),
     Pass(u64),
     Back(u64),
@@ -273,7 +275,7 @@ fn check(base: u64, cap: u64, seed: u64, ops: &[Op]) -> Result<(), TestCaseError
             Op::Pass(nanos) => now = now.saturating_add(nanos),
             Op::Back(nanos) => now = now.saturating_sub(nanos),
         }
-        prop_assert!(limiter.len() <= model.entries.len(), "what is forgotten is not kept");
+        prop_assert!(limiter.len() <= model.entries.len(), "more entries than in the model");
     }
     Ok(())
 }
@@ -289,7 +291,8 @@ proptest! {
         check(base, cap, seed, &ops)?;
     }
 
-    /// With a cap so long that nothing expires, because a sweep can't be taken back.
+    /// The cap is so long that no entry expires: going back in time does not restore a removed
+    /// entry.
     #[test]
     fn so_it_does_when_the_clock_goes_back(
         base in 0..200_u64,

@@ -10,8 +10,8 @@ fn delay(bucket: &mut Bucket, nanos: u64) -> u64 {
     }
 }
 
-/// Rate, burst, and (now, delay) in nanoseconds, as golang.org/x/time/rate 0.16 has them; the clock
-/// goes back every now and then.
+/// Rate, burst, and pairs of (now, delay) in nanoseconds, recorded from golang.org/x/time/rate
+/// 0.16. The clock occasionally goes back.
 type Recorded = (f64, u32, &'static [(u64, u64)]);
 const RECORDED: [Recorded; 9] = [
     (
@@ -177,7 +177,7 @@ fn a_bucket_refills_but_holds_no_more_than_its_burst() {
     let mut bucket = Bucket::new(10.0, 2);
     let empty = |bucket: &mut Bucket, now| [(); 3].map(|()| delay(bucket, now));
     assert_eq!(empty(&mut bucket, 0), [0, 0, 100_000_000]);
-    // 100 ms made the token of the third in line, and 50 ms half of the next.
+    // 100 ms added the token of the third failure, and 50 ms half of the next one.
     assert_eq!(delay(&mut bucket, 150_000_000), 50_000_000);
     let hour_later = 3_600_000_000_000;
     assert_eq!(empty(&mut bucket, hour_later), [0, 0, 100_000_000]);
@@ -227,10 +227,10 @@ fn a_clock_that_goes_back_gives_no_token_and_takes_none() {
     let second = 1_000_000_000;
     assert_eq!(delay(&mut bucket, 100 * second), 0);
     assert_eq!(delay(&mut bucket, 0), second);
-    assert_eq!(delay(&mut bucket, second), second, "refilled from where the clock went");
+    assert_eq!(delay(&mut bucket, second), second, "refilled from the time the clock went back to");
 }
 
-/// A literal bucket, in billionths of a token: whole numbers, rates of whole tokens per second.
+/// A bucket in exact integers: billionths of a token, and rates of whole tokens per second.
 struct Model {
     billionths: i128,
     last: u64,
@@ -257,17 +257,17 @@ proptest! {
         let mut model = Model { billionths: i128::from(burst) * 1_000_000_000, last: 0 };
         let mut now = 1_000_000_000_u64;
         for (i, (back, permille, nanos)) in moves.into_iter().enumerate() {
-            // Up to two tokens ahead, or now and then as much back.
+            // Up to two tokens ahead, and occasionally as far back.
             let span = permille * 1_000_000 / u64::from(rate) + nanos;
             now = if back && i % 5 == 0 { now.saturating_sub(span) } else { now + span };
             let (got, expected) = (delay(&mut bucket, now), model.delay(rate, burst, now));
-            // Floats round: by far less than this.
+            // The rounding error of the floats is far below 5 ns.
             prop_assert!(got.abs_diff(expected) <= 5, "{got} for {expected}");
         }
     }
 
-    /// What a bucket is for, in one sentence: of n + burst failures in a row, the last may run no
-    /// sooner after the first than n tokens take.
+    /// The guarantee of a bucket: of n + burst failures in a row, the last runs no sooner after the
+    /// first than the time in which n tokens are added.
     #[test]
     fn no_more_pass_than_the_rate_allows(
         rate in 1..1_000_u32,

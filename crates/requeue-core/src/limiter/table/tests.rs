@@ -15,15 +15,16 @@ use crate::memory::chunked::CHUNK;
 type Table = KeyTable<u16, u32, RandomState>;
 
 impl<K, V, S> KeyTable<K, V, S> {
-    /// Slots that have memory, and places in lines of the index.
+    /// Returns the number of slots with memory, and the number of places in the buckets of the
+    /// index.
     pub(in crate::limiter) fn capacity(&self) -> (usize, usize) {
         self.noted
             .as_ref()
             .map_or((0, 0), |noted| (noted.entries.capacity(), noted.index.capacity()))
     }
 
-    /// Far more than there are entries would be a leak: what is left of chunks that were full, and
-    /// some that are at hand.
+    /// Asserts that the memory does not leak. More slots than entries are allowed: the remains of
+    /// chunks that were full, and some spare chunks.
     fn assert_small(&self) {
         let (slots, places) = self.capacity();
         assert!(slots <= 4 * self.len() + 2 * CHUNK, "{slots} slots for {}", self.len());
@@ -156,7 +157,7 @@ fn a_small_table_is_small() {
     assert!(slots <= 32 && places <= 64, "{slots} {places}");
 }
 
-/// However few entries are left between those that went.
+/// All entries are visited even if few are left between many vacant slots.
 #[test]
 fn so_many_looks_as_there_are_entries_see_all_of_them() {
     for left in [1, 2, 600, 16_000] {
@@ -192,7 +193,7 @@ fn a_sweep_in_steps_comes_to_all() {
 #[test]
 fn a_step_of_a_sweep_passes_a_few_chunks_at_most() {
     let mut table = with_keys(0..20_000);
-    // Whole chunks have gone, and there are still enough entries for nothing to be moved.
+    // Whole chunks are empty, but enough entries are left that none is moved.
     table.retain(|&key, _| usize::from(key) < CHUNK || usize::from(key) >= 37 * CHUNK);
     let (mut hand, mut steps) = (CHUNK, 0);
     while hand < 37 * CHUNK {
@@ -219,7 +220,7 @@ fn order_is_not_that_of_hashes() {
         seen.extend(table.values());
         (seen, format!("{table:?}"))
     };
-    assert_eq!(walk(), walk(), "each with a hasher of its own");
+    assert_eq!(walk(), walk(), "each walk with its own hasher");
 }
 
 #[test]
@@ -234,7 +235,7 @@ fn a_clone_is_one_of_its_own() {
 }
 
 std::thread_local! {
-    /// Where keys panic.
+    /// The operation of a key that panics.
     static SORE: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -279,7 +280,8 @@ impl Drop for Touchy {
 
 type TouchyTable = KeyTable<Touchy, u32, RandomState>;
 
-/// How many entries there are when `op` has panicked because of `what`.
+/// Runs `op` while the operation `what` of each key panics, and returns the number of entries
+/// afterwards.
 fn len_after(
     table: &mut TouchyTable,
     what: &'static str,
@@ -294,7 +296,7 @@ fn len_after(
 
 #[test]
 fn a_key_that_panics_leaves_the_table_whole() {
-    // Where a line has room, where the index has to grow, and where it has grown.
+    // A bucket with a free place, an index that must grow, and one that has grown.
     for count in [10_u16, 64 * 7, 2000] {
         let mut table = TouchyTable::with_hasher(RandomState::default());
         (0..count).for_each(|number| *table.get_or_default(&Touchy(number)) = 1);
@@ -306,7 +308,7 @@ fn a_key_that_panics_leaves_the_table_whole() {
         assert_eq!(len_after(table, "clone", |table| _ = table.clone()), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.get_or_default(&old)), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.remove(&old)), all);
-        // What is dropped has gone.
+        // A key whose drop panics has already been removed.
         assert_eq!(len_after(table, "drop", |table| _ = table.remove(&old)), all - 1);
         assert_eq!(len_after(table, "drop", |table| _ = table.retain(|key, _| key.0 > 1)), all - 2);
         let sweep = |table: &mut TouchyTable| _ = table.sweep(0, all, |key, _| key.0 > 2);

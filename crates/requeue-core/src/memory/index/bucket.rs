@@ -1,4 +1,4 @@
-//! A bucket of the table: the tags and the slots of up to twelve keys in 64 bytes, a cache line.
+//! A bucket of the index: the tags and the slots of up to twelve keys in 64 bytes, a cache line.
 //!
 //! The first word holds the tags of places 0 to 7. The second holds those of places 8 to 11 and,
 //! above them, how many keys have overflowed to later buckets. Six words hold two slots each. Words
@@ -8,49 +8,50 @@ use wide::u8x16;
 
 use crate::types::slot::Slot;
 
-/// Keys in a bucket.
+/// The number of places in a bucket.
 pub(super) const WIDTH: usize = 12;
-/// Words in a bucket.
+/// The number of 64-bit words in a bucket.
 pub(super) const WORDS: usize = 8;
 
 pub(super) type Bucket = [u64; WORDS];
 
-/// A bit for each place.
+/// One bit for each place.
 const PLACES: u32 = (1 << WIDTH) - 1;
-/// The four tags of the second word.
+/// The lower half of a word. In the second word it holds four tags.
 const SECOND: u64 = 0xFFFF_FFFF;
 /// The position of the tag's seven bits in the hash. The bits above choose the bucket, those below
 /// the segment.
 const TAG_SHIFT: u32 = 19;
-/// One overflowed key, in the second word.
+/// One overflowed key, as counted in the second word.
 const OVERFLOW: u64 = 1 << 32;
 
-/// The tag of a key with `hash`: a bit that marks the place as taken, and seven bits of the hash.
+/// Returns the tag of a key with `hash`: a bit that marks the place as taken, and seven bits of the
+/// hash.
 #[inline]
 const fn tag(hash: u32) -> u8 {
     (hash >> TAG_SHIFT & 0x7F | 0x80) as u8
 }
 
-/// All tags.
+/// Returns the tags of all places. The four bytes above them are not tags.
 #[inline]
 fn tags(bucket: &Bucket) -> u8x16 {
     let tags = u128::from(bucket[0]) | u128::from(bucket[1]) << 64;
     u8x16::new(tags.to_le_bytes())
 }
 
-/// The places where a key with `hash` may be.
+/// Returns the places where a key with `hash` may be.
 #[inline]
 pub(super) fn matching(bucket: &Bucket, hash: u32) -> Places {
     Places(tags(bucket).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 
-/// The places that are taken.
+/// Returns the places that are taken.
 #[inline]
 pub(super) fn taken(bucket: &Bucket) -> Places {
     Places(tags(bucket).to_bitmask() & PLACES)
 }
 
-/// The places that are free.
+/// Returns the places that are free.
 #[inline]
 pub(super) fn free(bucket: &Bucket) -> Places {
     Places(!tags(bucket).to_bitmask() & PLACES)
@@ -80,7 +81,7 @@ pub(super) fn clear(bucket: &mut Bucket, place: usize) {
     bucket[place / 8 % 2] &= !(0xFF << (place % 8 * 8));
 }
 
-/// Whether a key was inserted past this bucket because it was full.
+/// Returns true if a key was inserted into a later bucket because this one was full.
 #[inline]
 pub(super) fn has_overflowed(bucket: &Bucket) -> bool {
     bucket[1] >= OVERFLOW
@@ -98,7 +99,7 @@ pub(super) fn remove_overflow(bucket: &mut Bucket) {
     bucket[1] -= OVERFLOW;
 }
 
-/// A set of places, a bit each.
+/// A set of places, with one bit for each.
 #[derive(Clone, Copy)]
 pub(super) struct Places(u32);
 

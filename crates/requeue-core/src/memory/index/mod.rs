@@ -1,15 +1,15 @@
-//! From a key's hash to its slot.
+//! An index from the hash of a key to the slot of its record.
 //!
-//! Segments of lines of 64 bytes, each with the tags and slots of up to twelve keys (`line`), so that
-//! a probe mostly touches one cache line; a line that has overflowed counts the keys that went on
-//! to the next, so that nothing is left behind where a key was. This is the layout of F14 (N.
-//! Bronson and X. Shi, *Open-sourcing F14*, 2019).
+//! The index consists of segments, and a segment of buckets of 64 bytes. Each bucket has the tags
+//! and slots of up to twelve keys (`bucket`), so that most probes touch one cache line. A bucket
+//! that has overflowed counts the keys that went to later buckets, so that a removal leaves no
+//! tombstone. This is the layout of F14 (N. Bronson and X. Shi, *Open-sourcing F14*, 2019).
 //!
 //! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file
-//! and table addressing*, 1980): as keys come they are split in two one after the other, and merged
-//! again as keys go. One large step would stop everybody for tens of milliseconds; a step here
-//! touches a few hundred keys, of which half stay where they are and the others keep their line and
-//! place in the new segment.
+//! and table addressing*, 1980). As keys are added, segments are split in two, one after the other;
+//! as keys are removed, segments are merged again. Rehashing all keys in one step would block every
+//! caller for tens of milliseconds. A step here touches a few hundred keys. Half of them stay where
+//! they are, and the others keep their bucket and place in the new segment.
 
 mod bucket;
 mod segment;
@@ -22,9 +22,9 @@ use super::chunked::give_back;
 use super::slab::Slab;
 use crate::types::slot::Slot;
 
-/// Buckets of a segment.
+/// The number of buckets in a segment.
 const BUCKETS: usize = 1 << BITS;
-/// How many segments the processor's nearest caches hold.
+/// The number of segments that fit into the processor's nearest caches.
 const CACHED: usize = 64;
 
 /// A record: it stores the hash of its key, and its position in the index.
@@ -34,8 +34,8 @@ pub(crate) trait Indexed {
     fn set_position(&mut self, position: Position);
 }
 
-/// A key's hash as records store it. Every bit depends on all bits of `hash`, so that hashes that differ
-/// in few bits choose different segments, buckets and tags.
+/// Folds a key's hash into the 32 bits that records store. Every bit depends on all bits of `hash`,
+/// so that hashes that differ in few bits choose different segments, buckets and tags.
 pub(crate) const fn fold(hash: u64) -> u32 {
     let product = hash as u128 * 0x9E37_79B9_7F4A_7C15;
     (product ^ product >> 64) as u32
@@ -43,12 +43,12 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. The segments from there on were split
-    /// off the first ones.
+    /// The number of segments, rounded down to a power of two. The segments from this number on
+    /// were split off the first ones.
     half: u32,
-    /// With more keys than this, the next segment is split.
+    /// If there are more keys than this, the next segment is split.
     most: usize,
-    /// With fewer keys than this, the last segment is merged.
+    /// If there are fewer keys than this, the last segment is merged.
     least: usize,
 }
 
@@ -57,7 +57,7 @@ impl Index {
         Self { segments: Vec::new(), half: 1, most: 0, least: 0 }
     }
 
-    /// The segment of keys with `hash`.
+    /// Returns the number of the segment of keys with `hash`.
     #[inline]
     const fn at(&self, hash: u32) -> usize {
         let at = hash & (self.half * 2 - 1);
@@ -65,13 +65,14 @@ impl Index {
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
     }
 
-    /// Whether it is larger than the processor's nearest caches, so that prefetching pays.
+    /// Returns true if the index is larger than the processor's nearest caches, so that prefetching
+    /// pays.
     #[inline]
     pub(crate) const fn is_large(&self) -> bool {
         self.segments.len() > CACHED
     }
 
-    /// Has the processor fetch the first bucket of `hash`.
+    /// Makes the processor fetch the first bucket of `hash` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
         if let Some(segment) = self.segments.get(self.at(hash)) {
@@ -79,7 +80,7 @@ impl Index {
         }
     }
 
-    /// The slot of the record with `hash` for which `is` holds.
+    /// Returns the slot of the record with `hash` for which `is` returns true.
     #[inline]
     pub(crate) fn probe<T: Indexed>(
         &self,
@@ -90,8 +91,8 @@ impl Index {
         self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
-    /// Looks up `hash` in one bucket: finds the slot of a record for which `is` holds, or a free place
-    /// for a new one.
+    /// Looks up `hash` in the first bucket only. Finds the slot of a record for which `is` returns
+    /// true, or a free place for a new record.
     #[inline(always)]
     pub(crate) fn glance<T: Indexed>(
         &mut self,
@@ -107,7 +108,7 @@ impl Index {
         }
     }
 
-    /// Inserts the record in `slot`, which was inserted into `records` just before.
+    /// Inserts the record in `slot`, which the caller has just inserted into `records`.
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
         if records.len() > self.most {
             self.grow(records);
@@ -116,7 +117,7 @@ impl Index {
         self.segments[at].insert(records, slot);
     }
 
-    /// Removes a record that was removed from `slot` just before.
+    /// Removes a record that the caller has just removed from `slot`.
     #[inline]
     pub(crate) fn remove<T: Indexed>(
         &mut self,
@@ -130,8 +131,8 @@ impl Index {
         self.fit(records);
     }
 
-    /// Removes the record with `hash` for which `is` holds, and returns its slot. The caller then
-    /// removes it from `records` and calls [`fit`](Self::fit).
+    /// Removes the record with `hash` for which `is` returns true, and returns its slot. The caller
+    /// then removes the record from `records` and calls [`fit`](Self::fit).
     #[inline]
     pub(crate) fn take<T: Indexed>(
         &mut self,
@@ -143,7 +144,7 @@ impl Index {
         self.segments.get_mut(at)?.take(hash, |slot| is(records.get(slot)))
     }
 
-    /// Shrinks the index if records were removed.
+    /// Shrinks the index if few enough records are left.
     #[inline]
     pub(crate) fn fit<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least {
@@ -151,7 +152,7 @@ impl Index {
         }
     }
 
-    /// Replaces the slot of a record that was moved from `from` to `to`.
+    /// Replaces the slot of a record that has moved from `from` to `to`.
     pub(crate) fn moved<T: Indexed>(&mut self, records: &Slab<T>, from: Slot, to: Slot) {
         let record = records.get(to);
         let hash = record.hash();
@@ -184,8 +185,8 @@ impl Index {
 
     /// Sets the numbers of keys at which the next segment is split or the last one merged.
     ///
-    /// A round of splits takes place while the average goes from `FULL` keys a bucket to one more.
-    /// Segments are merged below three keys for two buckets.
+    /// A round of splits takes place while the average grows from `FULL` to `FULL + 1` keys per
+    /// bucket. Segments are merged below an average of three keys per two buckets.
     fn update_bounds(&mut self) {
         let segments = self.segments.len();
         self.half = 1 << segments.ilog2();
@@ -194,12 +195,13 @@ impl Index {
         self.least = if segments > 1 { BUCKETS * segments * 3 / 2 } else { 0 };
     }
 
-    /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until it
-    /// has seen at least `limit` records. Returns the rank before which it has seen all; `None` at the
-    /// end.
+    /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until
+    /// it has visited at least `limit` records. Returns the rank before which all records have been
+    /// visited, or `None` at the end.
     ///
     /// The rank of a hash is its bits in reverse. The ranks of a segment are a contiguous range,
-    /// whatever splits have made it, so that a walk by rank is stable while the index grows.
+    /// regardless of the splits that created it, so that a walk by rank is stable while the index
+    /// grows.
     pub(crate) fn visit(
         &self,
         from: u32,

@@ -10,21 +10,21 @@ use crate::memory::prefetch::prefetch;
 use crate::memory::slab::Slab;
 use crate::types::slot::Slot;
 
-/// A segment has 2 to the power of this many buckets, once there are several segments: 4 KiB.
+/// A segment has 2 to the power of `BITS` buckets, 4 KiB, once there are several segments.
 pub(super) const BITS: u32 = 6;
-/// How many of a bucket's twelve places are taken on average when a small segment is full.
+/// The average number of taken places per bucket, of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The same for a segment of the usual size, which has so many keys only where hashes are alike.
+/// The same for a segment of the usual size. It gets this full only if many hashes are alike.
 const CRAMMED: u32 = 10;
 
-/// The position of a key's slot in the index. Each record stores its own, so that the slot of most
-/// keys is removed without a search. It is stored as `2 place + 1`, as a [`Slot`] is.
+/// The position of a key's slot in the index. Each record stores its own position, so that the slot
+/// of most keys is removed without a search. It is stored as `2 place + 1`, like a [`Slot`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Position(NonZeroU8);
 
 impl Position {
-    /// The slot is in another bucket than the first one of its probe sequence.
+    /// The slot is in a later bucket than the first one of its probe sequence.
     pub(crate) const OVERFLOWED: Self = Self::at(15);
 
     /// The slot is in the first bucket of its probe sequence, in `place`.
@@ -44,22 +44,23 @@ impl Position {
 
 pub(super) struct Segment {
     words: Vec<u64>,
-    /// The word at which the first bucket begins, whose address is a multiple of 64.
+    /// The index of the word at which the first bucket begins. The address of this word is a
+    /// multiple of 64.
     base: u8,
-    /// There are 2 to the power of this many buckets.
+    /// The segment has 2 to the power of `bits` buckets.
     bits: u8,
-    /// How many more keys it takes before it is doubled.
+    /// The number of keys that still fit before the segment is doubled.
     left: u32,
 }
 
-/// The result of a lookup in the first bucket alone.
+/// The result of a lookup in the first bucket only.
 #[must_use]
 pub(crate) enum Found<'a> {
     /// The slot of the key.
     Slot(Slot),
     /// The key is not in the index, and this place is free for it.
     Free(FreePlace<'a>),
-    /// The key may be in a later bucket, or the table has to grow first.
+    /// The key may be in a later bucket, or the index must grow first.
     Unclear,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct FreePlace<'a> {
 }
 
 impl FreePlace<'_> {
-    /// The position for the record to store.
+    /// Returns the position that the record must store.
     #[inline]
     pub(crate) const fn position(&self) -> Position {
         Position::at(self.place)
@@ -125,8 +126,8 @@ impl Segment {
         }
     }
 
-    /// The first bucket of the probe sequence of `hash`. The upper bits of the hash choose it, as the
-    /// lower ones choose the segment.
+    /// Returns the first bucket of the probe sequence of `hash`. The upper bits of the hash choose
+    /// it, and the lower bits choose the segment.
     #[inline]
     const fn first(&self, hash: u32) -> usize {
         (((hash as u64) << self.bits) >> 32) as usize
@@ -141,7 +142,7 @@ impl Segment {
         prefetch(&self.words, self.base as usize + self.first(hash) * WORDS);
     }
 
-    /// Looks up `hash` in the first bucket alone. No free place is found where the index is `full`.
+    /// Looks up `hash` in the first bucket only. Returns no free place if the index is `full`.
     #[inline(always)]
     pub(super) fn glance(
         &mut self,
@@ -166,7 +167,7 @@ impl Segment {
         }
     }
 
-    /// The slot under `hash` for which `is` holds.
+    /// Returns the slot under `hash` for which `is` returns true.
     #[inline]
     pub(super) fn probe(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let first = self.first(hash);
@@ -212,7 +213,7 @@ impl Segment {
         }
     }
 
-    /// Replaces `slot`, which is at `position` under `hash`, by `to`.
+    /// Replaces `slot`, which is at `position` under `hash`, with `to`.
     pub(super) fn replace(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
         if let Some((at, place)) = self.locate(hash, slot, position) {
             bucket::set_slot(self.bucket_mut(at), place, to);
@@ -231,7 +232,7 @@ impl Segment {
         self.left += 1;
     }
 
-    /// Removes the slot under `hash` for which `is` holds, and returns it.
+    /// Removes the slot under `hash` for which `is` returns true, and returns it.
     #[inline]
     pub(super) fn take(&mut self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let bucket = self.bucket_mut(self.first(hash));
@@ -265,7 +266,7 @@ impl Segment {
         }
     }
 
-    /// The bucket of `slot`, and its place there.
+    /// Returns the bucket of `slot`, and its place in that bucket.
     fn locate(&self, hash: u32, slot: Slot, position: Position) -> Option<(usize, usize)> {
         let first = self.first(hash);
         if position != Position::OVERFLOWED {
@@ -309,11 +310,12 @@ impl Segment {
 
     /// Moves all keys whose hashes have `bit` into a new segment.
     ///
-    /// A key in the first bucket of its probe sequence keeps its bucket and place, here or there, so
-    /// that its record is read and not written.
+    /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment
+    /// or the new one. Its record is therefore read, but not written.
     pub(super) fn split<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
         let mut new = Self::new(self.bits());
-        // All hashes are read first: records are far apart, and independent reads wait together.
+        // All hashes are read first. Records are far apart, and the processor overlaps independent
+        // reads.
         let mut slots = Vec::with_capacity(self.len() * WIDTH);
         slots.extend(self.slots());
         let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).hash()).collect();

@@ -41,7 +41,7 @@ impl Indexed for Record {
 struct Case {
     index: Index,
     records: Slab<Record>,
-    /// By slot.
+    /// The keys by slot.
     model: BTreeMap<Slot, u32>,
     hash_of: fn(u32) -> u32,
 }
@@ -56,7 +56,7 @@ impl Case {
         let found = self.index.probe(&self.records, hash, |record| record.key == key);
         if let Some(slot) = found {
             match self.index.glance(&self.records, hash, |record| record.key == key) {
-                Found::Free(_) => panic!("{key} is there"),
+                Found::Free(_) => panic!("{key} is in the index, but was not found"),
                 Found::Slot(at) => assert_eq!(at, slot),
                 Found::Unclear => {}
             }
@@ -66,7 +66,7 @@ impl Case {
         let mut record = Record::new(key, hash);
         let found = self.index.glance(&self.records, hash, |record| record.key == key);
         let slot = match found {
-            Found::Slot(slot) => panic!("{key} is not there, and not in {slot:?}"),
+            Found::Slot(slot) => panic!("{key} is not in the index, but was found in {slot:?}"),
             Found::Free(free) => {
                 record.position = free.position();
                 let slot = self.records.insert(record);
@@ -105,10 +105,10 @@ impl Case {
         let noted: usize = self.index.segments.iter().map(|one| one.slots().count()).sum();
         assert_eq!(noted, self.model.len());
         let keys: alloc::collections::BTreeSet<_> = self.model.values().collect();
-        assert_eq!(keys.len(), self.model.len(), "a key twice");
+        assert_eq!(keys.len(), self.model.len(), "a key occurs twice");
     }
 
-    /// A walk by pages of about `limit` finds each once.
+    /// Asserts that a walk in pages of about `limit` visits each record once.
     fn walk(&self, limit: usize) {
         let mut seen = BTreeMap::new();
         let mut from = Some(0);
@@ -118,7 +118,7 @@ impl Case {
             for slot in page {
                 let rank = self.records.get(slot).hash.reverse_bits();
                 if rank >= at && from.is_none_or(|bound| rank < bound) {
-                    assert!(seen.insert(slot, ()).is_none(), "{slot:?} twice");
+                    assert!(seen.insert(slot, ()).is_none(), "{slot:?} was visited twice");
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Case {
 
 const HASHES: [fn(u32) -> u32; 5] = [
     |key| key.wrapping_mul(0x9E37_79B1),
-    // Alike; in the last bucket; in one segment; in the first bucket and the last.
+    // All alike; in the last bucket; in one segment; in the first and the last bucket.
     |_| 7,
     |key| u32::MAX - key % 3,
     |key| key << 16,
@@ -151,7 +151,7 @@ proptest! {
                     let gone = case.model.values().copied().enumerate();
                     let gone: Vec<_> = gone.filter(|(n, _)| n % keep != 0).collect();
                     for (_, key) in gone {
-                        // Its slot may have changed by now.
+                        // The slot may have changed meanwhile.
                         let hash = HASHES[which](key);
                         let found = case.index.probe(&case.records, hash, |r| r.key == key);
                         case.remove(found.unwrap());
@@ -179,7 +179,7 @@ fn grows_and_shrinks_with_what_it_holds() {
     assert_eq!(case.index.segments.len(), 1);
 }
 
-/// Counts how often it is read or written.
+/// A record that counts how often it is read or written.
 struct Counted {
     hash: u32,
     position: Cell<Position>,
@@ -214,7 +214,7 @@ fn no_step_of_growing_or_shrinking_touches_more_than_a_few_hundred() {
     let asked = Rc::new(Cell::new(0));
     let (mut index, mut slab, mut worst) = (Index::new(), Slab::new(false), 0);
     let hash_of = HASHES[0];
-    // A segment has 64 buckets of about seven keys, and each key is read once and written once at most.
+    // A segment has 64 buckets of about seven keys. Each key is read and written at most once.
     let most = 2 * BUCKETS * 8;
     for key in 0..300_000 {
         let hash = hash_of(key);
@@ -236,14 +236,15 @@ fn no_step_of_growing_or_shrinking_touches_more_than_a_few_hundred() {
     assert!((BUCKETS..=most).contains(&worst), "{worst} to shrink");
 }
 
-/// The upper bits of a hash choose the bucket, the lower ones the segment, seven between them the tag.
+/// The upper bits of a hash choose the bucket, the lower ones the segment, and seven bits between
+/// them are the tag.
 #[test]
 fn hashes_that_differ_in_few_bits_differ_in_all_parts() {
     for shift in 0..=52 {
         for part in [0, 10, 19, 20] {
             let parts = (0..4096).map(|n: u64| fold(n << shift) >> part & 0xFFF);
             let distinct = parts.collect::<alloc::collections::BTreeSet<_>>().len();
-            // 2589 if they were drawn at random.
+            // Random numbers would give 2589.
             assert!(distinct > 1500, "{distinct} of 4096, shifted {shift}, from bit {part}");
         }
     }

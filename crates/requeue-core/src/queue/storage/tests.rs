@@ -9,10 +9,10 @@ use crate::{Add, Finish, Group, Order, Time};
 
 const KEYS: u32 = 64 * CHUNK as u32;
 
-/// When everything is due.
+/// A time at which every key is due.
 const LATER: Time = Time::from_nanos(2_000_000_000);
 
-/// One key of each chunk is left.
+/// Returns the keys that are left: one of each chunk.
 fn left() -> impl Iterator<Item = u32> {
     (0..KEYS).step_by(CHUNK)
 }
@@ -21,7 +21,8 @@ fn added_at(key: u32) -> Time {
     Time::from_nanos(key.into())
 }
 
-/// The keys of every third chunk wait; those of another third are with workers.
+/// Returns a queue with one key of each chunk left. The keys of one third of the chunks wait, and
+/// those of another third are in flight.
 fn thinned_out(config: Config<u32>) -> Queue<u32> {
     let mut queue = Queue::new(config);
     let mut working = Vec::new();
@@ -43,7 +44,7 @@ fn thinned_out(config: Config<u32>) -> Queue<u32> {
     queue
 }
 
-/// Takes it all out.
+/// Asserts that every key that should be left is there, and delivers all ready keys.
 fn all_is_there(queue: &mut Queue<u32>) {
     let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
     assert!(keys.eq(left()));
@@ -64,12 +65,12 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
         assert!(queue.tracker.as_ref().is_some_and(|tracker| tracker.slots() <= few));
         assert!(queue.ready.slots() <= few);
 
-        // With the times of the keys that have moved.
+        // The times of the keys have moved with them.
         for key in left() {
             let since = queue.look_up(&key, u64::from(key)).and_then(|entry| entry.since);
             assert!(since.is_some_and(|since| since >= added_at(key)), "{key} since {since:?}");
         }
-        let running = queue.running(0, KEYS as usize).expect("times are kept");
+        let running = queue.running(0, KEYS as usize).expect("times are tracked");
         assert_eq!(running.len(), queue.processing());
         assert!(running.is_sorted_by_key(|entry| entry.since));
         all_is_there(&mut queue);

@@ -10,31 +10,32 @@ use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
-/// The state of a key. There is one record per key with a state; it takes 40 bytes with a key of 8.
+/// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
+/// bytes.
 pub(in crate::queue) struct Record<K> {
     pub(in crate::queue) key: K,
-    /// The 64 bits mean one of three things, by phase. Ready: the neighbours in the order. Processing:
-    /// the epoch of the delivery. Idle: the end of the backoff; no other phase has one here, because a
-    /// key that backs off stays Idle until then.
+    /// 64 bits whose meaning depends on the phase. Ready: the neighbours in the order. Processing:
+    /// the epoch of the delivery. Idle: the end of the backoff. No other phase stores a backoff
+    /// here, because a key that backs off stays Idle until the backoff is over.
     link: [Option<Slot>; 2],
     pub(in crate::queue) hash: u32,
-    /// How many adds the next run stands for.
+    /// The number of adds that the next run serves.
     pub(in crate::queue) adds: u32,
     pub(in crate::queue) reasons: u32,
     pub(in crate::queue) priority: i32,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub(super) failures: u32,
     pub(super) phase: Phase,
-    /// Whether the key has a deadline in the timer heap.
+    /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// Whether the delivery was detached from its ticket, so that its key finishes it.
+    /// True if the delivery was detached from its ticket, so that the key completes it.
     pub(in crate::queue) detached: bool,
     pub(in crate::queue) position: Position,
 }
 
 impl<K> Record<K> {
-    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`. The caller
-    /// inserts it and calls `Queue::arrive`.
+    /// Creates the record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
+    /// The caller inserts it and calls `Queue::arrive`.
     #[inline(always)]
     pub(in crate::queue) const fn new(
         key: K,
@@ -73,22 +74,23 @@ impl<K> Record<K> {
         self.failures
     }
 
-    /// Whether a run is pending.
+    /// Returns true if a run is pending.
     pub(in crate::queue) const fn is_pending(&self) -> bool {
         self.phase.is_dirty() || self.waiting
     }
 
-    /// Whether a run is pending or under way. If not, the record is kept for its failures.
+    /// Returns true if a run is pending or in progress. Otherwise, the record is kept for its
+    /// failures.
     pub(in crate::queue) const fn is_known(&self) -> bool {
         self.is_pending() || self.phase.is_processing()
     }
 
-    /// Whether there is a reason to keep the record.
+    /// Returns true if there is a reason to keep the record.
     pub(in crate::queue) const fn has_state(&self) -> bool {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
 
-    /// Adds what was asked for to the pending run, or to a new one.
+    /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
     pub(in crate::queue) fn note(&mut self, asked: Asked) {
         // The highest priority of the pending run's adds wins. The priority of an earlier run does
         // not count.
@@ -98,25 +100,25 @@ impl<K> Record<K> {
         self.reasons |= asked.reasons;
     }
 
-    /// The number of the delivery, while Processing.
+    /// Returns the number of the delivery, while Processing.
     pub(in crate::queue) fn epoch(&self) -> u64 {
         debug_assert!(self.phase.is_processing());
         from_link(self.link)
     }
 
-    /// Whether the key is in flight by the delivery `epoch`, and was not added since.
+    /// Returns true if the key is in flight as the delivery `epoch`, and was not added since.
     #[inline]
     pub(in crate::queue) fn is_with(&self, epoch: u64) -> bool {
         self.phase == Phase::Processing && self.epoch() == epoch
     }
 
-    /// The next key in the order, while Ready.
+    /// Returns the next key in the order, while Ready.
     pub(in crate::queue) fn next(&self) -> Option<Slot> {
         debug_assert!(self.phase == Phase::Ready);
         self.link[1]
     }
 
-    /// The end of the backoff, while Idle.
+    /// Returns the end of the backoff, while Idle.
     pub(in crate::queue) fn not_before(&self) -> Time {
         debug_assert!(self.phase == Phase::Idle);
         Time::from_nanos(from_link(self.link))
@@ -127,7 +129,7 @@ impl<K> Record<K> {
         self.link = to_link(at.as_nanos());
     }
 
-    /// → Ready, behind `tail` in the order, which the caller then links to it.
+    /// → Ready, behind `tail` in the order. The caller then links `tail` to it.
     pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
         self.phase = Phase::Ready;
         self.link = [tail, None];
@@ -176,7 +178,7 @@ impl<K> Ranked for Slab<Record<K>> {
     }
 }
 
-/// 64 bits in the form of two links. Neither direction costs an instruction.
+/// Stores 64 bits in the form of two links. Neither direction costs an instruction.
 #[inline(always)]
 fn to_link(bits: u64) -> [Option<Slot>; 2] {
     [Slot::from_bits(bits as u32), Slot::from_bits((bits >> 32) as u32)]

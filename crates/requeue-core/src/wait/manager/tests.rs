@@ -16,7 +16,8 @@ fn nanos(manager: &mut impl BackoffManager, now: Time) -> u128 {
     manager.backoff(now).as_nanos()
 }
 
-/// The millis of seven rounds, each begun when the delay of the one before is over.
+/// Returns the delays of seven rounds, in milliseconds. Each round begins when the delay of the
+/// previous one is over.
 fn rounds(manager: &mut impl BackoffManager) -> [u128; 7] {
     let mut now = START;
     [(); 7].map(|()| {
@@ -34,7 +35,7 @@ fn backoff(unit: Duration) -> Backoff {
     Backoff { duration: unit, cap: 10 * unit, factor: 2.0, jitter: 0.0, steps: 10 }
 }
 
-/// `TestExponentialBackoffManagerGetNextBackoff`.
+/// apimachinery's `TestExponentialBackoffManagerGetNextBackoff`.
 #[test]
 fn test_exponential_backoff_manager_get_next_backoff() {
     let mut manager = exponential(NANO, 10 * NANO);
@@ -42,7 +43,8 @@ fn test_exponential_backoff_manager_get_next_backoff() {
     assert_eq!(nanos(&mut manager, at(11)), 1, "after the reset");
 }
 
-/// `TestExponentialBackoffManagerWithRealClock`, with a clock that goes on by each delay.
+/// apimachinery's `TestExponentialBackoffManagerWithRealClock`, with a clock that advances by each
+/// delay.
 #[test]
 fn test_exponential_backoff_manager_with_real_clock() {
     let milli = Duration::from_millis(1);
@@ -69,14 +71,14 @@ fn the_reset_of_an_exponential_manager_counts_from_its_last_backoff() {
 fn an_exponential_manager_is_as_fresh_at_its_first_backoff_however_late() {
     let mut manager = exponential(NANO, Duration::ZERO);
     assert_eq!(nanos(&mut manager, Time::NEVER), 1);
-    assert_eq!(nanos(&mut manager, Time::NEVER), 2, "nothing has passed");
+    assert_eq!(nanos(&mut manager, Time::NEVER), 2, "no time has passed");
 }
 
 #[test]
 fn a_clock_that_goes_back_starts_nothing_over() {
     let mut manager = exponential(NANO, 10 * NANO);
     assert_eq!([50, 20, 30].map(|t| nanos(&mut manager, at(t))), [1, 2, 4]);
-    assert_eq!(nanos(&mut manager, at(41)), 1, "11 after the last");
+    assert_eq!(nanos(&mut manager, at(41)), 1, "11 ns after the last backoff");
 
     let mut delays = backoff(NANO).delay_with_reset(10 * NANO, at(50), source());
     assert_eq!([50, 20, 60].map(|t| nanos(&mut delays, at(t))), [1, 2, 4]);
@@ -93,7 +95,7 @@ fn an_exponential_manager_at_its_cap_starts_over_at_the_beginning() {
     assert_eq!([(); 3].map(|()| manager.backoff(late).as_secs()), [1, 2, 4]);
 }
 
-/// `TestJitteredBackoffManagerGetNextBackoff`.
+/// apimachinery's `TestJitteredBackoffManagerGetNextBackoff`.
 #[test]
 fn test_jittered_backoff_manager_get_next_backoff() {
     let mut manager = JitteredBackoffManager::new(NANO, 1.0, source());
@@ -106,12 +108,13 @@ fn test_jittered_backoff_manager_get_next_backoff() {
     assert_eq!(nanos(&mut manager, START), 1);
 }
 
-/// `TestJitterBackoffManagerWithRealClock`, with a clock that goes on by each delay.
+/// apimachinery's `TestJitterBackoffManagerWithRealClock`, with a clock that advances by each
+/// delay.
 #[test]
 fn test_jitter_backoff_manager_with_real_clock() {
     let mut manager = JitteredBackoffManager::new(Duration::from_millis(1), 0.0, source());
     assert_eq!(rounds(&mut manager), [1; 7]);
-    assert_eq!(nanos(&mut manager, START), 1_000_000, "none of it is random");
+    assert_eq!(nanos(&mut manager, START), 1_000_000, "no part is random");
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn a_jittered_manager_jitters() {
     assert!(delays.windows(2).all(|pair| pair[0] != pair[1]), "{delays:?}");
 }
 
-/// `TestBackoffDelayWithResetExponential`.
+/// apimachinery's `TestBackoffDelayWithResetExponential`.
 #[test]
 fn test_backoff_delay_with_reset_exponential() {
     let mut delays = backoff(NANO).delay_with_reset(10 * NANO, START, source());
@@ -130,7 +133,7 @@ fn test_backoff_delay_with_reset_exponential() {
     assert_eq!(nanos(&mut delays, at(11)), 1, "after the reset");
 }
 
-/// `TestBackoffDelayWithResetEmpty`.
+/// apimachinery's `TestBackoffDelayWithResetEmpty`.
 #[test]
 fn test_backoff_delay_with_reset_empty() {
     let mut delays = backoff(NANO).delay_with_reset(Duration::ZERO, START, source());
@@ -138,7 +141,7 @@ fn test_backoff_delay_with_reset_empty() {
     assert_eq!(nanos(&mut delays, at(11)), 1);
 }
 
-/// `TestBackoffDelayWithResetJitter`.
+/// apimachinery's `TestBackoffDelayWithResetJitter`.
 #[test]
 fn test_backoff_delay_with_reset_jitter() {
     let jittered = Backoff { duration: NANO, jitter: 1.0, ..Backoff::default() };
@@ -150,14 +153,16 @@ fn test_backoff_delay_with_reset_jitter() {
     assert_eq!(nanos(&mut delays, START), 1);
 }
 
-/// `TestBackoffDelayWithResetWithRealClockJitter`, with a clock that goes on by each delay.
+/// apimachinery's `TestBackoffDelayWithResetWithRealClockJitter`, with a clock that advances by
+/// each delay.
 #[test]
 fn test_backoff_delay_with_reset_with_real_clock_jitter() {
     let plain = Backoff { duration: Duration::from_millis(1), ..Backoff::default() };
     assert_eq!(rounds(&mut plain.delay_with_reset(Duration::ZERO, START, source())), [1; 7]);
 }
 
-/// `TestBackoffDelayWithResetWithRealClockExponential`, with a clock that goes on by each delay.
+/// apimachinery's `TestBackoffDelayWithResetWithRealClockExponential`, with a clock that advances
+/// by each delay.
 #[test]
 fn test_backoff_delay_with_reset_with_real_clock_exponential() {
     let hour = Duration::from_secs(3_600);
