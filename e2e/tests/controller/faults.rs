@@ -1,5 +1,4 @@
-//! Whatever happens to the API server and the way there: no key is lost, and no object is with two
-//! workers.
+//! Faults of the API server and of the network: no key is lost, and no object is in flight twice.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -103,7 +102,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
     for names in one.chunks(10) {
         create(&world, names).await;
     }
-    // In the middle of it.
+    // During the outage.
     let stopping = running.stop();
     let deleting = async {
         for names in one.chunks(20) {
@@ -114,7 +113,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
         }
     };
     futures_util::future::join(stopping, deleting).await;
-    // What was deleted meanwhile concerns something that is still there.
+    // An object that was deleted in the meantime concerns another that still exists.
     let again = world.control("restart", world.access(server).client().await);
     for names in other.chunks(20) {
         join_all(names.iter().map(|name| world.delete_main(name))).await;

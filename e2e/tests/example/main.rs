@@ -1,7 +1,7 @@
-//! The example in `examples/website`: two replicas of it, with its manifests, and with what these
-//! allow it and no more.
+//! Tests the example in `examples/website`: two replicas with its manifests, and with exactly the
+//! permissions of these manifests.
 
-/// The text of a file of the example's.
+/// Includes a file of the example.
 macro_rules! manifest {
     ($path:literal) => {
         include_str!(concat!("../../../examples/website/", $path))
@@ -21,7 +21,7 @@ use website_controller::CONTROLLER;
 use crate::replica::{Replica, leader_first};
 use crate::world::World;
 
-/// The controller's own namespace, as the manifests have it.
+/// The controller's own namespace, as in the manifests.
 const NAMESPACE: &str = "website-system";
 
 #[tokio::test]

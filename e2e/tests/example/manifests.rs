@@ -1,4 +1,4 @@
-//! What `kubectl` does with the example's manifests.
+//! Applies the example's manifests as `kubectl` does.
 
 use kube::api::{DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::runtime::conditions;
@@ -19,7 +19,7 @@ pub(crate) fn objects(manifest: &str) -> Vec<DynamicObject> {
     serde_saphyr::from_multiple(manifest).expect("it is YAML")
 }
 
-/// `kubectl apply --server-side -f`.
+/// Does the same as `kubectl apply --server-side -f`.
 pub(crate) async fn apply(client: Client, manifest: &str) {
     for object in objects(manifest) {
         let types = object.types.as_ref().expect("it has a kind");

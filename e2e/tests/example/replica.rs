@@ -1,4 +1,4 @@
-//! A replica: the test's own program, started once more.
+//! A replica: the test's program, started again.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -43,7 +43,7 @@ impl Replica {
         self.get("/metrics").await.lines().any(|line| line == gauge)
     }
 
-    /// What it answers; nothing while it does not yet.
+    /// Returns the answer for a path, or an empty text if there is none yet.
     pub(crate) async fn get(&self, path: &str) -> String {
         let answer = async {
             let mut stream = TcpStream::connect(self.address).await?;
@@ -60,7 +60,7 @@ impl Replica {
     }
 }
 
-/// Both, with the one that leads first.
+/// Returns both replicas, the leader first.
 pub(crate) async fn leader_first([one, other]: [Replica; 2]) -> [Replica; 2] {
     let mut other_leads = false;
     until("one of them leads", async || {

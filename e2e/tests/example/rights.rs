@@ -1,4 +1,4 @@
-//! What the controller may do, and what it does.
+//! The permissions of the controller, and those that it uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::manifests::objects;
 
 const USER: &str = "system:serviceaccount:website-system:website-controller";
 
-/// Of each request its user, verb, resource and the code of its answer.
+/// Logs the user, verb, resource and response code of each request.
 pub(crate) const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -18,10 +18,10 @@ rules:
 - level: Metadata
 "#;
 
-/// A verb, and a group and resource that it may be, or was, used on.
+/// A verb, and the group and resource that it is used on.
 pub(crate) type Use = (String, String, String);
 
-/// What the roles in the manifest allow.
+/// Returns the permissions in the manifest.
 pub(crate) fn allowed() -> BTreeSet<Use> {
     let rules = objects(manifest!("manifests/rbac.yaml"));
     let rules = rules.iter().filter_map(|object| object.data["rules"].as_array()).flatten();
@@ -42,7 +42,8 @@ pub(crate) fn allowed() -> BTreeSet<Use> {
     allowed
 }
 
-/// What the controller has used of it, by the API server's own account. Nothing was refused.
+/// Returns the permissions that the controller has used, from the audit log. Fails if any request
+/// was refused.
 pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
     let audit = std::fs::read_to_string(audit).expect("it is there");
     let events = audit.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
@@ -58,7 +59,7 @@ pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
             resource = format!("{resource}/{subresource}");
         }
         if code == 201 {
-            // An apply that has created.
+            // An apply that created an object also needs `create`.
             used.insert(("create".to_owned(), group.clone(), resource.clone()));
         }
         used.insert((text(&event["verb"]), group, resource));

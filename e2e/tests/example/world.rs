@@ -1,4 +1,4 @@
-//! A website, and all that there is of it.
+//! A website and all objects that belong to it.
 
 use std::fmt::Debug;
 
@@ -36,7 +36,8 @@ impl World {
         }
     }
 
-    /// It has what it owns, a status that says so, an Event, and its place in the directory.
+    /// Checks that the website gets its objects, a status, an Event, and its entry in the
+    /// directory.
     pub(crate) async fn comes_up(&self) {
         apply(self.sites.clone().into_client(), manifest!("website.yaml")).await;
         let site = self.site_when("seen", |site| observed(site) == Some(1)).await;
@@ -54,7 +55,8 @@ impl World {
         self.has_event("Applied").await;
     }
 
-    /// There is no controller of Deployments here, so that what it would say is said for it.
+    /// Checks that the status follows the Deployment's. There is no controller of Deployments, so
+    /// the test writes that status.
     pub(crate) async fn follows_its_deployment(&self) {
         let deployment = self.deployments.get(SITE).await.expect("it is there");
         let generation = deployment.metadata.generation;
@@ -67,7 +69,7 @@ impl World {
         assert_eq!(ready(&site), ("True", "2 of 2 replicas are ready"));
     }
 
-    /// Another content: other pods.
+    /// Checks that another content replaces the pods.
     pub(crate) async fn changes(&self, to: &str, generation: i64) {
         let before = self.version_of_pods().await;
         self.change(to).await;
@@ -78,13 +80,13 @@ impl World {
         assert!(version != before && version == map.resource_version());
     }
 
-    /// What it owns comes back when it is deleted.
+    /// Checks that owned objects are created again after a deletion.
     pub(crate) async fn is_mended(&self) {
         comes_back(&self.maps).await;
         comes_back(&self.deployments).await;
     }
 
-    /// Without the directory a change comes to nothing, which is said. It is tried again by itself.
+    /// Checks that a change fails and is reported without the directory, and is retried afterwards.
     pub(crate) async fn fails_and_recovers(&self) {
         self.directory.delete("websites", &DeleteParams::default()).await.expect("it is");
         self.change("<h1>Hello at last</h1>").await;
@@ -94,7 +96,7 @@ impl World {
         assert_eq!(self.in_directory().await, site.uid());
     }
 
-    /// The finalizer clears up what garbage collection does not.
+    /// Checks that the finalizer removes objects that garbage collection does not.
     pub(crate) async fn goes(&self) {
         self.sites.delete(SITE, &DeleteParams::default()).await.expect("it is");
         until("it is gone", async || self.sites.get_opt(SITE).await.expect("an answer").is_none())
@@ -166,7 +168,7 @@ fn observed(site: &Website) -> Option<i64> {
     site.status.as_ref()?.observed_generation
 }
 
-/// The status of its condition `Ready`, and what it says.
+/// Returns the status and the message of the condition `Ready`.
 fn ready(site: &Website) -> (&str, &str) {
     let status = site.status.as_ref().expect("it has one");
     let [ready] = &*status.conditions else { panic!("{:?}", status.conditions) };

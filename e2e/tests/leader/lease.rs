@@ -1,4 +1,4 @@
-//! What an API server makes of the requests.
+//! The API server's answers to the requests of an election.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::replica::config;
 
 async fn term(server: &Server, namespace: &str) -> Term {
-    // No lease has to run out here, whatever the machine does.
+    // Long durations, so that no lease expires on a slow machine.
     let config = config(namespace)
         .lease_duration(Duration::from_secs(60))
         .renew_deadline(Duration::from_secs(40));
@@ -45,7 +45,7 @@ async fn a_lease_that_is_deleted_ends_the_term_and_the_next_has_another_token() 
     assert_eq!(before.token().transitions(), after.token().transitions());
     assert_ne!(before.token(), after.token());
 
-    // The numbers are the same: it takes the uid, and a renewal, to tell.
+    // The numbers are equal: only the uid, and a renewal, differ.
     let new = after.fence();
     let claim = new.claim(&maps.get("map").await.unwrap()).await.unwrap().unwrap();
     maps.patch("map", &params, &claim).await.unwrap();

@@ -1,4 +1,4 @@
-//! What concerns objects besides themselves.
+//! Runs for changes of other objects.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -32,7 +32,7 @@ where
     objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// A reference to an owner, which may be of another group than its kind is known for.
+/// Returns a reference to an owner, whose group may differ from the usual one of its kind.
 fn reference(owner: &impl Resource<DynamicType = ()>, api_version: &str, kind: &str) -> Value {
     let meta = owner.meta();
     json!({ "apiVersion": api_version, "kind": kind, "name": meta.name, "uid": meta.uid })
@@ -54,7 +54,7 @@ async fn an_object_comes_when_something_it_owns_changes() {
         watching.wait(&line(name), 1).await;
     }
 
-    // The second watch may not have begun.
+    // The second watch may not have begun yet.
     let both = [owner("a").await, owner("b").await];
     make(&secrets, "child", &both).await;
     let mut touched = 0;
@@ -70,7 +70,7 @@ async fn an_object_comes_when_something_it_owns_changes() {
     secrets.delete("of-d", &Default::default()).await.unwrap();
     watching.wait(&line("d"), 3).await;
 
-    // Nobody's, and those of somebody of another kind or group.
+    // An object without an owner, and those with an owner of another kind or group.
     let c = maps.get("c").await.unwrap();
     let others = [reference(&c, "v1", "Secret"), reference(&c, "example.com/v1", "ConfigMap")];
     make(&secrets, "nobodys", &[]).await;
