@@ -57,7 +57,7 @@ pub(crate) enum Said {
 fn say(said: Said, at: Nanos) {
     // A single write, because several tasks report.
     let line = format!("\nreplica {said:?} {at}\n");
-    std::io::stdout().write_all(line.as_bytes()).expect("somebody listens");
+    std::io::stdout().write_all(line.as_bytes()).expect("standard output is open");
 }
 
 /// A replica with a network of its own. It leads at most once.
@@ -147,7 +147,7 @@ async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
         say(Said::Claimed, now());
         let writing = tokio::spawn(write_on(fence, maps));
         leadership.stopping().await;
-        writing.await.expect("it ends when it is told to");
+        writing.await.expect("the writes stop with the process");
     };
     tokio::select! {
         () = looking => {}

@@ -73,7 +73,7 @@ async fn users_and_service_accounts_are_held_to_rbac() {
     Api::namespaced(client.clone(), namespace).create(&post, &role).await.unwrap();
     Api::namespaced(client, namespace).create(&post, &binding).await.unwrap();
     for allowed in [&user, &account] {
-        until("the role is heeded", async || allowed.get("one").await.is_ok()).await;
+        until("the role has an effect", async || allowed.get("one").await.is_ok()).await;
         let err = allowed.delete("one", &DeleteParams::default()).await.unwrap_err();
         assert!(matches!(err, kube::Error::Api(status) if status.code == 403));
     }

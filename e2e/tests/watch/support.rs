@@ -126,7 +126,7 @@ pub(crate) async fn allow(server: &Server, namespace: &str, user: &str, verbs: &
     bindings.patch(user, &params, &Patch::Apply(&binding)).await.unwrap();
     let theirs = server.access().user(user).client().await;
     let maps: Api<ConfigMap> = Api::namespaced(theirs, namespace);
-    until("the role is heeded", async || maps.list(&Default::default()).await.is_ok()).await;
+    until("the role has an effect", async || maps.list(&Default::default()).await.is_ok()).await;
 }
 
 pub(crate) fn json(text: &str) -> Value {

@@ -32,7 +32,7 @@ impl Answer {
 #[track_caller]
 fn connect(server: SocketAddr, head: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(server).expect("it listens");
-    // A time that no test takes unless the server hangs.
+    // A time limit that only a server that hangs exceeds.
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("it reads");
     BufReader::new(stream)

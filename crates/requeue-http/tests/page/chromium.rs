@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// A time that no test takes unless the browser hangs.
+/// A time limit that only a browser that hangs exceeds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A browser with one page.

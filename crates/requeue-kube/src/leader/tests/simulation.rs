@@ -45,8 +45,8 @@ struct Candidate {
     token: Option<Token>,
     releasing: bool,
     cut_off_until: Real,
-    /// How often something happens, in thousandths: a response is the last one for a while, a
-    /// message is slow, and a message is lost.
+    /// The frequencies of faults, in thousandths: a response is the last one for a while, a message
+    /// is slow, and a message is lost.
     cuts: u32,
     slow: u32,
     lost: u32,
