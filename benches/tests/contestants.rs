@@ -24,7 +24,7 @@ fn tiny(scenario: Scenario, keys: Keys) -> Request {
 /// Retries on a busy machine, which may be too slow for a plan of due times and reports that.
 fn answer(running: &mut Running, request: &Request) -> Answer {
     loop {
-        let answer = running.ask(request).expect("it keeps the protocol");
+        let answer = running.ask(request).expect("the contestant keeps the protocol");
         if answer.error.as_ref().is_none_or(|error| !error.contains("was due before")) {
             return answer;
         }

@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(Event::parse(event.process, &event.line()), Some(event));
             // A line that was cut when its process was killed.
             let line = event.line();
-            let cut = line.rfind(' ').expect("it has words");
+            let cut = line.rfind(' ').expect("a line has words");
             assert_eq!(Event::parse(event.process, &line[..cut]), None, "{line}");
         }
         assert_eq!(Event::parse(1, "ended 1 2 3 hel"), None);

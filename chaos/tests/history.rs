@@ -25,7 +25,7 @@ const PROMOTED: [&str; 1] = ["replicas promoted that lagged"];
 const CLUSTER: [&str; 1] = ["masters killed, whose replica had missed their last moment"];
 
 async fn is_sound(store: &str, faults: &[&[&str]]) {
-    let subject = Subject::start(store).expect("there is a place for it");
+    let subject = Subject::start(store).expect("a temporary directory");
     // Without such a server, the list of tests that did not run says so.
     let Some(subject) = subject else { return };
     let plan = Plan {
@@ -35,7 +35,7 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
         length: Duration::from_secs(4),
         seed: 1,
     };
-    let report = run(&plan).await.expect("it runs to its end");
+    let report = run(&plan).await.expect("the run completes");
     println!("{report}");
     assert!(report.is_sound(), "{report}: {report:?}");
     assert!(report.hand_outs() > 100, "{report}");

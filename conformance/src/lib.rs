@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_text_is_sequences_of_steps() {
         let text = "# head\nsequence 7 queue keys=a,b\nadd a | len=1 got=a,b\nget |\n";
-        let all = sequences(text).expect("it is one of ours");
+        let all = sequences(text).expect("the text is a recording");
         assert_eq!((all[0].seed, all[0].kind, all[0].with.get("keys")), (7, "queue", Some("a,b")));
         assert_eq!((all[0].steps[0].did, all[0].steps[1].did), ("add a", "get"));
         assert_eq!(all[0].steps[0].saw.list("got").collect::<Vec<_>>(), ["a", "b"]);

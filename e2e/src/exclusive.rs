@@ -34,7 +34,7 @@ impl Deref for Exclusive {
     fn deref(&self) -> &Server {
         match self.0.as_ref() {
             Some(server) => server,
-            None => unreachable!("it is taken away by `drop` alone"),
+            None => unreachable!("only `drop` removes the server"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         }
     };
     if tokio::time::timeout(PATIENCE, asking).await.is_err() {
-        panic!("after {PATIENCE:?} it was still not so that {what}");
+        panic!("after {PATIENCE:?}, still waiting for: {what}");
     }
 }
 

@@ -40,7 +40,7 @@ impl Fixture {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime");
         let inside = runtime.enter();
-        let queue = Queue::builder().track_times().build().expect("it makes sense");
+        let queue = Queue::builder().track_times().build().expect("the settings are valid");
         queue.add_all((0..KEYS).map(|n| match n % 3 {
             0 => format!("key/{n}").into_bytes(),
             1 => n.to_le_bytes().to_vec(),
@@ -48,7 +48,7 @@ impl Fixture {
         }));
         for _ in 0..RUNNING {
             // The key stays in flight for as long as this thread lives.
-            std::mem::forget(queue.try_get_owned().expect("it is ready"));
+            std::mem::forget(queue.try_get_owned().expect("a key is ready"));
         }
         let router = Site::builder(queue).build().router();
         drop(inside);
@@ -71,7 +71,7 @@ impl Fixture {
 
     async fn json(&self, request: Request<Body>) -> Value {
         let body = self.answer(request).await.into_body();
-        let body = to_bytes(body, usize::MAX).await.expect("it is in memory");
+        let body = to_bytes(body, usize::MAX).await.expect("the body is in memory");
         serde_json::from_slice(&body).expect("JSON")
     }
 
@@ -95,7 +95,7 @@ impl Fixture {
         if method != Method::GET || path == "/api/v1/events" {
             return;
         }
-        let body = to_bytes(response.into_body(), usize::MAX).await.expect("it is in memory");
+        let body = to_bytes(response.into_body(), usize::MAX).await.expect("the body is in memory");
         if status != StatusCode::OK {
             let said: Value = serde_json::from_slice(&body).expect("JSON");
             assert!(said["error"].as_str().is_some_and(|error| !error.is_empty()), "{uri}: {said}");
@@ -134,7 +134,7 @@ impl Fixture {
         let (mut seen, mut pages) = (BTreeSet::new(), 0);
         loop {
             for row in page["keys"].as_array().expect("a list") {
-                let key = row["key_base64"].as_str().expect("they are short").to_owned();
+                let key = row["key_base64"].as_str().expect("the keys are short").to_owned();
                 assert!(seen.insert(key), "{uri}: {row} twice");
             }
             let Some(next) = page["next"].as_str() else { break };

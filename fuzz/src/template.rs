@@ -29,7 +29,7 @@ pub fn template(data: &[u8]) {
     assert!(!shown.contains(char::is_control), "{shown:?}");
     assert_eq!(unescaped(&shown), key, "{shown}");
     for word in &words {
-        let tag = fuzz_api::tag(word, given, key).expect("there is a mark");
+        let tag = fuzz_api::tag(word, given, key).expect("a mark");
         assert_eq!(tag, [&replaced(word.as_bytes(), mark, shown.as_bytes())[..], b"\t"].concat());
     }
 }

@@ -87,10 +87,10 @@ fn check_by_promtool(text: &str) {
     let Ok(mut child) = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
         return did_not_run("there is no promtool");
     };
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.write_all(text.as_bytes()).expect("it reads");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    stdin.write_all(text.as_bytes()).expect("promtool reads");
     drop(stdin);
-    let output = child.wait_with_output().expect("it was started");
+    let output = child.wait_with_output().expect("promtool was started");
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.is_empty(), "promtool: {said}");
 }

@@ -40,7 +40,7 @@ impl Nobody {
         let mut number = || fields.next()?.parse().ok();
         match (number(), number()) {
             (Some(user), Some(group)) => Self(Some((user, group))),
-            _ => panic!("there is no user `nobody` for a server to run as"),
+            _ => panic!("the user `nobody` is missing, under which servers run"),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Keeper {
         let mut process = command.spawn().unwrap_or_else(|err| panic!("sh: {err}"));
         let orders = process.stdin.take();
         let Some(answers) = process.stdout.take().map(BufReader::new) else {
-            unreachable!("it is a pipe");
+            unreachable!("the stream is piped");
         };
         Self { dir, shell: Mutex::new(Shell { process, orders, answers }) }
     }

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn message(kind: u8, text: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(text.len() + 4).expect("it is short").to_be_bytes();
+        let length = u32::try_from(text.len() + 4).expect("the text is short").to_be_bytes();
         [&[kind], &length[..], text].concat()
     }
 

@@ -111,7 +111,7 @@ pub(crate) fn plain<K: Key>() -> Queue<K> {
 pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
     match builder.build() {
         Ok(queue) => queue,
-        Err(wrong) => unreachable!("all that is asked for here makes sense: {wrong}"),
+        Err(wrong) => unreachable!("the settings are valid: {wrong}"),
     }
 }
 

@@ -172,7 +172,7 @@ mod tests {
     impl Shared<u64> for Faulty {
         fn add(&self, &key: &u64) {
             for key in (self.adds)(key) {
-                self.ends.0.try_send(key).expect("it is not closed yet");
+                self.ends.0.try_send(key).expect("the channel is open");
             }
         }
 

@@ -66,7 +66,7 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| ChildError::Io(program.name.clone(), error))?;
-        let Some(stdout) = child.stdout.take() else { unreachable!("it was asked for") };
+        let Some(stdout) = child.stdout.take() else { unreachable!("stdout is piped") };
         let mut answers = BufReader::new(stdout);
         let line = read(&program.name, &mut answers)?;
         let hello = serde_json::from_str(&line)

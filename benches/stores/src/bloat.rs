@@ -32,7 +32,9 @@ pub(crate) fn measure(keys: usize) -> Result<(), Failed> {
             println!("\n{}: there is no such server here", engine.name());
             continue;
         };
-        let [ours] = &mut run::programs(Vec::new())?[..] else { unreachable!("there is one") };
+        let [ours] = &mut run::programs(Vec::new())?[..] else {
+            unreachable!("one program without peers")
+        };
         ours.args.push(place.address().into());
         let mut running = Running::start(ours)?;
         let mut rows = vec![[engine.name(), "a second", "room"].map(str::to_owned)];

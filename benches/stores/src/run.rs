@@ -122,7 +122,7 @@ impl<'a> Field<'a> {
         match self.running.get_mut(&at) {
             Some(Ok(running)) => Ok(running),
             Some(Err(why)) => Err(why.clone()),
-            None => unreachable!("it was put there"),
+            None => unreachable!("the entry was just added"),
         }
     }
 

@@ -61,7 +61,7 @@ fn replay(
     how: impl Fn(&Sequence<'_>, &mut Met) -> Result<(), Mismatch>,
 ) -> usize {
     let text = recorded().expect("the file with the traces can be read");
-    let all = sequences(&text).expect("it holds traces");
+    let all = sequences(&text).expect("the file holds traces");
     let only =
         std::env::var(ONLY).ok().map(|seed| seed.parse::<u64>().expect("a seed is a number"));
     let mut count = 0;
@@ -141,7 +141,7 @@ fn the_table_and_the_tests_name_the_same_differences() {
 #[test]
 fn the_trace_that_the_page_shows_is_one_of_them() {
     let page = include_str!("../../../docs/CONFORMANCE.md");
-    let (_, shown) = page.split_once("```text\nsequence ").expect("it shows a trace");
+    let (_, shown) = page.split_once("```text\nsequence ").expect("the page shows a trace");
     let (shown, _) = shown.split_once("```").expect("which ends");
     assert!(recorded().unwrap().contains(&format!("\nsequence {shown}")), "{shown}");
 }

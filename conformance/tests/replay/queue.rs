@@ -384,7 +384,7 @@ impl<'q, 't> Run<'q, 't> {
 
     fn abandon(&mut self, key: char) {
         drop(self.held.remove(&key));
-        let entry = self.queue.look_up(&key).expect("it is retried");
+        let entry = self.queue.look_up(&key).expect("the key is retried");
         let day = self.clock.now() + Duration::from_secs(24 * 3600);
         let runs = entry.phase == Phase::Ready || entry.due.is_some_and(|due| due <= day);
         self.over = Some(Over::Dropped { key, runs });

@@ -241,6 +241,6 @@ async fn an_owner_of_the_cluster_with_children_in_three_namespaces_never_overlap
         });
         futures_util::future::join_all(creates).await;
     }
-    until("it has run several times", async || seen.runs.load(Ordering::SeqCst) >= 5).await;
+    until("the object has run several times", async || seen.runs.load(Ordering::SeqCst) >= 5).await;
     assert_eq!(seen.overlaps.load(Ordering::SeqCst), 0);
 }

@@ -144,7 +144,7 @@ async fn delete_amid(prefix: &str, run: impl AsyncFn(Controller<ConfigMap>, Arc<
             fate.deleted.open();
             let ended = async || fate.ends.load(Ordering::SeqCst) > 0;
             until(&format!("the end of {name} is seen"), ended).await;
-            until("it is gone", async || maps.get_opt(name).await.unwrap().is_none()).await;
+            until("the object is gone", async || maps.get_opt(name).await.unwrap().is_none()).await;
         });
     tokio::select! {
         () = controlling => panic!("the controller has ended"),

@@ -29,7 +29,7 @@ async fn deletes_behind_410_gone_are_heard_of() {
     world.is_known().await;
 
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     join_all([0, 1].map(|n| world.delete_main(&names[n]))).await;
     join_all([2, 3].map(|n| world.delete_owned(&names[n]))).await;
     join_all([4, 5].map(|n| world.delete_watched(&names[n]))).await;

@@ -43,7 +43,7 @@ impl Turns {
             );
         let running = AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())));
         readiness.ready().await;
-        until("all in the first list has run", async || turns.queue().is_idle()).await;
+        until("all objects of the first list have run", async || turns.queue().is_idle()).await;
         Begun { turns, _running: running }
     }
 
@@ -128,9 +128,9 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     turns.queue().pause();
     turns.runs.lock().unwrap().clear();
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let [.., later, changed] = &keys[..] else { unreachable!("there are many") };
+    let [.., later, changed] = &keys[..] else { unreachable!("there are many keys") };
     change(&maps, changed).await;
     server.compact().await;
     proxy.up();
@@ -171,9 +171,9 @@ async fn only_what_has_changed_is_queued_after_410_gone() {
 
     turns.queue().pause();
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let [changed, gone, later, ..] = &keys[..] else { unreachable!("there are many") };
+    let [changed, gone, later, ..] = &keys[..] else { unreachable!("there are many keys") };
     change(&maps, changed).await;
     maps.delete(gone.name(), &Default::default()).await.unwrap();
     server.compact().await;

@@ -73,14 +73,14 @@ async fn replicas_of_a_controller_hand_over_without_an_overlap() {
         let failing = async {
             let runs = || former.runs().values().map(Vec::len).sum::<usize>();
             let before = runs();
-            until("it is at work", async || runs() > before).await;
+            until("the replica works", async || runs() > before).await;
             let from = now();
             fault.happen(&mut former).await;
             leader = one_works(&replicas).await;
             from
         };
         let from = match select(Box::pin(changing), Box::pin(failing)).await {
-            Either::Left(_) => unreachable!("it goes on for ever"),
+            Either::Left(_) => unreachable!("the changes never end"),
             Either::Right((from, _)) => from,
         };
         if matches!(fault, Fault::CutOff | Fault::Silence) {

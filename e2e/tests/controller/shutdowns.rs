@@ -17,14 +17,14 @@ async fn stopped_amid(
     process: &Process,
     begun: impl Fn(&Process) -> bool,
 ) -> Option<i32> {
-    until("it has listed", async || process.has_listed()).await;
+    until("the process has listed", async || process.has_listed()).await;
     let creating = async {
         for names in made.chunks(5) {
             create(world, names).await;
         }
     };
     let stopping = async {
-        until("it is in the middle of it", async || begun(process)).await;
+        until("the process is in the middle of its work", async || begun(process)).await;
         process.node.terminate().await.code()
     };
     join(creating, stopping).await.1

@@ -26,7 +26,7 @@ pub(crate) fn allowed() -> BTreeSet<Use> {
     let rules = objects(manifest!("manifests/rbac.yaml"));
     let rules = rules.iter().filter_map(|object| object.data["rules"].as_array()).flatten();
     let texts = |of: &Value| -> Vec<String> {
-        serde_json::from_value(of.clone()).expect("it is a list of texts")
+        serde_json::from_value(of.clone()).expect("a list of texts")
     };
     let mut allowed = BTreeSet::new();
     for rule in rules {
@@ -45,8 +45,8 @@ pub(crate) fn allowed() -> BTreeSet<Use> {
 /// Returns the permissions that the controller has used, from the audit log. Fails if any request
 /// was refused.
 pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
-    let audit = std::fs::read_to_string(audit).expect("it is there");
-    let events = audit.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    let audit = std::fs::read_to_string(audit).expect("the audit log exists");
+    let events = audit.lines().map(|line| serde_json::from_str(line).expect("an event is JSON"));
     let events = events.filter(|event: &Value| event["impersonatedUser"]["username"] == USER);
     let mut used = BTreeSet::new();
     for event in events {

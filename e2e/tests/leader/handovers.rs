@@ -26,7 +26,7 @@ async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos)
         found.is_some()
     })
     .await;
-    found.expect("it was waited for")
+    found.expect("the wait has found one")
 }
 
 /// The running replicas, and the report about those that have stopped.
@@ -83,7 +83,7 @@ impl Fleet {
         }
         let (_, led) = until(&self.running, Said::Begin, begun).await;
         let mut found = None;
-        requeue_e2e::until("another has claimed the object", async || {
+        requeue_e2e::until("another replica has claimed the object", async || {
             found = first(&self.running, Said::Claimed, begun);
             if found.is_none() {
                 self.replace_spent().await;
@@ -91,7 +91,7 @@ impl Fleet {
             found.is_some()
         })
         .await;
-        let (next, claimed) = found.expect("it was waited for");
+        let (next, claimed) = found.expect("the wait has found one");
         if matches!(fault, Fault::Refuse | Fault::Silence | Fault::Freeze) {
             replica.proxy.up();
             replica.proxy.thaw();

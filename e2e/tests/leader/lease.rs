@@ -18,7 +18,7 @@ async fn term(server: &Server, namespace: &str) -> Term {
         .lease_duration(Duration::from_secs(60))
         .renew_deadline(Duration::from_secs(40));
     let client = config.client(server.access().config().await).expect("a client");
-    LeaderElector::new(client, config).expect("it is safe").acquire().await
+    LeaderElector::new(client, config).expect("the configuration is safe").acquire().await
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_late_write_to_the_status_and_a_late_claim_are_refused() {
     let write = |value: &str| {
         let condition = json!({ "type": "Written", "status": value });
         let write = json!([{ "op": "add", "path": "/status/conditions", "value": [condition] }]);
-        serde_json::from_value(write).expect("it is a patch")
+        serde_json::from_value(write).expect("a valid patch")
     };
     let code = |refused| match refused {
         kube::Error::Api(status) => status.code,

@@ -82,22 +82,23 @@ impl Replica {
         // The last line may be incomplete.
         let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let times = whole.lines().filter_map(|line| line.strip_prefix(&begin));
-        times.map(|at| at.parse().expect("it says when")).collect()
+        times.map(|at| at.parse().expect("a report has a time")).collect()
     }
 }
 
 #[tokio::test]
 async fn is_a_replica_when_told_so() {
     let Some(kubeconfig) = std::env::var_os(REPLICA) else { return };
-    let namespace = std::env::var(NAMESPACE).expect("it comes with the other");
-    let kubeconfig = Kubeconfig::read_from(Path::new(&kubeconfig)).expect("it was written");
+    let namespace = std::env::var(NAMESPACE).expect("both variables are set");
+    let kubeconfig =
+        Kubeconfig::read_from(Path::new(&kubeconfig)).expect("the kubeconfig is valid");
     let options = KubeConfigOptions::default();
     let access = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("is one");
     let config = config(&namespace);
     let client = config.client(access.clone()).expect("a client");
     let maps = Api::namespaced(Client::try_from(access).expect("a client"), &namespace);
 
-    let elector = LeaderElector::new(client, config).expect("it is safe");
+    let elector = LeaderElector::new(client, config).expect("the configuration is safe");
     let status = elector.status();
     tokio::spawn(async move {
         while status.leader().is_none() {
@@ -116,7 +117,7 @@ async fn is_a_replica_when_told_so() {
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 async fn told_to_stop() {
-    signal(SignalKind::terminate()).expect("it can be waited for").recv().await;
+    signal(SignalKind::terminate()).expect("the signal can be awaited").recv().await;
     STOPPING.store(true, Ordering::Relaxed);
 }
 
@@ -175,7 +176,7 @@ async fn write_on(fence: Fence, maps: Api<ConfigMap>) {
         }
         let data = BTreeMap::from([("count", count.to_string())]);
         let write = json!([{ "op": "add", "path": "/data", "value": data }]);
-        let write = serde_json::from_value(write).expect("it is a patch");
+        let write = serde_json::from_value(write).expect("a valid patch");
         let sent = now();
         match maps.patch(OBJECT, &PatchParams::default(), &fence.patch(write)).await {
             Ok(_) => say(Said::Accepted, sent),

@@ -93,7 +93,7 @@ async fn a_network_that_is_down_lets_nobody_through() {
 
     proxy.down();
     proxied.get("one").await.unwrap_err();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     proxy.up();
     proxied.get("one").await.unwrap();
 }

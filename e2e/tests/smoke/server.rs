@@ -90,7 +90,8 @@ async fn what_is_owned_is_collected() {
     maps.create(&PostParams::default(), &owned).await.unwrap();
 
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    until("what was owned is gone", async || maps.get_opt("owned").await.unwrap().is_none()).await;
+    until("the owned object is gone", async || maps.get_opt("owned").await.unwrap().is_none())
+        .await;
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ pub(crate) async fn maps(server: &Server, prefix: &str) -> Api<ConfigMap> {
 
 /// Returns the same ConfigMaps through another client.
 pub(crate) fn through(client: Client, maps: &Api<ConfigMap>) -> Api<ConfigMap> {
-    Api::namespaced(client, maps.namespace().expect("it has one"))
+    Api::namespaced(client, maps.namespace().expect("the client has a namespace"))
 }
 
 pub(crate) fn config_map(name: &str) -> ConfigMap {
@@ -26,8 +26,11 @@ pub(crate) fn config_map(name: &str) -> ConfigMap {
 
 /// Creates a ConfigMap, and returns its resource version.
 pub(crate) async fn create(maps: &Api<ConfigMap>, name: &str) -> String {
-    let made = maps.create(&PostParams::default(), &config_map(name)).await.expect("it is made");
-    made.metadata.resource_version.expect("what is made has one")
+    let made = maps
+        .create(&PostParams::default(), &config_map(name))
+        .await
+        .expect("the ConfigMap is created");
+    made.metadata.resource_version.expect("a created object has a version")
 }
 
 pub(crate) async fn watch(maps: &Api<ConfigMap>, version: &str) -> kube::Result<Watch> {

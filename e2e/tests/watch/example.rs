@@ -39,7 +39,7 @@ async fn a_config_map_has_its_copy_in_every_namespace() {
     let late = server.namespace("late").await;
     for namespace in [&early, &late] {
         let copy: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        until("there is a copy", async || copied(&copy).await.as_deref() == Some("1")).await;
+        until("the copy exists", async || copied(&copy).await.as_deref() == Some("1")).await;
     }
     patch(&original, "shared", &json!({ "data": { "value": "2" } })).await;
     let copy: Api<ConfigMap> = Api::namespaced(client.clone(), &late);

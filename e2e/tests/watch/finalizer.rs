@@ -40,11 +40,11 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
     let again = Watching::start(server, "finalizer-again", &args);
     let ended = again.wait(&format!("delete {ns}/a"), 1).await;
     assert_eq!(json(&ended[0])["data"]["value"], "1");
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
 
     // An object that is deleted while the program runs: only its finalizer shows the deletion.
     delete(&maps, "b").await;
-    until("it is gone", async || finalizers(&maps, "b").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "b").await.is_none()).await;
     create(&maps, "c", "1").await;
     again.wait(&format!("apply {ns}/c"), 1).await;
     for gone in ["a", "b"] {
@@ -75,12 +75,12 @@ async fn an_object_is_kept_until_a_run_succeeds_and_no_longer_than_others_want()
     assert_eq!(finalizers(&maps, "a").await, Some(both));
     std::fs::write(go, "").unwrap();
     let other = Some(vec!["example.com/other".to_owned()]);
-    until("ours is off", async || finalizers(&maps, "a").await == other).await;
+    until("our finalizer is removed", async || finalizers(&maps, "a").await == other).await;
     // After the last run the finalizer was removed. Later changes of the object cause no run.
     let runs = watching.lines("delete").len();
     patch(&maps, "a", &json!({ "data": { "value": "x" } })).await;
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
     create(&maps, "b", "").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
     assert_eq!(watching.lines("delete").len(), runs);
@@ -102,7 +102,7 @@ async fn an_object_that_others_let_go_during_its_last_run_has_had_it() {
     delete(&maps, "a").await;
     watching.wait("delete", 1).await;
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
     std::fs::write(go, "").unwrap();
     // One after the other, each after all keys that were due before.
     for name in ["b", "c"] {
@@ -124,7 +124,7 @@ async fn an_object_that_is_no_longer_selected_is_let_go() {
     watching.wait("apply", 1).await;
     patch(&maps, "a", &json!({ "metadata": { "labels": null } })).await;
     watching.wait("delete", 1).await;
-    until("it is off", async || finalizers(&maps, "a").await == Some(vec![])).await;
+    until("the finalizer is removed", async || finalizers(&maps, "a").await == Some(vec![])).await;
 }
 
 #[tokio::test]
@@ -143,13 +143,13 @@ async fn who_may_no_longer_patch_is_told_and_goes_on_once_it_may() {
     };
     let rights = ["list", "watch", "patch"];
     allow(server, &ns, "reader", &rights).await;
-    until("it may patch", may_patch).await;
+    until("the user may patch", may_patch).await;
     let args = ["cm", "-n", &ns, "--finalizer", OURS, "--max-delay", "1s", "-c", SHOW];
     let watching = Watching::start_as(server, "unpatched", &access, &args);
     create(&maps, "first", "").await;
     watching.wait("apply", 1).await;
     allow(server, &ns, "reader", &rights[..2]).await;
-    until("it may not patch", async || !may_patch().await).await;
+    until("the user may not patch", async || !may_patch().await).await;
     create(&maps, "a", "").await;
     let said = format!("requeue: \"{ns}/a\": patch configmaps in namespace {ns}: 403: ");
     watching.wait(&said, 1).await;

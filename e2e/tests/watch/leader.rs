@@ -42,7 +42,8 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     let ending = async {
         first.wait("requeue: SIGTERM", 1).await;
         let before = renewed().await;
-        until("it is renewed", async || renewed().await.renew_time > before.renew_time).await;
+        until("the lease is renewed", async || renewed().await.renew_time > before.renew_time)
+            .await;
         assert_eq!(renewed().await.holder_identity, before.holder_identity);
         assert!(second.lines(leads).is_empty());
         std::fs::write(&go, "").unwrap();
@@ -90,7 +91,7 @@ async fn who_can_not_renew_ends_all_that_runs_before_another_begins() {
     let mut command = tokio::process::Command::from(watch(&access.kubeconfig(), &args));
     let first = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let first = first.kill_on_drop(true).spawn().unwrap();
-    until("both run", async || {
+    until("both commands run", async || {
         ["heeds", "ignores"].iter().all(|name| std::fs::exists(format!("{alive}-{name}")).unwrap())
     })
     .await;

@@ -58,7 +58,7 @@ async fn an_object_comes_when_something_it_owns_changes() {
     let both = [owner("a").await, owner("b").await];
     make(&secrets, "child", &both).await;
     let mut touched = 0;
-    until("an owner has come", async || {
+    until("an owner has run", async || {
         touched += 1;
         touch(&secrets, "child", &touched.to_string()).await;
         watching.lines(&line("a")).len() > 1
@@ -93,7 +93,7 @@ async fn an_owner_that_has_no_namespace_comes_by_its_name() {
     watching.wait(&format!("apply {ns} <"), 1).await;
     make(&secrets, "child", &[owner]).await;
     let mut touched = 0;
-    until("the owner has come", async || {
+    until("the owner has run", async || {
         touched += 1;
         touch(&secrets, "child", &touched.to_string()).await;
         watching.lines(&format!("apply {ns} <")).len() > 1
@@ -121,7 +121,7 @@ async fn all_come_when_what_they_all_depend_on_changes() {
     watching.wait(&format!("delete {ns}/gone <"), 1).await;
 
     let mut touched = 0;
-    until("all have come", async || {
+    until("all objects have run", async || {
         touched += 1;
         touch(&secrets, "settings", &touched.to_string()).await;
         ["a", "b"].iter().all(|name| watching.lines(&line(name)).len() > 1)

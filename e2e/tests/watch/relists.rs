@@ -52,7 +52,7 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     let before = watching.lines("run ").len();
 
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     patch(&maps, "changed", &json!({ "data": { "value": "2" } })).await;
     delete(&maps, "gone").await;
     delete(&maps, "recreated").await;

@@ -269,7 +269,7 @@ impl World {
             );
         }
         let candidate = &mut self.candidates[who];
-        let token = candidate.election.token().expect("it leads").clone();
+        let token = candidate.election.token().expect("the candidate leads").clone();
         if candidate.token.as_ref() != Some(&token) {
             assert!(self.tokens.insert(token.to_string()), "{token} was given before");
             candidate.token = Some(token);
