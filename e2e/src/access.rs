@@ -1,3 +1,5 @@
+//! The identity of a client, its permissions, and its path to a server.
+
 use std::error::Error;
 use std::fmt::Debug;
 use std::io::{self, Write};

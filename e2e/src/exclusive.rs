@@ -1,3 +1,5 @@
+//! A server that only one test uses at a time.
+
 use std::ops::Deref;
 
 use tokio::sync::{Mutex, MutexGuard};

@@ -1,3 +1,5 @@
+//! The processes of a server, which a test can kill, freeze and start again.
+
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! A network between a client and the API server that a test can disturb.
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

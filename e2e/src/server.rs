@@ -1,3 +1,5 @@
+//! The server: starts its processes, and ensures that none outlives the test.
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

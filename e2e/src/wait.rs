@@ -1,3 +1,5 @@
+//! Waits with a time limit, and the clock that all processes share.
+
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};

@@ -1,3 +1,5 @@
+//! A pgbouncer for tests.
+
 use std::path::{Path, PathBuf};
 
 use crate::keeper::{Keeper, write};

@@ -1,3 +1,5 @@
+//! A PostgreSQL server for tests, with backups and a replica.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

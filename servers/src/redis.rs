@@ -1,3 +1,5 @@
+//! Redis servers and clusters for tests.
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;

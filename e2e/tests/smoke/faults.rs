@@ -1,3 +1,5 @@
+//! Processes of the server that are killed, terminated and frozen.
+
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::Namespace;

@@ -1,3 +1,5 @@
+//! Watches that get `410 Gone`.
+
 use futures_util::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;

@@ -1,3 +1,5 @@
+//! Networks that are cut, frozen and slowed down.
+
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;

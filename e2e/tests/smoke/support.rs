@@ -1,3 +1,5 @@
+//! ConfigMaps and watches for the tests of the harness.
+
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};

@@ -1,3 +1,5 @@
+//! Servers do not outlive their tests.
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! A running `requeue watch`, and ConfigMaps for it.
+
 use std::path::Path;
 use std::process::Command;
 
