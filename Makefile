@@ -1,11 +1,11 @@
-# `make` alone lists the targets. Each does its own set-up; what it needs first is git, rustup and make.
+# `make` alone lists the targets. Each installs what it needs; git, rustup and make must be present.
 SHELL := bash
 
-# A fresh shell may not have rustup's directory in its PATH yet.
+# A shell may not have rustup's directory in its PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 ifeq ($(CI),true)
-# A build that nobody will debug, and that happens once.
+# CI builds once, and does not debug.
 export CARGO_PROFILE_DEV_DEBUG := 0
 export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
@@ -13,95 +13,95 @@ endif
 
 .PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package release deny advisories
 
-help: ## This list
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
-run: ## Hash every file of this repository with the program, some of them several times; SERVE=1: and a page of it, until Ctrl-C
+run: ## Hash every file of this repository, one command per file; SERVE=1 keeps running and serves a dashboard
 	@scripts/setup.sh
 	@scripts/run.sh
 
-test: ## Everything that can be checked: style, lints, docs, tests, examples, the README, the dependencies
+test: ## Run every check: style, lints, docs, tests, examples, shell blocks, packages, dependencies
 	@scripts/setup.sh
 	@scripts/test.sh
 
-check: ## The quick part of it, for between two edits
+check: ## Run the quick checks, between two edits
 	@scripts/setup.sh
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --lib --bins
 
-docs: ## The documentation site, at http://localhost:3000/ until Ctrl-C, or PORT=n
+docs: ## Serve the documentation at http://localhost:3000/ until Ctrl-C; PORT=n
 	@scripts/setup.sh mdbook
 	@scripts/docs.sh serve
 
-e2e: ## Against a Kubernetes API server, which Go builds in minutes the first time; TEST=name: one test
+e2e: ## Test against a Kubernetes API server, which Go builds in minutes the first time; TEST=name selects tests
 	@scripts/setup.sh
 	server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo test -p requeue-e2e $(TEST)
 
 e2e-full: export REQUEUE_E2E := full
-e2e-full: e2e ## The same at full length
+e2e-full: e2e ## Run the same tests at full length
 
-package: ## Package the crates that are published, and test them from their packages alone
+package: ## Package the published crates, and test them from their packages alone
 	@scripts/setup.sh
 	scripts/package.sh
 
-loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
+loom: ## Run every interleaving of the queue's threads with up to 5 preemptions; PREEMPTIONS=n
 	@scripts/setup.sh
 	scripts/loom.sh $(or $(PREEMPTIONS),5)
 
-conformance: ## Record anew what client-go does, with Go, and compare; RECORD=1: and keep it
+conformance: ## Record client-go again with Go, and compare; RECORD=1 keeps the recording
 	@scripts/conformance.sh
 
-sim: ## The queue with workers, clocks and limiters that fail, SEEDS=n times
+sim: ## Run the queue with faulty workers, clocks and limiters for 10,000 seeds; SEEDS=n, FIRST=seed
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin sim -- $(or $(SEEDS),10000) $(or $(FIRST),0)
 
-soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threads and tasks, from the seed FIRST
+soak: ## Check for memory leaks: an hour on a fake clock, and 60 s of threads and tasks; SECONDS=n, FIRST=seed
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
-chaos: ## Stores under processes and servers that are killed, cut off and held up, for SECONDS=n each, from the seed FIRST
+chaos: ## Test each store for 120 s while processes, servers and connections fail; SECONDS=n, FIRST=seed
 	@for what in postgresql pgbouncer redis faketime; do scripts/setup.sh $$what || exit; done
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
-fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain
+fuzz: ## Run each fuzz target under libFuzzer for 60 s; SECONDS=n; needs a nightly toolchain
 	@scripts/setup.sh
 	scripts/fuzz.sh $(or $(SECONDS),60)
 
-planted: ## Bugs planted one at a time, and which of the tests see each
+planted: ## Plant bugs one at a time, and show which layers of tests detect each
 	@scripts/setup.sh
 	@scripts/planted.sh
 
-mutants: ## Whether some test sees every small change of the core's code, for hours; FILE='queue limiter': of these alone
+mutants: ## Show the small changes of the core that no test detects; takes hours; FILE='queue limiter' selects files
 	@scripts/setup.sh mutants
 	@scripts/mutants.sh $(FILE)
 
-instructions: ## What the main paths take in instructions, against what is committed; UPDATE=1: and commit to it
+instructions: ## Compare the instruction counts of the main paths with the baseline; UPDATE=1 writes the baseline
 	@scripts/setup.sh valgrind
 	@scripts/instructions.sh
 
-bench: ## Ours beside client-go, kube-runtime and others, in one run; QUICK=1, ONLY=regex, ROUNDS=n, GROWTH=1; KEEP=1: into docs
+bench: ## Compare requeue with client-go, kube-runtime and others; QUICK=1, ONLY=regex, ROUNDS=n, GROWTH=1; KEEP=1 writes to docs
 	@scripts/setup.sh
 	@scripts/bench.sh
 
-bench-store: ## Stores beside River, graphile-worker and BullMQ on the same servers; QUICK=1, ONLY=regex, ROUNDS=n; FEW=1: few workers alone; BLOAT=1: room that ten million keys take instead; KEEP=1: into docs
+bench-store: ## Compare stores with River, graphile-worker and BullMQ; QUICK=1, ONLY=regex, ROUNDS=n; FEW=1 compares few workers only; BLOAT=1 measures disk space instead; KEEP=1 writes to docs
 	@scripts/setup.sh postgresql
 	@scripts/setup.sh redis
 	@scripts/bench-store.sh
 
 bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
-bench-kube: ## A controller of ours beside one of kube's on the same API server, for half an hour; QUICK=1, ROUNDS=n; KEEP=1: into docs
+bench-kube: ## Compare a controller with one of kube's, for half an hour; QUICK=1, ROUNDS=n; KEEP=1 writes to docs
 	@scripts/setup.sh
 	set -o pipefail; server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo bench -p requeue-e2e --bench controllers | tee "$$KEPT"
 
-release: ## The program to be given to others: without paths of this machine in it
+release: ## Build the program for distribution, without paths of this machine in it
 	@scripts/setup.sh
 	@scripts/release.sh
 
-deny: ## Licences, bans and sources of the dependencies
+deny: ## Check the licences, bans and sources of the dependencies
 	@scripts/setup.sh deny
 	cargo deny check bans licenses sources
 
-advisories: ## Known holes in the dependencies; needs the network, for RustSec's database on GitHub
+advisories: ## Check the dependencies for known vulnerabilities; needs the network, for RustSec's database
 	@scripts/setup.sh deny
 	cargo deny check advisories

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What a run of a command costs: `requeue run -j2` beside `xargs -P2 -n1`, both running /bin/true.
+# Compares the cost of a command's run: `requeue run -j2` beside `xargs -P2 -n1`, both running /bin/true.
 #
-# The runs are paired: in each round all of them, in turn and each time in another order, as machines are
-# noisy. What is printed is the median of the rounds, and the median of the ratios to xargs's time in the
-# same round. RUNS and ROUNDS say how many.
+# Each of ROUNDS rounds has a turn of each program, in a different order, because machines are noisy. RUNS is the number
+# of commands per turn. The script prints the median of the rounds, and the median of the ratios to xargs's time in the
+# same round.
 #
-# With a million keys queued, the time is that from the 2,000th start, when all of the input has long been
-# read, to the start RUNS later, as the joblog has it.
+# With a million keys queued, the time is measured in the joblog, from the 2,000th start to the start RUNS later. By the
+# 2,000th start, all of the input has been read.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 runs=${RUNS:-4000} rounds=${ROUNDS:-9} warm=2000
@@ -17,7 +17,7 @@ out=$target/program
 mkdir -p "$out"
 rm -f "$out"/*.times
 seq "$runs" >"$out/keys"
-# 28 bytes each.
+# Keys of 28 bytes.
 seq -f 'customer/%019.0f' 1000000 >"$out/million"
 
 true=$(command -v true)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The rate of `requeue run --serve -j2` with a million keys while CLIENTS search them over HTTP, beside the same run
-# without clients.
+# Measures the rate of `requeue run --serve -j2` with a million keys while CLIENTS search them over HTTP, beside the same
+# run without clients.
 #
 # Each round measures both, in alternating order: the time from the 2,000th start to the start RUNS later. Each client
 # asks for a key that does not exist, which is the longest search, and asks again at once. The clients have the lowest
@@ -18,7 +18,7 @@ mkdir -p "$out"
 rm -f "$out"/*.times
 seq -f 'customer/%019.0f' 1000000 >"$out/million"
 
-# Counts the answers and the refusals. Nothing in it starts a process.
+# Sends searches, and counts the answers and the refusals. It starts no processes, which would affect the measurement.
 search() {
     local code found=0 refused=0
     trap 'echo "$found $refused" >>"$out/answers"; exit' TERM

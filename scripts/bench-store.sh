@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds all contestants, and has them take turns on servers of their own. ONLY, QUICK, ROUNDS, FEW, KEEP and BLOAT are
-# as in the Makefile.
+# Builds all contestants, and lets them take turns on servers that it starts. The Makefile describes ONLY, QUICK,
+# ROUNDS, FEW, KEEP and BLOAT.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 peers=$PWD/benches/peers-stores
@@ -40,7 +40,8 @@ else
     if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 fi
 
-# The same on a disk of known speed, which servers of another user have to be able to read.
+# The comparison of few workers simulates a disk of known speed. Servers run as another user and must be able to read
+# the library for that.
 steady=$(mktemp -d)
 trap 'rm -r "$steady"' EXIT
 chmod 755 "$steady"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds all contestants, and has them take turns. ONLY, QUICK, ROUNDS, GROWTH and KEEP are as in the Makefile.
+# Builds all contestants, and lets them take turns. The Makefile describes ONLY, QUICK, ROUNDS, GROWTH and KEEP.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 out=$target/bench
 args=(--out "$out")
 without=()
 
-# One after the other, so that kube's dependencies add no features to those of the library.
+# Separate builds, so that kube's dependencies do not enable features in the library's.
 cargo build --release --locked -p requeue-bench
 cargo build --release --locked -p requeue-bench-kube
 args+=(--peer "kube-runtime=$target/release/requeue-bench-kube")
@@ -23,7 +23,7 @@ if [ -n "${ONLY-}" ]; then args+=(--only "$ONLY"); fi
 if [ -n "${QUICK-}" ]; then args+=(--quick); fi
 if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 if [ -n "${GROWTH-}" ]; then args+=(--growth); fi
-# Nothing of an earlier run is to be kept with this one.
+# Remove the results of earlier runs.
 rm -rf "$out"
 "$target/release/requeue-bench" run "${args[@]}"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Processes that add to one queue and work on it, for so many seconds on each store, while they and the store's servers
-# are killed, and all else that may befall them does: with a table of it at the end.
+# Tests each store for `$1` seconds, optionally from the seed `$2`: processes add keys to a queue and work on them, while
+# processes, servers and connections fail. Prints a table of the events at the end.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

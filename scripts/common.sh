@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# For the scripts beside it to source.
+# Sourced by the other scripts: changes to the root of the repository, and sets `target` to an absolute path.
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 
-# Runs a command that ends by itself, and ends it when it does not: `within SECONDS COMMAND...`
+# Runs a command with a time limit, where `timeout` is installed: `within SECONDS COMMAND...`
 within() {
     if command -v timeout >/dev/null; then
         timeout --kill-after=5 "$@"

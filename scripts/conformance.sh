@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Records anew what client-go does, and says where that differs from what is committed; with RECORD=1, commits it to the file.
+# Records client-go's behaviour again, and reports differences from the committed recording. RECORD=1 replaces the
+# recording.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if ! command -v go >/dev/null; then
-    printf '%s\n' '*** NOTHING WAS CHECKED: there is no Go here, and client-go is recorded by a Go program.' \
-        '*** Get it from https://go.dev/dl (1.26 or later). What is recorded already is replayed by `make test`.' >&2
+    printf '%s\n' '*** NOTHING WAS CHECKED: Go is missing, and a Go program records client-go.' \
+        '*** Get it from https://go.dev/dl (1.26 or later). `make test` replays the committed recording.' >&2
     exit 1
 fi
 

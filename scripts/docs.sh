@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the documentation site in target/docs/book, and checks its links. With `serve` it then serves the site at
-# PORT, or 3000, until Ctrl-C.
+# Builds the documentation site in target/docs/book, and checks its links. With the argument `serve`, it then serves the
+# site on the port PORT, by default 3000, until Ctrl-C.
 #
 # mdBook reads one directory. The pages are therefore copied to target/docs/src, under their paths in the repository,
 # with the files that they link to. A link to a directory that has no page becomes plain text.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs each fuzz target under libFuzzer for `$1` seconds, from its corpus. What is found lies in fuzz/artifacts.
+# Runs each fuzz target under libFuzzer for `$1` seconds, from its corpus. Inputs that fail are in fuzz/artifacts.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -9,18 +9,18 @@ fail() {
 }
 
 cargo +nightly --version >/dev/null 2>&1 ||
-    fail 'There is no nightly toolchain here, which libFuzzer needs: rustup toolchain install nightly --profile minimal'
+    fail 'The nightly toolchain is missing, which libFuzzer needs: rustup toolchain install nightly --profile minimal'
 command -v c++ >/dev/null ||
-    fail 'There is no C++ compiler here, for libFuzzer. Debian: apt-get install g++. macOS: xcode-select --install'
+    fail 'A C++ compiler is missing, which libFuzzer needs. Debian: apt-get install g++. macOS: xcode-select --install'
 cargo fuzz --version >/dev/null 2>&1 ||
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 cargo install cargo-fuzz --locked --debug --version 0.13.2
 
-# No sanitizer: there is no unsafe code of ours for it to look at. And nothing that takes long to build.
+# No sanitizer, because our code has no `unsafe`. The profile makes builds quick.
 export CARGO_TARGET_DIR=$target CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 cargo +nightly fuzz build --sanitizer none
 for name in $(cargo +nightly fuzz list); do
     printf '\n== %s\n' "$name"
-    # What is new goes to the first; the corpus that is committed stays small.
+    # New inputs go to the first directory, so that the committed corpus stays small.
     mkdir -p "$target/corpus/$name"
     cargo +nightly fuzz run --sanitizer none "$name" "$target/corpus/$name" "fuzz/corpus/$name" -- \
         -max_total_time="$1" -timeout=20 -print_final_stats=1

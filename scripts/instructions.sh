@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Counts the instructions of the main paths, and compares them with those in benches/instructions/baseline.txt.
-# Fails with the name of each path that takes over 3 % more. UPDATE=1: and keeps what it has counted.
+# Fails if a path takes over 3 % more, and names it. UPDATE=1 writes the counts to the baseline.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
@@ -8,7 +8,7 @@ baseline=benches/instructions/baseline.txt
 counted=$target/instructions
 export times=2048
 
-# A baseline of another machine is of no use, and that is no failure.
+# The baseline of another kind of machine is not comparable. That is not a failure.
 host=$(rustc -vV | sed -n 's/^host: //p')
 made_for=$(sed -n 's/^# for //p' "$baseline" 2>/dev/null || true)
 if [ "${UPDATE-}" != 1 ] && [ "$host" != "$made_for" ]; then
@@ -16,22 +16,22 @@ if [ "${UPDATE-}" != 1 ] && [ "$host" != "$made_for" ]; then
         tee -a "${REQUEUE_NOT_RUN:-/dev/null}"
     exit
 fi
-# What compiles them, and what allocates and copies, counts with them.
+# The counts depend on the compiler, and on the C library, which allocates and copies.
 made_by="$(rustc -V), $(getconf GNU_LIBC_VERSION)"
 was_made_by=$(sed -n 's/^# by //p' "$baseline" 2>/dev/null || true)
 limit=3
 if [ "${UPDATE-}" != 1 ] && [ "$made_by" != "$was_made_by" ]; then
     limit=15
-    printf '%s is by %s; this is %s.\nAs that makes a difference, the limit is %d %%. UPDATE=1 keeps what is counted here.\n' \
+    printf '%s was made with %s; this machine has %s.\nThe limit is therefore %d %%. UPDATE=1 writes the new counts.\n' \
         "$baseline" "$was_made_by" "$made_by" "$limit"
 fi
 
-# Without flags from outside, such as one for the processor at hand.
+# Ignore the user's flags, such as one for this machine's processor.
 RUSTFLAGS='' cargo build --locked --release -p requeue-instructions
 export program=$target/release/requeue-instructions
 
-# Takes a path and prints how many instructions it takes each time. The environment is always the same. The C library
-# chooses by the processor how it copies and compares: here it takes what every processor has.
+# Prints the number of instructions per run of the path `$1`. The environment is always the same. The C library selects
+# its copy and compare functions by the processor: here it uses those for every processor.
 count() {
     local plain=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-SSE4_2,-SSE4_1,-SSSE3
     plain+=,-BMI1,-BMI2,-LZCNT,-MOVBE,-ERMS,-FSRM,-RTM,-Prefer_ERMS,-Prefer_FSRM,-Fast_Unaligned_Copy,-Fast_Copy_Backward
@@ -42,7 +42,7 @@ count() {
         total=$(sed -n 's/^==[0-9]*== Collected : \([0-9]*\)$/\1/p' <<<"$said")
     fi
     if [ "${total:-0}" -eq 0 ]; then
-        printf 'nothing was counted of %s:\n%s\n' "$1" "$said" >&2
+        printf '%s: no instructions were counted:\n%s\n' "$1" "$said" >&2
         return 1
     fi
     awk -v path="$1" -v total="$total" -v times="$times" 'BEGIN { printf "%-28s %8.1f\n", path, total / times }'
@@ -50,7 +50,7 @@ count() {
 export -f count
 
 "$program" | xargs -P "$(getconf _NPROCESSORS_ONLN)" -I '{}' bash -c 'count {}' >"$counted.unsorted"
-# In the order in which the program has them, by namespace and name.
+# Restore the program's order of the paths.
 "$program" | awk 'NR == FNR { line[$1] = $0; next } { print line[$1] }' "$counted.unsorted" - >"$counted.txt"
 
 [ -e "$baseline" ] || printf '# nothing\n' >"$baseline"
@@ -63,20 +63,20 @@ awk -v limit="$limit" -v update="${UPDATE-}" '
         now[$1] = 1
         if (!($1 in was)) {
             printf "%-28s %10s %10.1f\n", $1, "-", $2
-            wrong = wrong sprintf("%s is not in the baseline: UPDATE=1 keeps what is counted\n", $1)
+            wrong = wrong sprintf("%s is not in the baseline: UPDATE=1 adds it\n", $1)
             next
         }
         change = ($2 / was[$1] - 1) * 100
         printf "%-28s %10.1f %10.1f %+7.1f %%\n", $1, was[$1], $2, change
         if (change > limit)
-            wrong = wrong sprintf("%s takes %.1f %% more instructions than is committed; up to %d %% may be\n", $1, change, limit)
+            wrong = wrong sprintf("%s takes %.1f %% more instructions than the baseline; the limit is %d %%\n", $1, change, limit)
         if (change < -3)
-            fewer = fewer sprintf("%s takes %.1f %% fewer instructions than is committed: UPDATE=1 keeps that\n", $1, -change)
+            fewer = fewer sprintf("%s takes %.1f %% fewer instructions than the baseline: UPDATE=1 records that\n", $1, -change)
     }
     END {
         for (path in was)
             if (!(path in now))
-                wrong = wrong sprintf("%s is in the baseline, and there is no such path: UPDATE=1 takes it out\n", path)
+                wrong = wrong sprintf("%s is in the baseline, but there is no such path: UPDATE=1 removes it\n", path)
         printf "%s", fewer
         if (update != 1) {
             printf "%s", wrong

@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# In the order in which they are published: each after those that it depends on.
+# In the order of publication: each crate follows its dependencies.
 crates=(requeue-core requeue requeue-store requeue-http requeue-kube requeue-cli)
 
 selected=()
@@ -17,7 +17,7 @@ version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo
 {
     printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n\n[patch.crates-io]\n'
     for crate in "${crates[@]}"; do printf '%s = { path = "%s" }\n' "$crate" "$crate"; done
-    # The same profiles, so that dependencies which are built already can serve.
+    # The same profiles, so that dependencies that are already built can be used.
     printf '\n'
     sed -n '/^\[profile.dev\]/,/^$/p' Cargo.toml
 } >"$unpacked/Cargo.toml"
@@ -25,7 +25,7 @@ cp Cargo.lock rust-toolchain.toml "$unpacked"
 for crate in "${crates[@]}"; do
     tar -xzf "$target/package/$crate-$version.crate" -C "$unpacked"
     mv "$unpacked/$crate-$version" "$unpacked/$crate"
-    # Of a package, cargo would use the file; in a workspace, it warns.
+    # Cargo uses the lock file of a package, but only warns about one in a workspace's member.
     rm -f "$unpacked/$crate/Cargo.lock"
     for file in README.md LICENSE-APACHE LICENSE-MIT; do
         [ -s "$unpacked/$crate/$file" ] || {

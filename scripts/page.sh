@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the blocks of a page that are marked ```sh run, in their order and one directory, with the built program
-# as `requeue`: scripts/page.sh PROGRAM PAGE
+# Runs the blocks of a page that are marked ```sh run, in order and in one directory, with the built program as
+# `requeue`: scripts/page.sh PROGRAM PAGE
 set -euo pipefail
 program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 page=$2

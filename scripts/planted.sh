@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Plants bugs in a copy of the sources, one at a time, and shows which layers of tests detect each: all of
-# crates/requeue-sim/planted, or those that are named. Fails unless two layers detect each bug. A layer that has to be stopped
-# because it does not end has detected nothing: it names neither the bug nor the test.
+# crates/requeue-sim/planted, or the named ones. Fails unless two layers detect each bug. A layer that must be stopped
+# because it hangs has not detected the bug: it names neither the bug nor the test.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
@@ -40,7 +40,7 @@ missed=0
 for patch; do
     name=$(basename "$patch" .patch)
     patch -s -p1 <"$patches/$name.patch"
-    # What does not compile proves nothing.
+    # A bug that does not compile proves nothing.
     cargo build -q -p requeue -p requeue-sim
     row="| $name |" seen=0
     for layer in "${layers[@]}"; do
@@ -48,7 +48,7 @@ for patch; do
         layer "$layer" >"$target/planted/$name-$layer.log" 2>&1 || code=$?
         case $code in
         0) row+=' |' ;;
-        # What `timeout` answers for a command that it has stopped, and for one that it had to kill.
+        # The exit codes of `timeout` for a command that it has stopped, and for one that it has killed.
         124 | 137) row+=' hangs |' ;;
         *)
             row+=' seen |'

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the program to be given to others: without the paths of this machine, which show names of users and directories.
+# Builds the program for distribution, without the paths of this machine, which reveal names of users and directories.
 # Cargo's `trim-paths` would do that, but is not stable. Arguments go to `cargo build`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cargo=${CARGO_HOME:-$HOME/.cargo}
-# Where the C code of SQLite and ring is compiled, paths come from the C compiler.
+# The C code of SQLite and ring contains paths from the C compiler.
 export CFLAGS="${CFLAGS-} -ffile-prefix-map=$PWD=requeue -ffile-prefix-map=$cargo=cargo -ffile-prefix-map=$target=target"
 separator=$'\x1f'
 export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$PWD=requeue$separator--remap-path-prefix=$cargo=cargo"

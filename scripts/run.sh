@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Hashes every file of the repository through `requeue run`, with some files added several times, and checks
-# that each has its hash. The summary on standard error is the program's own.
+# Hashes every file of the repository with `requeue run`, adds some files several times, and checks that each file has a
+# hash. The program prints the summary on standard error.
 #
-# With SERVE=1 (any port) or SERVE=[ADDR:]PORT it goes on until Ctrl-C, with its page up: files that change are
-# hashed again, and a few others, as if they had.
+# With SERVE=1 (any port) or SERVE=[ADDR:]PORT it serves a dashboard and runs until Ctrl-C. It hashes files again that
+# change, and eight random files each second.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cargo build --release -p requeue-cli
 
-# The files that git tracks, or all of them where this is no checkout; a key is a line here.
+# Lists the files that git tracks, or all files outside a checkout. A key is a line, so names with line breaks are left
+# out.
 list() {
     if [ -n "$(git ls-files 2>/dev/null | head -1)" ]; then
         git ls-files -z
@@ -34,7 +35,7 @@ list >"$out/files"
     grep '\.rs$' "$out/files" || true
 } >"$out/keys"
 
-# The keys, and then what changes.
+# Prints the keys, and then the files that change.
 watch() {
     cat "$out/keys"
     local seen=$out/seen new=$out/new
@@ -52,12 +53,12 @@ watch() {
 
 if [ -n "${SERVE-}" ]; then
     case $SERVE in 1) at=:0 ;; *) at=$SERVE ;; esac
-    # What watches ends when nobody reads what it has seen.
+    # `watch` stops when its output is closed.
     "$target/release/requeue" run --serve "$at" -j 4 -- "${hash[@]}" {} < <(watch) >"$out/hashes" &
     running=$!
     trap 'kill -TERM "$running" 2>/dev/null' INT TERM HUP
     while kill -0 "$running" 2>/dev/null; do wait "$running" || status=$?; done
-    # Ended as it was asked to.
+    # The codes for a run that a signal has ended, as intended.
     case ${status-0} in 129 | 130 | 143) exit 0 ;; *) exit "${status-0}" ;; esac
 fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test. An argument names one thing more to install: `browser`, `deny`,
+# Installs what is missing to build and test. An argument names one more tool to install: `browser`, `deny`,
 # `faketime`, `mdbook`, `mutants`, `oldest-rust`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or
-# `valkey`. It does nothing, quickly, when all of it is there.
+# `valkey`. If nothing is missing, it returns quickly.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,11 +10,11 @@ fail() {
     exit 1
 }
 
-# Installs system packages, where that is ours to do: fails when it is not.
+# Installs system packages as root. Fails for other users, and without a known package manager.
 packages() {
     [ "$(id -u)" = 0 ] || return 1
     if command -v apt-get >/dev/null; then
-        # Another may be at it, and a mirror away for a moment.
+        # Wait for another apt-get, and retry if a mirror is unavailable.
         local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
         "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@"
     elif command -v dnf >/dev/null; then
@@ -27,7 +27,7 @@ packages() {
 }
 
 command -v cargo >/dev/null ||
-    fail 'There is no cargo here. Install the stable toolchain with rustup: https://rustup.rs'
+    fail 'cargo is missing. Install the stable toolchain with rustup: https://rustup.rs'
 
 cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
     rustup component add rustfmt clippy ||
@@ -36,10 +36,10 @@ cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
 # rustc links through the C compiler.
 if ! command -v cc >/dev/null; then
     packages gcc libc6-dev || packages gcc glibc-devel || packages gcc musl-dev ||
-        fail 'There is no C compiler here to link with. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
+        fail 'A C compiler is missing, which rustc needs to link. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
 fi
 
-# The tests of the page look for the same names.
+# The tests of the dashboard look for the same names.
 has_browser() {
     local name
     for name in "${CHROMIUM-}" chromium chromium-browser google-chrome google-chrome-stable \
@@ -50,12 +50,12 @@ has_browser() {
 }
 
 if [ "${1-}" = browser ] && ! has_browser; then
-    # Without a font there is nothing to lay out.
+    # The tests of the layout need a font.
     packages chromium fonts-dejavu-core || packages chromium dejavu-sans-fonts ||
-        packages chromium font-dejavu || fail 'There is no Chromium here, for the tests of the page.'
+        packages chromium font-dejavu || fail 'Chromium is missing: tests of the dashboard need it.'
 fi
 
-# Where Debian has them, and the tests look.
+# Also checks Debian's directories, as the tests do.
 has_postgresql() {
     command -v initdb >/dev/null && return 0
     local program
@@ -65,12 +65,12 @@ has_postgresql() {
 
 if [ "${1-}" = postgresql ] && ! has_postgresql; then
     if command -v apt-get >/dev/null; then
-        # Tests start servers of their own: the package is to start none.
+        # Tests start their own servers: the package must start none.
         packages postgresql-common &&
             sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf || true
     fi
     packages postgresql || packages postgresql-server ||
-        fail 'There is no PostgreSQL here, for the tests of requeue-store.'
+        fail 'PostgreSQL is missing: tests of requeue-store need it.'
 fi
 
 # Debian installs it outside the PATH of ordinary users.
@@ -78,14 +78,13 @@ if [ "${1-}" = pgbouncer ] && ! command -v pgbouncer >/dev/null && [ ! -x /usr/s
     packages pgbouncer || fail 'pgbouncer is missing: tests of requeue-store need it. Debian: apt-get install pgbouncer'
 fi
 
-# Tests start servers of their own; Debian's package starts one where it is installed on a system that
-# runs services.
+# Tests start their own servers. Debian's package also starts one on a system that runs services.
 if [ "${1-}" = redis ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
     packages redis-server || packages valkey || packages redis ||
-        fail 'There is no Redis here, for the tests of requeue-store.'
+        fail 'Redis is missing: tests of requeue-store need it.'
 fi
 
-# Debian 12 has it among what later versions have.
+# Installs packages from Debian's backports: Debian 12 has Valkey only there.
 backported() {
     local dir suite
     command -v apt-get >/dev/null && suite=$(. /etc/os-release && printf '%s-backports' "$VERSION_CODENAME") || return 1
@@ -101,16 +100,16 @@ backported() {
 
 if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
     packages valkey-server || packages valkey || backported valkey-server valkey-tools ||
-        fail 'There is no Valkey here, for the tests of requeue-store.'
+        fail 'Valkey is missing: tests of requeue-store need it.'
 fi
 
 # Debian ships it with the Prometheus server, which the package starts on a system that runs services.
 if [ "${1-}" = promtool ] && ! command -v promtool >/dev/null; then
     packages prometheus || packages golang-github-prometheus ||
-        fail 'There is no promtool here, for the tests of the metrics. Debian: apt-get install prometheus'
+        fail 'promtool is missing: tests of the metrics need it. Debian: apt-get install prometheus'
 fi
 
-# Where Debian has it, and requeue-chaos looks.
+# Checks Debian's directory, as requeue-chaos does.
 has_faketime() {
     local library
     for library in /usr/lib/*/faketime/libfaketimeMT.so.1; do [ ! -e "$library" ] || return 0; done
@@ -119,14 +118,14 @@ has_faketime() {
 
 if [ "${1-}" = faketime ] && ! has_faketime; then
     packages faketime || packages libfaketime ||
-        fail 'There is no libfaketime here, for clocks that are wrong.'
+        fail 'libfaketime is missing: tests with wrong clocks need it.'
 fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then
-    packages valgrind || fail 'There is no valgrind here, to count instructions with.'
+    packages valgrind || fail 'valgrind is missing: it counts instructions.'
 fi
 
-# The oldest toolchain that Cargo.toml promises to build with.
+# The oldest Rust with which everything must build, according to Cargo.toml.
 if [ "${1-}" = oldest-rust ]; then
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     rustup run "$oldest" cargo --version >/dev/null 2>&1 ||
@@ -134,19 +133,19 @@ if [ "${1-}" = oldest-rust ]; then
         fail "Rust $oldest is missing, and rustup could not install it."
 fi
 
-# A test watches files with it; where it can't be had, the test says that it did not run.
+# A test watches files with it. If it cannot be installed, the test reports that it did not run.
 if [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
     packages inotify-tools || true
 fi
 
 if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
-    # Unoptimised, because it runs for a second, and an optimised build takes several times as long to make.
+    # Not optimised: it runs for a second, and an optimised build takes several times as long.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
         cargo install cargo-deny --locked --debug --version 0.20.2
 fi
 
 if [ "${1-}" = mdbook ] && ! command -v mdbook >/dev/null; then
-    # 73 s of processor time.
+    # The build takes 73 s of processor time.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
         cargo install mdbook --locked --debug --version 0.5.4 --no-default-features --features search,serve
 fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# All the tests. What could not run is collected in a file and listed at the end; with CI=true it is a failure.
+# Runs every check. The steps that could not run are collected in a file and listed at the end; with CI=true they are
+# failures.
 #
-# A Rust test that finds that it can't run here appends a line to the file named by REQUEUE_NOT_RUN and returns.
+# A Rust test that cannot run on this machine appends a line to the file that REQUEUE_NOT_RUN names, and returns.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
@@ -11,13 +12,13 @@ export REQUEUE_NOT_RUN=$target/not-run.txt
 step() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
 not_run() { printf '%s\n' "$1" >>"$REQUEUE_NOT_RUN"; }
 
-# `cargo test`, with its ignored tests noted.
+# Runs `cargo test`, and records the ignored tests.
 tests() {
     cargo test "$@" | tee "$target/test.log"
     sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)/ignored test: \1\2/p' "$target/test.log" >>"$REQUEUE_NOT_RUN"
 }
 
-# The first time on a machine this takes minutes, in which the steps go on that measure no time.
+# The first build on a machine takes minutes. The steps that measure no time run in parallel.
 nice scripts/kube-server.sh >"$target/kube-server.path" 2>"$target/kube-server.log" &
 kube_server=$!
 trap 'kill "$kube_server" 2>/dev/null || true' EXIT
@@ -38,14 +39,14 @@ cargo clippy -p requeue-store --lib --no-default-features -- -D warnings
 step 'The oldest Rust'
 if scripts/setup.sh oldest-rust; then
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
-    # In a directory of its own, so that neither toolchain builds anew what the other has built.
+    # A separate target directory, so that neither toolchain discards the builds of the other.
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
 else
     not_run 'a build with the oldest Rust: rustup could not install it'
 fi
 
 step 'Documentation'
-# The program has the name of the library, so that only one of the two can have a page.
+# Only libraries: the program and the library have the same name, and would have the same page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 
 step 'Documentation site'
@@ -55,7 +56,7 @@ else
     not_run 'the documentation site and its links: mdBook could not be installed'
 fi
 
-# What needs one says so in the list of what did not run.
+# If a tool cannot be installed, the tests that need it report that they did not run.
 step 'A browser'
 scripts/setup.sh browser || true
 
@@ -69,10 +70,10 @@ scripts/setup.sh redis || true
 step 'promtool, which checks the metrics'
 scripts/setup.sh promtool || true
 
-step 'Clocks that are wrong'
+step 'libfaketime, for wrong clocks'
 scripts/setup.sh faketime || true
 
-# Beside it, tests would be held up.
+# Wait for the build of the server: beside it, tests would be slow.
 built=0
 wait "$kube_server" || built=$?
 trap - EXIT
@@ -85,14 +86,14 @@ step 'Valkey'
 if scripts/setup.sh valkey; then
     REQUEUE_REDIS=valkey tests --workspace --all-features --lib -- redis::tests::{conforming,changing}
 else
-    not_run 'tests of requeue-store on Valkey: there is none to install'
+    not_run 'tests of requeue-store on Valkey: it could not be installed'
 fi
 
 step 'Tests without a runtime'
 tests -p requeue --no-default-features
 
-# The clock jumps ahead 10 s at each reading, as if the machine were very slow: a test that relies on speed fails.
-# Tests of the real clocks are left out: libfaketime does not shorten their waits.
+# The clock jumps ahead 10 s at each reading, as on a very slow machine: a test that relies on speed fails. Tests of the
+# real clocks are left out, because libfaketime does not shorten their waits.
 step 'Tests on a clock that jumps ahead'
 faketime=(/usr/lib/*/faketime/libfaketimeMT.so.1)
 if [ -e "${faketime[0]}" ]; then
@@ -107,7 +108,7 @@ if [ -e "${faketime[0]}" ]; then
     tests -p requeue --no-default-features "${jumping[@]}" --config "$runner"
     tests -p requeue --no-default-features --doc --config "$runner"
 else
-    not_run 'tests of requeue on a clock that jumps ahead: there is no libfaketime here'
+    not_run 'tests of requeue on a clock that jumps ahead: libfaketime is missing'
 fi
 
 step 'Interleavings'
@@ -137,20 +138,20 @@ done
 step 'SECURITY.md'
 grep -o '`\(fn \)\?[a-z0-9_]*`' SECURITY.md | tr -d '`' | sed 's/^fn //' | grep -E '^http$|_' | while read -r name; do
     grep -rqE "fn $name\(" --include='*.rs' crates e2e/tests fuzz/src || {
-        printf 'SECURITY.md names a test that is not there: %s\n' "$name" >&2
+        printf 'SECURITY.md names a test that does not exist: %s\n' "$name" >&2
         exit 1
     }
 done
 
 step 'Kubernetes API server'
 if [ "$built" = 0 ]; then
-    # Of the whole workspace, so that nothing is built once more, with fewer features.
+    # Select the whole workspace, so that nothing is built again with fewer features.
     against=()
     for test in e2e/tests/*; do against+=(--test "$(basename "$test" .rs)"); done
     REQUEUE_KUBE_SERVER=$(cat "$target/kube-server.path") tests --workspace --all-features "${against[@]}"
 elif [ "$built" = 2 ]; then
     cat "$target/kube-server.log" >&2
-    not_run 'tests against a Kubernetes API server: there is no Go to build it with, or too old a one'
+    not_run 'tests against a Kubernetes API server: Go is missing or too old to build it'
 else
     cat "$target/kube-server.log" >&2
     exit 1
@@ -160,7 +161,7 @@ step 'Packages'
 scripts/package.sh
 
 step 'Dependencies'
-# Each of ours has its line in the table of docs/DEPENDENCIES.md.
+# Each direct dependency has a line in the table of docs/DEPENDENCIES.md.
 cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
     --target all --edges normal,dev,build --format '{p}' | awk 'NF && !/ \(\// { print $1 }' | sort -u |
     while read -r name; do
@@ -172,13 +173,13 @@ cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix no
 if scripts/setup.sh deny; then
     cargo deny check bans licenses sources
 else
-    not_run 'cargo deny: could not be installed'
+    not_run 'cargo deny: it could not be installed'
 fi
 
 if [ -s "$REQUEUE_NOT_RUN" ]; then
-    printf '\n== Could not run:\n'
+    printf '\n== These could not run:\n'
     sort -u "$REQUEUE_NOT_RUN"
     [ "${CI-}" != true ] || exit 1
 else
-    printf '\n== All of it ran, and passed (%d s)\n' "$SECONDS"
+    printf '\n== Every check ran and passed (%d s)\n' "$SECONDS"
 fi

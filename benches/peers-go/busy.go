@@ -2,16 +2,16 @@ package main
 
 import "time"
 
-// Of a calibration: steps of a trial, which takes about 0.1 ms, and how many trials there are. The
-// fastest counts: what else the machine does can only make a trial slower.
+// The steps of a trial, which takes about 0.1 ms, and the number of trials for the calibration. The
+// fastest one counts, because other load can only make a trial slower.
 const (
 	trialSteps = 50_000
 	trials     = 50
 )
 
-// busySteps is how many steps take that long on an idle processor. Work is a number of steps and not
-// a deadline, so that a goroutine that was preempted still has all of its work to do. src/busy.rs
-// takes the same steps and calibrates them in the same way.
+// busySteps returns the number of steps that take this long on an idle processor. Work is a number
+// of steps and not a deadline, so that a preempted goroutine still has all of its work to do.
+// src/busy.rs takes the same steps and calibrates them in the same way.
 func busySteps(work time.Duration) int {
 	if work == 0 {
 		return 0

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// contended has producers add distinct keys while workers take them, and counts only if each key was
-// delivered once.
+// contended lets producers add distinct keys while workers take them. A round counts only if each
+// key was delivered once.
 func (r round[K]) contended() (answer, error) {
 	numbers, ok := any(r).(round[uint64])
 	if !ok {
@@ -23,7 +23,7 @@ func contendedNumbers(r round[uint64]) (answer, error) {
 	keys, steps := r.keys.make(r.N), busySteps(time.Duration(r.Work))
 	type worker struct {
 		keys int
-		// Of the keys, to tell whether they are the ones that were added.
+		// The sum of its keys. The total shows whether each key was delivered.
 		sum uint64
 		end time.Time
 	}
@@ -33,8 +33,8 @@ func contendedNumbers(r round[uint64]) (answer, error) {
 	for i := range all {
 		workers.Go(func() {
 			var mine worker
-			// The last key of all ends a worker, which passes it on to the next one. No data that
-			// workers share is touched for each key.
+			// The key `other` ends a worker, which adds it again for the next one. Workers share no data
+			// that changes with each key.
 			for {
 				key, _ := queue.Get()
 				if key == r.keys.other {

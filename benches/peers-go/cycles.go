@@ -32,7 +32,7 @@ func (r round[K]) cycleOf(queue workqueue.TypedInterface[K]) (answer, error) {
 	return section.end(r.N), nil
 }
 
-// fillDepth queues as many keys as are to be queued all the time, and gives the ring they came from.
+// fillDepth queues the keys that stay queued all the time, and returns their ring.
 func (r round[K]) fillDepth(queue workqueue.TypedInterface[K]) *ring[K] {
 	ring := &ring[K]{keys: r.keys.make(r.Depth + spare)}
 	r.fill(queue, ring.keys[:r.Depth])

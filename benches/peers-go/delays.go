@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// oneToTwoHours is a delay for each of n keys.
+// oneToTwoHours returns a delay for each of n keys.
 func oneToTwoHours(n int) []time.Duration {
 	list := make([]time.Duration, n)
 	for i := range list {
@@ -26,7 +26,7 @@ func (r round[K]) delayedAdd() (answer, error) {
 	return section.end(r.N), nil
 }
 
-// addAfter adds each key with its delay, and waits for the queue to have taken in all of them.
+// addAfter adds each key with its delay, and waits until the queue has accepted all of them.
 func (r round[K]) addAfter(queue workqueue.TypedRateLimitingInterface[K], keys []K, delays []time.Duration) {
 	for i, key := range keys {
 		queue.AddAfter(key, delays[i])
@@ -64,7 +64,7 @@ func (r round[K]) sparseTimers() (answer, error) {
 	return r.fireEach(10 * time.Millisecond)
 }
 
-// fireEach has a key fall due each time that has passed.
+// fireEach lets one key fall due per step.
 func (r round[K]) fireEach(step time.Duration) (answer, error) {
 	type handedOut struct {
 		key K
@@ -126,7 +126,7 @@ func (r round[K]) forget() (answer, error) {
 	defer queue.ShutDown()
 	keys := r.keys.make(r.N)
 	for _, key := range keys {
-		// Without the queue, which would have keys to wait for.
+		// Call only the limiter: with the queue, keys would be waiting.
 		limiter.When(key)
 	}
 	section := begin()

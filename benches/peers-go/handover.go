@@ -7,7 +7,7 @@ func (r round[K]) handOver() (answer, error) {
 	defer queue.ShutDown()
 	ring := ring[K]{keys: r.keys.make(min(r.N, spare))}
 	latencies := make([]time.Duration, 0, r.N)
-	// Written before the key is added, and read by the worker that has got it.
+	// Written before the key is added, and read by the worker that has received it.
 	var added time.Time
 	done := make(chan struct{})
 	go func() {

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// spare is how many keys of a ring are not queued.
+// spare is the number of keys of a ring that are not queued.
 const spare = 65_536
 
-// keys are what queues are filled with.
+// keys is a kind of keys.
 type keys[K comparable] struct {
-	// make gives the first of them, the same ones in every round.
+	// make returns n distinct keys, the same ones in every round.
 	make func(n int) []K
-	// other is one that is not among them.
+	// other is a key that make never returns.
 	other K
 }
 
@@ -43,11 +43,11 @@ var names = keys[types.NamespacedName]{
 				Name:      fmt.Sprintf("object-%07d", i),
 			}
 		}
-		// In a controller's memory, objects that change one after the other are not neighbours.
+		// In a controller's memory, objects that change in sequence are not neighbours.
 		shuffle(list)
 		return list
 	},
-	// As long as none of the others, so that to compare it with them costs next to nothing.
+	// Its length differs from all others, so that comparisons with it cost almost nothing.
 	other: types.NamespacedName{Namespace: "elsewhere", Name: "other"},
 }
 
@@ -64,7 +64,7 @@ func mapped[A, B comparable](from keys[A], by func(A) B) keys[B] {
 	}
 }
 
-// chance is the same in every round.
+// chance is a source of random numbers that is the same in every round.
 func chance() *rand.Rand {
 	return rand.New(rand.NewPCG(1, 2))
 }
@@ -73,7 +73,7 @@ func shuffle[T any](list []T) {
 	chance().Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 }
 
-// ring is keys that come round and round.
+// ring is an endless cycle of keys.
 type ring[K comparable] struct {
 	keys []K
 	at   int
@@ -87,7 +87,8 @@ func (r *ring[K]) next() K {
 	return key
 }
 
-// batch is the next n keys, of which a ring must have that many. What is left at its end is skipped.
+// batch returns the next n keys. The ring must have that many. It skips a rest at the end that is
+// too short.
 func (r *ring[K]) batch(n int) []K {
 	if r.at+n > len(r.keys) {
 		r.at = 0

@@ -1,5 +1,5 @@
-// Peers-go measures the work queues that Kubernetes' controllers in Go have, round by round, as it
-// is told on its standard input. README.md has the protocol, and what each scenario is.
+// Peers-go measures the work queues of Kubernetes' controllers in Go, round by round, as requested
+// on its standard input. README.md describes the protocol and each scenario.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 type contestant struct {
 	name   string
 	module string
-	// Scenarios that it has nothing for, and why.
+	// The scenarios that it does not support, with the reasons.
 	unsupported map[string]string
 	run         func(request) (answer, error)
 }
@@ -91,7 +91,7 @@ func named(name string) (*contestant, error) {
 	}
 }
 
-// runner runs a round with the kind of keys that is asked for.
+// runner runs a round with the requested kind of keys.
 func runner[N comparable](ofNumbers queues[uint64], ofNames queues[N], names keys[N]) func(request) (answer, error) {
 	return func(asked request) (answer, error) {
 		if asked.Keys == "name" {
@@ -116,7 +116,7 @@ func (c *contestant) answer(line []byte) answer {
 	return told
 }
 
-// versionOf is the version of a module that was built in.
+// versionOf returns the version of a module that was built in.
 func versionOf(module string) (string, error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// section is what is measured of a round.
+// section is the measured part of a round.
 type section struct {
 	wall      time.Time
 	processor time.Duration
@@ -28,19 +28,19 @@ func (s section) endAt(end time.Time, ops int) answer {
 	return answer{times: &times{ops, end.Sub(s.wall), processorTime() - s.processor}}
 }
 
-// processorTime is what this process has used so far.
+// processorTime returns the time that this process has used so far.
 func processorTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		// It fails for bad arguments alone.
+		// It fails only for invalid arguments.
 		panic(err)
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// inUse is how many bytes of the heap and of stacks are, when there is no garbage.
+// inUse returns the bytes of the heap and of stacks that are in use after a garbage collection.
 func inUse() float64 {
-	// What has a finalizer, or is in a sync.Pool, goes at the second collection.
+	// Values with a finalizer or in a sync.Pool are freed by the second collection.
 	runtime.GC()
 	runtime.GC()
 	var stats runtime.MemStats
@@ -61,7 +61,7 @@ func quantilesOf(list []time.Duration) *quantiles {
 	return &quantiles{at(0.5), at(0.99)}
 }
 
-// othersWait returns when every other goroutine is blocked.
+// othersWait returns when all other goroutines are blocked.
 func othersWait() {
 	samples := []metrics.Sample{
 		{Name: "/sched/goroutines/runnable:goroutines"},

@@ -17,7 +17,7 @@ func (r round[K]) memory() (answer, error) {
 	queued := r.each(inUse() - before)
 	drain(queue, r.N)
 	after := r.each(inUse() - before)
-	// What strings there are was there before, and is to be there still.
+	// The strings were allocated before, and must not be freed during the measurement.
 	runtime.KeepAlive(keys)
 	return answer{Bytes: queued, BytesAfter: after}, nil
 }
@@ -60,10 +60,11 @@ func (r round[K]) idleProcessor() (answer, error) {
 	return section.end(r.N), nil
 }
 
-// queuesNamed so far: series of metrics outlive their queue, and one more of its name would find them.
+// queuesNamed is the number of named queues so far. Each name is used once, because the series of a
+// queue outlive it.
 var queuesNamed int
 
-// queueNames are for n queues, and empty for those without metrics.
+// queueNames returns the names of n queues, which are empty for queues without metrics.
 func (r round[K]) queueNames(metrics bool) []string {
 	names := make([]string, r.N)
 	if metrics {

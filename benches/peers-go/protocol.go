@@ -26,7 +26,7 @@ type request struct {
 	Metrics   bool    `json:"metrics"`
 }
 
-// answer leaves out what does not apply.
+// answer omits the fields that do not apply.
 type answer struct {
 	*times
 	Lateness    *quantiles `json:"lateness_ns,omitempty"`
@@ -37,7 +37,7 @@ type answer struct {
 	Error       string     `json:"error,omitempty"`
 }
 
-// times are of a measured section.
+// times are the times of a measured section.
 type times struct {
 	Ops       int           `json:"ops"`
 	Wall      time.Duration `json:"wall_ns"`
@@ -47,7 +47,7 @@ type times struct {
 func parseRequest(line []byte) (request, error) {
 	asked := request{Keys: "u64", Producers: 1, Workers: 1, Batch: 1}
 	decoder := json.NewDecoder(bytes.NewReader(line))
-	// A field that is misspelt would give the figures of another question.
+	// A misspelt field would otherwise give the figures of another request.
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&asked); err != nil {
 		return asked, fmt.Errorf("%s is no request: %w", line, err)
@@ -77,7 +77,7 @@ func (r request) duration() time.Duration {
 	return time.Duration(r.Seconds * float64(time.Second))
 }
 
-// inDepth is for scenarios that need keys to be there already.
+// inDepth checks requests for scenarios that need queued keys.
 func (r request) inDepth() error {
 	if r.Depth < 1 {
 		return fmt.Errorf("%s needs a depth of at least 1", r.Scenario)
@@ -85,7 +85,7 @@ func (r request) inDepth() error {
 	return nil
 }
 
-// forSeconds is for scenarios that last.
+// forSeconds checks requests for scenarios with a duration.
 func (r request) forSeconds() error {
 	if r.Seconds == 0 {
 		return fmt.Errorf("%s needs seconds above 0", r.Scenario)

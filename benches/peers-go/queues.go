@@ -6,28 +6,28 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics/legacyregistry"
-	// Installs the metrics that Kubernetes' own programs have.
+	// Installs the metrics that Kubernetes' own programs use.
 	_ "k8s.io/component-base/metrics/prometheus/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 )
 
-// queues makes queues of a library, which have metrics if they have a name, and does with them what
-// their common interface has no word for.
+// queues creates queues of a library, with metrics if they have a name. It also has the operations
+// that are not part of the common interface.
 type queues[K comparable] interface {
-	// plain is the simplest there is.
+	// plain is the simplest queue of the library.
 	plain(name string) workqueue.TypedInterface[K]
 	limited(name string, limiter workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimitingInterface[K]
-	// limiter is the one that controllers have by default.
+	// limiter is the default limiter of controllers.
 	limiter() workqueue.TypedRateLimiter[K]
 	addAll(queue workqueue.TypedInterface[K], keys []K)
-	// settle returns when the queue has taken in all that it was given.
+	// settle returns when the queue has processed all adds.
 	settle(queue workqueue.TypedInterface[K])
-	// timeToAdd is enough to add that many with a delay.
+	// timeToAdd is a time that is sufficient for adding n keys with a delay.
 	timeToAdd(n int) time.Duration
 }
 
 type clientGo[K comparable] struct {
-	// No key of anybody else.
+	// A key that is not used otherwise.
 	other K
 }
 
@@ -48,7 +48,7 @@ func (clientGo[K]) addAll(workqueue.TypedInterface[K], []K) {
 	panic("it has no batches")
 }
 
-// settle sends one more key through the channel of the waiting loop, and takes it from the queue.
+// settle sends another key through the channel of the waiting loop, and takes it from the queue.
 func (c clientGo[K]) settle(queue workqueue.TypedInterface[K]) {
 	delaying, ok := queue.(workqueue.TypedDelayingInterface[K])
 	if !ok {
@@ -68,8 +68,8 @@ func (clientGo[K]) timeToAdd(n int) time.Duration {
 	return time.Second/2 + time.Duration(n)*5*time.Microsecond
 }
 
-// checkProvider says whether the metrics of queues are those of component-base: controller-runtime
-// would install its own, and the first to do so wins.
+// checkProvider returns an error unless the queues have the metrics of component-base.
+// controller-runtime would install its own, and the first installation wins.
 func checkProvider() error {
 	workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[int]{Name: "first"}).ShutDown()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -94,7 +94,7 @@ func (controllerRuntime[K]) limited(name string, limiter workqueue.TypedRateLimi
 	return priorityqueue.New(name, func(options *priorityqueue.Opts[K]) { options.RateLimiter = limiter })
 }
 
-// limiter is what its controllers take for a priority queue.
+// limiter is the one that controller-runtime's controllers use with a priority queue.
 func (controllerRuntime[K]) limiter() workqueue.TypedRateLimiter[K] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[K](5*time.Millisecond, 1000*time.Second)
 }
@@ -103,7 +103,7 @@ func (controllerRuntime[K]) addAll(queue workqueue.TypedInterface[K], keys []K) 
 	queue.(priorityqueue.PriorityQueue[K]).AddWithOpts(priorityqueue.AddOpts{}, keys...)
 }
 
-// settle asks for the length, before which its buffer is flushed.
+// settle reads the length, which first flushes the buffer.
 func (controllerRuntime[K]) settle(queue workqueue.TypedInterface[K]) {
 	queue.Len()
 }

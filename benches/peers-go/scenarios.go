@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// round is one of a scenario.
+// round is one round of a scenario.
 type round[K comparable] struct {
 	request
 	queues[K]
@@ -59,12 +59,12 @@ func runRound[K comparable](r round[K]) (answer, error) {
 	return answer{}, fmt.Errorf("there is no scenario %q", r.Scenario)
 }
 
-// delayed is a queue that can do everything, without metrics.
+// delayed returns a queue with all operations, without metrics.
 func (r round[K]) delayed() workqueue.TypedRateLimitingInterface[K] {
 	return r.limited("", r.limiter())
 }
 
-// fill adds keys, and waits for them to be in.
+// fill adds keys, and waits until the queue has accepted them.
 func (r round[K]) fill(queue workqueue.TypedInterface[K], keys []K) {
 	for _, key := range keys {
 		queue.Add(key)
@@ -72,7 +72,7 @@ func (r round[K]) fill(queue workqueue.TypedInterface[K], keys []K) {
 	r.settle(queue)
 }
 
-// drain gets so many keys, and is done with them.
+// drain takes and completes n keys.
 func drain[K comparable](queue workqueue.TypedInterface[K], n int) {
 	for range n {
 		key, _ := queue.Get()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sends each contestant a tiny round of each scenario with each kind of keys, and fails if an answer has
-# no figure, or does not come. Shows the answers.
+# Sends each contestant a tiny round of each scenario with each kind of keys, and prints the answers. Fails if an answer
+# is missing or has no figure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 program=$(mktemp)
@@ -9,7 +9,7 @@ gofmt -l . | (! grep .)
 go vet ./...
 go build -o "$program" .
 
-# Those with all fields are for scenarios that need some of them.
+# Most requests have all fields, because each scenario needs some of them.
 requests() {
     local all='"n":100,"depth":10,"producers":2,"workers":3,"batch":8,"work_ns":1000,"seconds":0.05' scenario keys
     for scenario in cycle batch cycle_metrics cycle_waiting add_queued fill_drain threads tasks delayed_add \
@@ -24,10 +24,10 @@ requests() {
 for contestant in client-go controller-runtime; do
     answers=$(requests | "$program" $contestant)
     printf '%s\n' "$answers"
-    # The line with which it greets, and an answer to each.
+    # The first message, and an answer to each request.
     [ "$(wc -l <<<"$answers")" = $(($(requests | wc -l) + 1)) ]
     tail -n +2 <<<"$answers" | (! grep -Ev '"(cpu_ns|latency_ns|bytes|unsupported)":')
-    # Each of these is nonsense in its own way.
+    # Each of these requests is invalid for a different reason.
     for request in '' '{"scenario":"cycle"}' '{"scenario":"none","n":1}' '{"scenario":"cycle","n":1,"key":"u64"}' \
         '{"scenario":"cycle","n":1,"keys":"u65"}' '{"scenario":"add_queued","n":1}' '{"scenario":"fire","n":1}' \
         '{"scenario":"batch","n":1,"batch":70000}' '{"scenario":"threads","n":1,"work_ns":-1}'; do

@@ -1,24 +1,24 @@
-//! Busy work: what a worker computes for each key.
+//! Busy work: the computation of a worker for each key.
 //!
-//! It is a number of steps and not a deadline, so that a thread that was preempted still has all of
-//! its work to do. `peers-go/busy.go` takes the same steps and calibrates them in the same way.
+//! It is a number of steps and not a deadline, so that a preempted thread still has all of its work
+//! to do. `peers-go/busy.go` takes the same steps and calibrates them in the same way.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Steps of a trial, which takes about 0.1 ms.
+/// The steps of a trial, which takes about 0.1 ms.
 const STEPS: u32 = 50_000;
-/// The fastest trial counts: what else the machine does can only make a trial slower.
+/// The number of trials. The fastest one counts, because other load can only make a trial slower.
 const TRIALS: u32 = 50;
 
-/// Computation that takes a given time on an idle processor.
+/// A computation that takes a given time on an idle processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Busy {
     steps: u64,
 }
 
 impl Busy {
-    /// Measures how fast this machine is now, unless there is nothing to do.
+    /// Measures how fast this machine is now, unless `time` is zero.
     #[must_use]
     pub fn calibrated(time: Duration) -> Self {
         if time.is_zero() {
@@ -33,20 +33,20 @@ impl Busy {
         Self::of(time, fastest)
     }
 
-    /// For a machine whose fastest trial takes so long.
+    /// Returns the work for a machine whose fastest trial takes `fastest`.
     fn of(time: Duration, fastest: Duration) -> Self {
         let trials = time.as_secs_f64() / fastest.max(Duration::from_nanos(1)).as_secs_f64();
         Self { steps: (trials * f64::from(STEPS)).round() as u64 }
     }
 
-    /// Does the work.
+    /// Computes.
     #[inline]
     pub fn work(self) {
         spin(self.steps);
     }
 }
 
-/// Steps of a xorshift generator: each needs the result of the one before it.
+/// Takes steps of a xorshift generator: each needs the result of the previous one.
 #[inline(never)]
 fn spin(steps: u64) {
     let mut state = black_box(1_u64);

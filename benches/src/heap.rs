@@ -1,22 +1,22 @@
-//! How much memory is in use, to the byte.
+//! Counts the memory in use, to the byte.
 
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// The system's allocator, which counts; of every program that links this crate. A request costs
-/// an atomic addition or two more than usual: the operations that are timed allocate rarely.
+/// The system's allocator with counters, in every program that links this crate. A request costs an
+/// atomic addition or two more than usual; the timed operations rarely allocate.
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes that are allocated and not freed, as they were asked for.
+/// Returns the bytes that are allocated and not freed, as they were requested.
 #[must_use]
 pub fn live() -> usize {
     let stats = COUNTING.stats();
     stats.bytes_allocated - stats.bytes_deallocated
 }
 
-/// What `make` made, and how many bytes that takes.
+/// Returns the result of `make`, and the number of bytes that it occupies.
 pub fn cost_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
     let before = live();
     let made = make();

@@ -1,4 +1,4 @@
-//! Keys to measure with.
+//! The keys of the benchmarks.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash};
@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::FixedState;
 
-/// What contestants are asked to queue.
+/// A type of keys that contestants queue.
 pub trait Key: Hash + Eq + Clone + Debug + Send + Sync + 'static {
-    /// Whether one adds it by reference where it may be queued already: a copy is not free.
+    /// True if a user would add it by reference where it may already be queued: a copy costs
+    /// something.
     const BY_REF: bool;
 
-    /// So many distinct keys; the same ones, in the same order, each time.
+    /// Returns `count` distinct keys, the same in the same order at each call.
     fn some(count: usize) -> Arc<[Self]>;
 
-    /// A key that is none of these.
+    /// Returns a key that is none of these.
     fn other() -> Self;
 
-    /// A priority, of few.
+    /// Returns a priority, one of a few.
     fn rank(&self) -> i32;
 }
 
@@ -37,8 +38,7 @@ impl Key for u64 {
     }
 }
 
-/// A namespace and a name, as `requeue-kube` has them: `namespace/name`, of which copies share the
-/// text.
+/// A namespace and a name as in `requeue-kube`: `namespace/name`, whose copies share the text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Name(Arc<str>);
 
@@ -52,7 +52,7 @@ impl Key for Name {
             return Arc::clone(names);
         }
         let names = make(count);
-        // Rounds of a scenario come one after the other, in turn with few others.
+        // Rounds of a scenario follow each other, and alternate with few others.
         made.truncate(1);
         made.insert(0, Arc::clone(&names));
         names
@@ -67,7 +67,7 @@ impl Key for Name {
     }
 }
 
-/// In an order in which neighbours are not neighbours in memory.
+/// Makes keys in an order in which neighbours are not neighbours in memory.
 fn make(count: usize) -> Arc<[Name]> {
     let name = |n: usize| Name(format!("namespace-{:02}/object-{n:07}", n % 100).into());
     let mut names: Vec<Name> = (0..count).map(name).collect();
@@ -75,7 +75,7 @@ fn make(count: usize) -> Arc<[Name]> {
     names.into()
 }
 
-/// Keys that come round and round.
+/// Keys in an endless cycle.
 #[derive(Clone, Debug)]
 pub struct Ring<K> {
     keys: Arc<[K]>,
@@ -83,11 +83,11 @@ pub struct Ring<K> {
 }
 
 impl<K: Key> Ring<K> {
-    /// Of so many.
+    /// Makes a ring of `count` keys.
     ///
     /// # Panics
     ///
-    /// If that is none.
+    /// If `count` is 0.
     #[must_use]
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "a ring has keys");
@@ -101,7 +101,7 @@ impl<K: Key> Ring<K> {
         &self.next_many(1)[0]
     }
 
-    /// The next keys, fewer where the ring comes round.
+    /// Returns the next keys, and fewer at the end of the cycle.
     #[inline]
     pub fn next_many(&mut self, count: usize) -> &[K] {
         let from = self.at;
@@ -111,7 +111,7 @@ impl<K: Key> Ring<K> {
     }
 }
 
-/// A hash that is the same in every run.
+/// Returns a hash that is the same in every run.
 #[inline]
 pub fn hash<K: Hash>(key: &K) -> u64 {
     FixedState::with_seed(7).hash_one(key)

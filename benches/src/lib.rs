@@ -1,5 +1,5 @@
-//! What queues cost: contestants, each in a process of its own, and the runner that has them take
-//! turns. `peers-go/README.md` has the protocol between the two, and what each scenario is.
+//! Compares queues: contestants, each in a process of its own, and a runner that lets them take
+//! turns. `peers-go/README.md` describes the protocol between them and each scenario.
 
 pub mod busy;
 pub mod contestant;

@@ -1,4 +1,4 @@
-//! `make bench`: ours beside its peers, on this machine, in one run.
+//! `make bench`: compares requeue with its peers on this machine, in one run.
 
 use std::env;
 use std::io;
@@ -13,7 +13,7 @@ use requeue_bench::runner::heat::Field;
 use requeue_bench::runner::table::Scale;
 use requeue_bench::runner::{Plan, text, write};
 
-/// What queues cost, beside each other.
+/// Compares queues
 #[derive(Parser)]
 #[command(name = "requeue-bench")]
 struct Args {
@@ -23,39 +23,39 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Be one of those that are measured, and answer requests on standard input.
+    /// Run one contestant, which answers requests on standard input
     Contestant {
-        /// Which.
+        /// The name of the contestant
         name: String,
     },
-    /// Have contestants take turns, and print a table.
+    /// Let contestants take turns, and print a table
     Run(Run),
 }
 
 #[derive(clap::Args)]
 struct Run {
-    /// Few rounds of few keys, to see that all of it works.
+    /// Run few rounds with few keys, to check that everything works
     #[arg(long)]
     quick: bool,
-    /// How often each has its turn.
+    /// The number of rounds per contestant
     #[arg(long)]
     rounds: Option<usize>,
-    /// The rows that match: of path, kind of key, ours, figure and peer.
+    /// Only the rows that match: path, kind of key, own tag, figure and peer
     #[arg(long)]
     only: Option<Regex>,
-    /// Also how costs grow, from a thousand keys to ten million.
+    /// Also measure how costs grow, from a thousand keys to ten million
     #[arg(long)]
     growth: bool,
-    /// A contestant of another program, as NAME=PATH; it is started as `PATH NAME`.
+    /// A contestant of another program, as NAME=PATH; it is started as `PATH NAME`
     #[arg(long = "peer", value_parser = peer)]
     peers: Vec<(String, PathBuf)>,
-    /// Where to write it down.
+    /// The directory for the results
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 fn peer(arg: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = arg.split_once('=').ok_or("it has to be NAME=PATH")?;
+    let (name, path) = arg.split_once('=').ok_or("it must be NAME=PATH")?;
     Ok((name.to_owned(), path.into()))
 }
 

@@ -1,4 +1,4 @@
-//! How long a section takes, on the wall and of the processor.
+//! Measures the wall-clock time and the processor time of a section.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Here it begins.
+    /// Starts the section.
     #[must_use]
     pub fn start() -> Self {
         Self { wall: Instant::now(), cpu: cpu() }
     }
 
-    /// Here it ends; so many operations were done.
+    /// Ends the section, in which `ops` operations were done.
     #[must_use]
     pub fn stop(self, ops: usize) -> Answer {
         self.stop_at(Instant::now(), ops)
     }
 
-    /// It has ended at `end`; so many operations were done.
+    /// Ends the section at `end`, with `ops` operations done.
     #[must_use]
     pub fn stop_at(self, end: Instant, ops: usize) -> Answer {
         let (cpu, wall) = (cpu().saturating_sub(self.cpu), end.duration_since(self.wall));
@@ -34,13 +34,13 @@ impl Meter {
     }
 }
 
-/// Processor time of the whole process, user and system.
+/// Returns the processor time of the whole process, user and system.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// As a number; saturates after centuries.
+/// Returns the nanoseconds; saturates after centuries.
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -1,19 +1,19 @@
-//! What runner and contestants say to each other: `peers-go/README.md`.
+//! The protocol between runner and contestants, which `peers-go/README.md` describes.
 
 use serde::{Deserialize, Serialize};
 
-/// What a contestant says first.
+/// The first message of a contestant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What is measured.
+    /// Its name.
     pub contestant: String,
-    /// Which version of it.
+    /// Its version.
     pub version: String,
-    /// Names of the scenarios that it can do.
+    /// The names of the scenarios that it supports.
     pub scenarios: Vec<String>,
 }
 
-/// What is done in a round.
+/// The operations of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
@@ -44,7 +44,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Self; 23] = [
         Self::Cycle,
         Self::Batch,
@@ -71,7 +71,7 @@ impl Scenario {
         Self::HoldsDue,
     ];
 
-    /// As the protocol has it.
+    /// Returns the name in the protocol.
     #[must_use]
     pub fn name(self) -> String {
         match serde_json::to_value(self) {
@@ -81,18 +81,18 @@ impl Scenario {
     }
 }
 
-/// What keys are.
+/// A kind of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keys {
     /// The integers from 0.
     #[default]
     U64,
-    /// Namespace and name.
+    /// A namespace and a name.
     Name,
 }
 
-/// One round.
+/// A round.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
 pub struct Request {
@@ -121,7 +121,7 @@ const fn one() -> usize {
 }
 
 impl Request {
-    /// So many of that, with integers, one of everything, and nothing queued.
+    /// Returns a round of `n` operations, with integer keys, one of everything, and nothing queued.
     #[must_use]
     pub const fn new(scenario: Scenario, n: usize) -> Self {
         Self {
@@ -148,7 +148,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of these; they are sorted. Zero if there are none.
+    /// Sorts the values and returns their quantiles. Zero if there are none.
     #[must_use]
     pub fn of(mut nanos: Vec<u64>) -> Self {
         nanos.sort_unstable();
@@ -160,7 +160,7 @@ impl Quantiles {
     }
 }
 
-/// What came of a round.
+/// The figures of a round.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
@@ -195,13 +195,13 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl Answer {
-    /// There is no such figure.
+    /// Returns an answer for a figure that does not exist.
     #[must_use]
     pub fn unsupported(why: impl Into<String>) -> Self {
         Self { unsupported: Some(why.into()), ..Self::default() }
     }
 
-    /// The request makes no sense.
+    /// Returns an answer for a request that makes no sense.
     #[must_use]
     pub fn error(what: impl Into<String>) -> Self {
         Self { error: Some(what.into()), ..Self::default() }

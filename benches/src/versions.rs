@@ -1,6 +1,6 @@
-//! Which versions of the peers this is built with.
+//! Finds the versions of the peers with which this is built.
 
-/// The version of a crate that `Cargo.lock` has.
+/// Returns the version of a crate in `Cargo.lock`.
 #[must_use]
 pub fn of(name: &str) -> String {
     let entry = format!("name = \"{name}\"\nversion = \"");

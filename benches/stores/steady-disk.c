@@ -1,5 +1,5 @@
-// A disk of known speed, by LD_PRELOAD: a sync takes as many microseconds as SYNC_MICROS says,
-// whatever the machine's disk would take. Nothing is synced.
+// Simulates a disk of known speed, by LD_PRELOAD: a sync takes SYNC_MICROS microseconds, regardless
+// of the machine's disk. Nothing is synced.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@ static int sync_for_a_while(void) {
     const char *micros = getenv("SYNC_MICROS");
     long left = micros ? atol(micros) : 0;
     struct timespec pause = {left / 1000000, left % 1000000 * 1000};
-    // A signal cuts it short.
+    // A signal interrupts the sleep.
     while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
     }
     return 0;

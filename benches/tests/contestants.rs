@@ -1,4 +1,4 @@
-//! Every contestant answers whatever it can be asked, and the runner makes tables of it.
+//! Each contestant answers each request, and the runner makes tables of the answers.
 
 use requeue_bench::contestant::{ALL, Entry};
 use requeue_bench::protocol::{Answer, Keys, Request, Scenario};
@@ -21,10 +21,10 @@ fn tiny(scenario: Scenario, keys: Keys) -> Request {
     Request { keys, depth, producers: 2, workers: 2, batch: 4, ..Request::new(scenario, n) }
 }
 
-/// A machine that is busy may be too slow for a plan of times, and says so.
+/// Retries on a busy machine, which may be too slow for a plan of due times and reports that.
 fn answer(running: &mut Running, request: &Request) -> Answer {
     loop {
-        let answer = running.ask(request).expect("it keeps the protocol");
+        let answer = running.ask(request).expect("the contestant keeps the protocol");
         if answer.error.as_ref().is_none_or(|error| !error.contains("was due before")) {
             return answer;
         }

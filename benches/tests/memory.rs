@@ -1,6 +1,6 @@
-//! What a queue takes for each key, and what it gives back.
+//! Checks the memory that a queue needs for each key, and the memory that it returns.
 //!
-//! One test, in a program of its own: the allocator counts for all threads together.
+//! This is a single test in its own program, because the allocator counts for all threads together.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn memory() {
     costs_next_to_nothing_while_empty();
 }
 
-/// At every count, the ones included where something has just doubled.
+/// Checks every number of keys, including those at which a table has just doubled.
 fn takes_little_for_each_key(add: Add, most: usize) {
     let start = live();
     let mut case = Case::new(Kind::Fifo);
@@ -55,7 +55,7 @@ fn takes_no_more_after_a_million_cycles() {
     let keys = 100_000;
     (0..keys).for_each(|key| case.add(key, Add::now()));
     for key in keys..1_000_000 {
-        let (_, ticket) = case.get().expect("many are ready");
+        let (_, ticket) = case.get().expect("a key is ready");
         case.succeed(&ticket);
         case.add(key, Add::now());
         let bytes = live() - start;
@@ -63,7 +63,7 @@ fn takes_no_more_after_a_million_cycles() {
     }
 }
 
-/// Of the memory of many keys, most comes back when they go.
+/// Checks that most of the memory of many keys is returned when they leave.
 fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
     let name = format!("{kind:?}, {leave:?}, {stay:?}");
     let stays = |key| stay.stays(key, keys);
@@ -79,7 +79,7 @@ fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
         let (kept, records) = (live() - start, case.queue.records());
         let groups = if kind == Kind::Fair { kind.groups() as usize } else { 0 };
         let most = 4 * (each * records + 400 * groups) + 64 * KIB;
-        // The places of groups do not move.
+        // The slots of groups do not move.
         let moves = kind != Kind::FairWithAGroupEach;
         let is_few = records * 4 < keys as usize;
         assert!(
@@ -122,7 +122,7 @@ fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
         few
     });
     assert_eq!(case.queue.records(), few.queue.records(), "{name}");
-    // Of groups that have gone, their places stay, among others that are there.
+    // The slots of groups that are gone remain among those of other groups.
     let holes = if kind == Kind::FairWithAGroupEach { peak / 20 } else { 0 };
     let most = 4 * need + 64 * KIB + holes;
     assert!(kept <= most, "{name}: {kept} bytes are kept of {peak}, and {need} needed");
@@ -147,7 +147,7 @@ fn takes_less_than_a_kib(what: &str, make: impl Fn(usize) -> requeue::Queue<u64>
     assert!(queues.iter().all(requeue::Queue::is_idle));
 }
 
-/// A queue, and the groups that its keys belong to.
+/// A queue, and the number of its groups.
 struct Case {
     queue: Queue<u64>,
     groups: u64,
@@ -169,7 +169,7 @@ impl Case {
 
     fn succeed(&mut self, ticket: &Ticket) {
         let finished = self.queue.finish(ticket, Finish::Succeed, NOW);
-        assert!(finished.is_some(), "the key was with its worker");
+        assert!(finished.is_some(), "the key was in flight");
     }
 
     fn cancel(&mut self, key: u64) {
@@ -177,7 +177,7 @@ impl Case {
     }
 }
 
-/// What a queue keeps for each key, besides.
+/// The additional data that a queue keeps for each key.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Kind {
     Fifo,
@@ -207,29 +207,29 @@ impl Kind {
     }
 }
 
-/// How keys leave.
+/// The way in which keys leave.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
-    /// Handed out and done, one after the other.
+    /// Delivered and completed, one after the other.
     InOrder,
-    /// All handed out, and then done at random.
+    /// All delivered, and then completed in random order.
     DoneAtRandom,
     /// Cancelled, the last one first.
     Backwards,
-    /// Cancelled at random.
+    /// Cancelled in random order.
     AtRandom,
 }
 
-/// Which keys do not.
+/// The keys that remain.
 #[derive(Clone, Copy, Debug)]
 enum Stay {
     Nobody,
-    /// One waits for an hour.
+    /// One that waits for an hour.
     First,
     Last,
-    /// One in a thousand, at random, waits for an hour.
+    /// One in a thousand, at random, that waits for an hour.
     Some,
-    /// One in a thousand is ready, or with its worker.
+    /// One in a thousand that is ready or in flight.
     SomeReady,
 }
 

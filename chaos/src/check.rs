@@ -1,10 +1,10 @@
-//! Whether a history is one that a store promises.
+//! Checks that a history is one that the store promises.
 
 use std::collections::BTreeMap;
 
 use crate::event::{Event, Kind, Outcome};
 
-/// What can't have happened.
+/// An impossible observation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// Two deliveries of a key have the same epoch.
@@ -14,14 +14,14 @@ pub(crate) enum Violation {
     Fell { key: u32, epoch: u64, at: u64, later: u64 },
     /// An add was acknowledged, and no run began after it.
     LostAdd { key: u32, begun: u64 },
-    /// Somebody had the key, as far as it knew, after a later hand-out had arrived.
+    /// A process used the key as its own after a later delivery of the key had arrived elsewhere.
     TwoHolders { key: u32, epoch: u64, at: u64, later: u64 },
-    /// The end of a hand-out was taken after a later one had arrived.
+    /// The store accepted the completion of a delivery after a later delivery had arrived.
     StaleEnd { key: u32, epoch: u64, later: u64 },
 }
 
 impl Violation {
-    /// The key, and the hand-outs that it is about, from the first to the last.
+    /// Returns the key, and the epochs of the first and the last delivery concerned.
     pub(crate) const fn about(&self) -> (u32, u64, u64) {
         match *self {
             Self::Twice { key, epoch } => (key, epoch, epoch),
@@ -33,54 +33,55 @@ impl Violation {
     }
 }
 
-/// A server has died, which may have lost what it had acknowledged a moment before. Times are
-/// nanoseconds.
+/// The death of a server, which may have lost recent acknowledged writes. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
-    /// When it was alive still, and its replicas heard of it.
+    /// A time at which the server was alive, and its replicas were up to date.
     pub(crate) from: u64,
-    /// When it was dead.
+    /// A time at which it was dead.
     pub(crate) to: u64,
 }
 
-/// What deaths of servers may lose.
+/// The losses that deaths of servers excuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) deaths: Vec<Death>,
-    /// Whether adds may be lost, too, that were acknowledged so long before; and not only who has a
-    /// key.
+    /// The age in nanoseconds up to which acknowledged adds may be lost. `None`: only the ownership
+    /// of keys may be lost.
     pub(crate) adds: Option<u64>,
-    /// How long one who has a key takes it for its own without hearing of the server.
+    /// The time in nanoseconds for which a holder considers a key its own without an answer from
+    /// the server.
     pub(crate) lease: u64,
 }
 
 impl Losses {
-    /// Whether an add that was begun and acknowledged then may be lost. Who stood still may have heard of
-    /// that long after the death.
+    /// Returns true if an add in this period may be lost. A process that was frozen may have
+    /// received the acknowledgement long after the death.
     fn has_add(&self, begun: u64, at: u64) -> bool {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
         self.deaths.iter().any(has)
     }
 
-    /// Whether one may have the key at this time, and another since then.
+    /// Returns true if a process may have the key at `at`, and another process since `later`.
     fn has_holder(&self, at: u64, later: u64) -> bool {
         self.deaths.iter().any(|death| later >= death.from && at <= death.to + self.lease)
     }
 }
 
-/// What is told of a history that is sound.
+/// The counts of a history without violations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) adds: u64,
     pub(crate) hand_outs: u64,
-    /// Writes that were begun by who had the key, and landed when another had got it.
+    /// Writes that began while their process had the key, and arrived after the next delivery.
     pub(crate) late_writes: u64,
-    /// Ends that were refused.
+    /// Completions that the store refused.
     pub(crate) refused: u64,
-    /// Adds that a server was allowed to lose, and has lost.
+    /// Adds that a server has lost, and was allowed to lose.
     pub(crate) lost_adds: u64,
-    /// Writes by who had the key, as far as it knew, after a server had lost that.
+    /// Writes by a process that still considered the key its own after a server had lost its
+    /// ownership.
     pub(crate) lost_holders: u64,
 }
 
@@ -90,7 +91,7 @@ struct HandOut {
     at: u64,
 }
 
-/// All that is wrong with it, but for what may be lost.
+/// Returns all violations, except for losses that deaths of servers excuse.
 pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tally) {
     let (mut violations, mut tally) = (Vec::new(), Tally::default());
     let mut hand_outs: BTreeMap<u32, Vec<HandOut>> = BTreeMap::new();
@@ -107,7 +108,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
     }
     let firsts: BTreeMap<u32, Vec<HandOut>> =
         hand_outs.iter().map(|(&key, hand_outs)| (key, firsts(hand_outs))).collect();
-    // The hand-out of a key after `epoch` that arrived first.
+    // The earliest arrival among the deliveries of a key with an epoch greater than `epoch`.
     let later = |key: u32, epoch: u64| {
         let hand_outs = hand_outs.get(&key)?;
         let after = hand_outs.partition_point(|hand_out| hand_out.epoch <= epoch);
@@ -161,7 +162,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
     (violations, tally)
 }
 
-/// Of each place in the order of numbers, which arrived first of those from there on.
+/// Returns for each position in the order of epochs the earliest arrival from there on.
 fn firsts(hand_outs: &[HandOut]) -> Vec<HandOut> {
     let mut firsts = hand_outs.to_vec();
     for n in (1..firsts.len()).rev() {
@@ -251,13 +252,13 @@ mod tests {
             let expected = if lost { (0, 1, 0) } else { (1, 0, 0) };
             assert_eq!(examined(added, &losses(from, to, adds)), expected, "{from} {to} {adds:?}");
         }
-        // The later hand-out came at 20.
+        // The later delivery arrived at 20.
         let wrote = Kind::Wrote { epoch: 1, at: 22, landed: 23 };
         for (from, to, lost) in [(19, 20, true), (15, 17, true), (21, 22, false), (10, 16, false)] {
             let expected = if lost { (0, 0, 1) } else { (1, 0, 0) };
             assert_eq!(examined(wrote, &losses(from, to, None)), expected, "{from} {to}");
         }
-        // Nobody may take a stale end, or give a number twice or a smaller one.
+        // No loss excuses a stale completion, an epoch that is used twice, or one that falls.
         let fell = Kind::Wrote { epoch: 1, at: 26, landed: 27 };
         assert_eq!(examined(fell, &losses(19, 25, Some(9))), (1, 0, 0));
         let ended = Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Held };
@@ -269,9 +270,9 @@ mod tests {
     fn lines_are_read_as_they_are_written() {
         for event in sound() {
             assert_eq!(Event::parse(event.process, &event.line()), Some(event));
-            // Of one that was killed in the middle of a line.
+            // A line that was cut when its process was killed.
             let line = event.line();
-            let cut = line.rfind(' ').expect("it has words");
+            let cut = line.rfind(' ').expect("a line has words");
             assert_eq!(Event::parse(event.process, &line[..cut]), None, "{line}");
         }
         assert_eq!(Event::parse(1, "ended 1 2 3 hel"), None);

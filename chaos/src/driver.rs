@@ -1,4 +1,4 @@
-//! Starts processes, does to them and to the server what may befall them, and reads what they say.
+//! Starts the processes, injects faults into them and into the servers, and collects their events.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,27 +16,27 @@ use crate::report::{Fault, Faults, Repairs, Report};
 use crate::subject::Subject;
 use crate::worker::{Failed, LEASE, open};
 
-/// How long it may take until all is done, when nothing happens any more.
+/// The time limit for the remaining work after the last fault.
 const LONGEST_END: Duration = Duration::from_secs(60);
-/// Of how many violations all is told.
+/// The number of violations that are described in full.
 const DESCRIBED: usize = 20;
 
-/// What is to happen.
+/// The parameters of a run.
 #[derive(Debug)]
 pub struct Plan {
-    /// With which store.
+    /// The store under test.
     pub subject: Subject,
-    /// This program, to be started as `PROGRAM worker URL SEED`.
+    /// This program, which is started as `PROGRAM worker URL SEED`.
     pub program: PathBuf,
-    /// How many processes there are at once.
+    /// The number of processes at any time.
     pub processes: u32,
-    /// For how long.
+    /// The duration of the faults.
     pub length: Duration,
-    /// Where what is drawn begins.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// What is done to somebody.
+/// A fault to inject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
     Kill,
@@ -46,7 +46,7 @@ enum Deed {
     Hold(Point),
 }
 
-/// A round of them. All are done, in an order that is drawn, before the next.
+/// The faults of a round. They are injected in random order, all of them before the next round.
 const ROUND: [Deed; 16] = [
     Deed::Kill,
     Deed::Kill,
@@ -66,14 +66,14 @@ const ROUND: [Deed; 16] = [
     Deed::Hold(Point::Answer),
 ];
 
-/// A time in which a process stood still.
+/// A period in which a process was frozen.
 struct Still {
     process: u32,
     from: u64,
     to: u64,
 }
 
-/// What goes on.
+/// The state of a run.
 struct Run<'a> {
     plan: &'a Plan,
     rng: fastrand::Rng,
@@ -82,7 +82,7 @@ struct Run<'a> {
     processes: Vec<Process>,
     started: u32,
     rounds: u32,
-    /// With what they count as.
+    /// Armed cuts of connections, and the faults that they count as.
     cuts: Vec<(Mishap, Fault)>,
     events: Vec<Event>,
     still: Vec<Still>,
@@ -91,11 +91,11 @@ struct Run<'a> {
     repairs: Repairs,
 }
 
-/// Runs all of it to its end.
+/// Runs a plan to its end.
 ///
 /// # Errors
 ///
-/// If something can't be started, or the store can't be looked at.
+/// If something cannot be started, or the store cannot be read.
 pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let subject = &plan.subject;
     Store::connect(&subject.url).await?.migrate().await?;
@@ -110,7 +110,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
         let mut round = ROUND;
         run.rng.shuffle(&mut round);
         for deed in round {
-            // The first one is to its end, so that there is something of everything.
+            // The first round always completes, so that each fault occurs at least once.
             if run.rounds == 0 || begin.elapsed() < plan.length {
                 tokio::time::sleep(Duration::from_millis(run.rng.u64(20..200))).await;
                 run.does(deed).await?;
@@ -156,7 +156,8 @@ async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
     true
 }
 
-/// What is in the queue; its connection may have been cut since it was last used.
+/// Returns the contents of the queue. Tries twice, because the connection may have been cut since
+/// its last use.
 async fn left(queue: &Queue) -> Result<Counts, ReadError> {
     match queue.counts().await {
         Ok(left) => Ok(left),
@@ -200,7 +201,7 @@ impl<'a> Run<'a> {
         self.started += 1;
         let number = self.started;
         let seed = self.plan.seed.wrapping_mul(1000).wrapping_add(number.into()).to_string();
-        // One in three goes right.
+        // Of each three processes, one has a correct clock.
         let off = [None, Some(Fault::Ahead), Some(Fault::Behind)][number as usize % 3];
         let faketime = self.faketime.as_deref().zip(off);
         let process = Process::start(&self.plan.program, number, [&self.url, &seed], faketime)?;
@@ -247,7 +248,7 @@ impl<'a> Run<'a> {
 
     async fn freeze(&mut self) -> Result<(), Failed> {
         let which = self.rng.usize(..self.processes.len());
-        // Until its leases have run out, mostly.
+        // In most cases until its leases have expired.
         let longest = 3 * LEASE.as_millis() as u64;
         let long = Duration::from_millis(self.rng.u64(50..longest));
         let process = &self.processes[which];
@@ -296,7 +297,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All work on until nothing is left. Who does not end is told.
+    /// Lets all processes work until nothing is left. Returns a message for each process that does
+    /// not stop in time.
     async fn end(&mut self) -> Result<Vec<String>, Failed> {
         self.processes.iter_mut().for_each(Process::let_go);
         let deadline = Instant::now() + LONGEST_END;
@@ -313,7 +315,7 @@ impl<'a> Run<'a> {
         Ok(hung)
     }
 
-    /// With all that was said of the hand-outs that it is about.
+    /// Returns the violation with all events of the deliveries that it is about.
     fn describe(&self, violation: &Violation) -> String {
         let (key, first, last) = violation.about();
         let about = |event: &&Event| {

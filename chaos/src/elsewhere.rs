@@ -1,4 +1,4 @@
-//! Transactions that somebody else keeps open.
+//! Keeps transactions of other clients open beside the workers.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::event::{Event, Kind, now};
 use crate::report::{Fault, Faults};
 use crate::worker::key;
 
-/// What came of them.
+/// The events and faults of these transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Faults,
 }
 
-/// One after the other, until it is over and there was one of each.
+/// Opens transactions one after the other, until `over` and until each kind has occurred.
 pub(crate) async fn elsewhere(
     url: String,
     mut over: watch::Receiver<bool>,
@@ -24,7 +24,7 @@ pub(crate) async fn elsewhere(
 ) -> Elsewhere {
     let mut all = Elsewhere::default();
     while !*over.borrow() || all.faults.len() < 3 {
-        // The server may be dead just now, and may die meanwhile.
+        // The server may be dead now, and may die at any time.
         if let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await {
             let driven = tokio::spawn(connection);
             while (!*over.borrow() || all.faults.len() < 3)
@@ -39,7 +39,7 @@ pub(crate) async fn elsewhere(
     all
 }
 
-/// For so long, or until it is over.
+/// Waits for `long`, or until `over`.
 async fn rest(long: Duration, over: &mut watch::Receiver<bool>) {
     let _ = tokio::time::timeout(long, over.wait_for(|&over| over)).await;
 }
@@ -54,7 +54,7 @@ impl Elsewhere {
         let which = rng.u8(..4);
         let fault = match which {
             0 => {
-                // Whatever ends meanwhile is not cleared away before this.
+                // This snapshot keeps rows of runs that complete meanwhile from being vacuumed.
                 let look =
                     "begin isolation level repeatable read; select count(*) from requeue.keys";
                 client.batch_execute(look).await?;
@@ -66,10 +66,10 @@ impl Elsewhere {
                 let key = key(rng);
                 let add = format!("begin; select requeue.add('chaos', '{key}')");
                 client.batch_execute(&add).await?;
-                // Mostly within a lease, and sometimes for seconds.
+                // In most cases shorter than a lease, sometimes seconds.
                 let longest = if rng.u8(..6) == 0 { 4000 } else { 700 };
                 rest(Duration::from_millis(rng.u64(..longest)), over).await;
-                // There was no add before this.
+                // The add becomes visible after this time.
                 let begun = now();
                 let end = if which == 1 { "rollback" } else { "commit" };
                 client.batch_execute(end).await?;

@@ -1,50 +1,51 @@
-//! What processes say they saw, a line each.
+//! The events that processes report, one per line.
 
 use std::str::FromStr;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds, by a clock that all processes of the machine have in common: also those who are told
-/// another time.
+/// Returns nanoseconds on a clock that all processes of the machine share, including those with a
+/// wrong clock.
 pub(crate) fn now() -> u64 {
-    // There is such a clock on every system that the program runs on.
+    // Every system on which the program runs has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|error| panic!("{error}"));
     u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000
         + u64::try_from(now.tv_nsec()).unwrap_or(0)
 }
 
-/// Something that a process saw.
+/// An observation of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
-    /// Which process; not in its lines.
+    /// The process that reports it. Its lines do not contain this.
     pub(crate) process: u32,
-    /// Of which key.
+    /// The key concerned.
     pub(crate) key: u32,
-    /// What.
+    /// The observation.
     pub(crate) kind: Kind,
 }
 
-/// What a process saw of a key. Times are nanoseconds.
+/// An observation about a key. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An add that was begun at one time was acknowledged by another.
+    /// An add that began at `begun` was acknowledged by `at`.
     Added { begun: u64, at: u64 },
-    /// It got the key.
+    /// The process got the key.
     Got { epoch: u64, at: u64 },
-    /// It had the key, as far as it knew, at one time, and wrote something that landed at another.
+    /// The process considered the key its own at `at`, and wrote something that arrived at
+    /// `landed`.
     Wrote { epoch: u64, at: u64, landed: u64 },
-    /// It has ended its run.
+    /// The process completed its run.
     Ended { epoch: u64, begun: u64, outcome: Outcome },
 }
 
-/// What was said to the end of a run.
+/// The store's answer to a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// It is ended, as the holder wanted.
+    /// Accepted.
     Held,
-    /// The lease had run out.
+    /// Refused: the lease had expired.
     Lost,
-    /// Nobody knows.
+    /// Unknown.
     Unsure,
 }
 
@@ -77,7 +78,7 @@ impl Event {
         }
     }
 
-    /// `None` for a line that is none, as of a process that was killed in the middle of it.
+    /// Returns `None` for an incomplete line, such as the last one of a process that was killed.
     pub(crate) fn parse(process: u32, line: &str) -> Option<Self> {
         fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
             words.next()?.parse().ok()

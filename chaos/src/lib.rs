@@ -1,9 +1,12 @@
-//! Processes that add keys to one queue of a store and work on them, while they are killed and frozen, their connections cut
-//! and held up, and servers killed; some have clocks that are an hour off, and somebody else keeps transactions open.
-//! What each says it saw; and whether all that together is a history that the store promises.
+//! Tests stores under faults. Processes add keys to one queue and work on them, while they are
+//! killed and frozen, their connections are cut and delayed, and servers are killed.
 //!
-//! What is shared is time, as the machine counts it, and the store. Nobody asks the store what
-//! happened: who has a key is what its holders say.
+//! Some processes have clocks that are an hour off, and other clients keep transactions open. Each
+//! process reports its observations. The check decides whether all observations together are a
+//! history that the store promises.
+//!
+//! The processes share only the machine's clock and the store. The check never asks the store for
+//! its history: the holder of a key is known from the reports of the processes.
 
 mod check;
 mod driver;

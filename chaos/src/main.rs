@@ -1,5 +1,6 @@
-//! `requeue-chaos STORE[,STORE...] [SECONDS [SEED]]`: each store for so many seconds, and what happened
-//! as a table. `redis` and `rediscluster` are two kinds each, for half the time.
+//! `requeue-chaos STORE[,STORE...] [SECONDS [SEED]]`: runs each store for the given number of
+//! seconds, and prints a table of the events. `redis` and `rediscluster` are two variants each, for
+//! half the time.
 
 use std::process::ExitCode;
 use std::time::Duration;

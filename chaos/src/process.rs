@@ -1,4 +1,4 @@
-//! The processes that add and work.
+//! Starts and stops the worker processes, and reads their output.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use crate::event::{Event, now};
 use crate::report::{Fault, Repairs};
 use crate::worker::Failed;
 
-/// One that is not ended is killed with this.
+/// A worker process. It is killed when this is dropped.
 pub(crate) struct Process {
     pub(crate) number: u32,
     child: Child,
     said: Receiver<Said>,
 }
 
-/// What a process has said.
+/// The output of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) events: Vec<Event>,
-    /// Its clock is off.
+    /// The fault of its clock, if any.
     pub(crate) clock: Option<Fault>,
     pub(crate) repairs: Repairs,
 }
 
-/// A library that tells a program another time.
+/// Returns the path of libfaketime, which shifts the clock of a program.
 pub(crate) fn faketime() -> Option<PathBuf> {
     let dirs = std::fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
     dirs.map(|dir| dir.path().join("faketime/libfaketimeMT.so.1")).find(|path| path.is_file())
 }
 
 impl Process {
-    /// `PROGRAM worker URL SEED`; with its clock off, if a library for that is given.
+    /// Starts `PROGRAM worker URL SEED`, with a shifted clock if a library for that is given.
     pub(crate) fn start(
         program: &Path,
         number: u32,
@@ -47,7 +47,7 @@ impl Process {
         command.args(["worker", url, seed]).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some((library, fault)) = faketime {
             let offset = if fault == Fault::Ahead { "+3600" } else { "-3600" };
-            // The clock that events go by is not the one that is wrong.
+            // The clock of the events stays correct.
             command.env("LD_PRELOAD", library).env("FAKETIME", offset);
             command.env("DONT_FAKE_MONOTONIC", "1");
         }
@@ -56,7 +56,7 @@ impl Process {
         let Some(out) = child.stdout.take() else { return Err("it has no output".into()) };
         let (sender, said) = channel();
         std::thread::spawn(move || {
-            // Nobody may be interested any more.
+            // The receiver may be gone.
             let _ = sender.send(read(number, out, began));
         });
         Ok(Self { number, child, said })
@@ -66,18 +66,18 @@ impl Process {
         Ok(kill(Pid::from_raw(self.child.id().cast_signed()), signal)?)
     }
 
-    /// It is to add no more, and to work until nothing is left.
+    /// Tells the process to add no more keys, and to work until nothing is left.
     pub(crate) fn let_go(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// What it said until its end.
+    /// Waits for the end of the process, and returns its output.
     pub(crate) fn end(mut self) -> Result<Said, Failed> {
         self.child.wait()?;
         Ok(self.said.recv()?)
     }
 
-    /// Whether it has ended by then.
+    /// Returns true if the process exits before the deadline.
     pub(crate) async fn ends_by(&mut self, deadline: Instant) -> Result<bool, Failed> {
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
@@ -92,10 +92,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // What the library leaves behind of one that was killed, if it was with it at all.
+        // Files that libfaketime leaves behind if its process was killed.
         for left in ["faketime_shm_", "sem.faketime_sem_"] {
             let _ = std::fs::remove_file(format!("/dev/shm/{left}{}", self.child.id()));
         }
@@ -120,7 +120,7 @@ fn read(number: u32, out: ChildStdout, began: u64) -> Said {
     said
 }
 
-/// The line that tells of its clocks.
+/// Returns the line with which a process reports its clocks.
 pub(crate) fn clocks() -> String {
     format!("clocks {} {}\n", unix(), now())
 }
@@ -130,7 +130,7 @@ fn unix() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// What is wrong with the clock of a process that tells this of it.
+/// Returns the fault of the clock of a process that reports this line.
 fn clock(said: &str, began: u64) -> Option<Fault> {
     let (its, shared) = said.split_once(' ')?;
     let shared: u64 = shared.parse().ok()?;

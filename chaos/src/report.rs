@@ -1,4 +1,4 @@
-//! What has happened, and how often.
+//! Counts the faults and results of a run, and prints them as a table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use requeue_store::Counts;
 
 use crate::check::Tally;
 
-/// What befalls processes and servers.
+/// A fault that was injected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Fault {
     ProcessKilled,
@@ -58,15 +58,15 @@ impl Fault {
     ];
 }
 
-/// How often what has happened.
+/// The number of occurrences of each fault.
 pub(crate) type Faults = BTreeMap<Fault, u64>;
 
-/// What has happened.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What can't have.
+    /// Descriptions of the violations.
     pub violations: Vec<String>,
-    /// What is left in the queue.
+    /// The contents of the queue at the end.
     pub left: Counts,
     pub(crate) store: String,
     pub(crate) length: Duration,
@@ -78,26 +78,26 @@ pub struct Report {
 /// The repairs of damaged shards that processes have reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Repairs {
-    /// Keys that got back their places.
+    /// Keys whose places in the queue were restored.
     pub(crate) restored: u64,
-    /// Places of keys that are lost.
+    /// Places of keys whose data is lost.
     pub(crate) lost: u64,
 }
 
 impl Report {
-    /// Whether that is what a store promises.
+    /// Returns true if the store kept its promises.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.violations.is_empty() && self.left == Counts::default()
     }
 
-    /// How many keys were handed out.
+    /// Returns the number of deliveries.
     #[must_use]
     pub const fn hand_outs(&self) -> u64 {
         self.tally.hand_outs
     }
 
-    /// Whether this has happened, by its name in the table.
+    /// Returns true if this fault occurred. `fault` is its name in the table.
     #[must_use]
     pub fn has(&self, fault: &str) -> bool {
         self.lines().iter().any(|&(name, count)| name == fault && count > 0)
@@ -111,14 +111,14 @@ impl Report {
         lines.extend(faults.map(|(name, count)| (name, count.unwrap_or(0))));
         lines.extend([
             ("ends refused", refused),
-            ("late writes, for a fence to refuse", late_writes),
-            ("adds lost with a server, as it may", lost_adds),
+            ("late writes, which a fencing token rejects", late_writes),
+            ("adds lost with a server, which is allowed", lost_adds),
             (
-                "writes beside the next holder after a server lost who it was, as it may",
+                "writes beside the next holder after a server lost the ownership, which is allowed",
                 lost_holders,
             ),
             ("keys of damaged shards repaired", self.repairs.restored),
-            ("keys of damaged shards lost, as they may", self.repairs.lost),
+            ("keys of damaged shards lost, which is allowed", self.repairs.lost),
             ("keys left", self.left.ready + self.left.waiting + self.left.processing),
             ("violations", self.violations.len() as u64),
         ]);
@@ -126,7 +126,7 @@ impl Report {
     }
 }
 
-/// All that happened at least once.
+/// Prints each count that is not zero.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines().into_iter();
@@ -138,7 +138,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Reports side by side, in Markdown.
+/// Formats reports side by side as a Markdown table.
 #[must_use]
 pub fn table(reports: &[Report]) -> String {
     let row = |name: &str, cells: Vec<String>| format!("| {name} | {} |\n", cells.join(" | "));

@@ -1,4 +1,4 @@
-//! The stores that histories are of, and what their servers may lose.
+//! The stores under test, and the losses that deaths of their servers excuse.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,33 +15,34 @@ use crate::event::now;
 use crate::report::Fault;
 use crate::worker::{Failed, LEASE};
 
-/// A store of its own, which is gone with this; or one that is there.
+/// A store under test: one that is started here and stopped on drop, or an existing one.
 #[derive(Debug)]
 pub struct Subject {
     name: String,
     pub(crate) url: String,
     server: Server,
-    /// Stands before it, for those who work.
+    /// The proxy between the workers and the server.
     pub(crate) proxy: Option<Proxy>,
 }
 
 #[derive(Debug)]
 enum Server {
     File(Arc<TempDir>),
-    /// Perhaps with a pooler before it, for those who work.
+    /// PostgreSQL, with a pooler between the proxy and the server if there is one.
     Postgres(Arc<Postgres>, Option<Arc<PgBouncer>>),
     Redis(Arc<Redis>),
     Cluster(Arc<RedisCluster>),
     Other,
 }
 
-/// How much a server may lose of what it has acknowledged: what it has not written yet, of a second and
-/// two more if the disk is slow; and what its replicas have not got yet.
+/// The age of writes that a server may lose although it has acknowledged them: up to one second
+/// that is not on disk yet, and two more if the disk is slow. `UNCOPIED` is the age of writes that
+/// replicas may lack.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
 /// A server that evicts may lose all keys that are pending.
 const PENDING: Duration = Duration::from_secs(3600);
-/// How many sessions of the server a pooler shares among all processes.
+/// The number of server sessions that a pooler shares among all processes.
 const POOLED: u32 = 6;
 /// Makes 48 keys of 64 KiB each that no process reads.
 const BALLAST: &str =
@@ -50,19 +51,23 @@ const BALLAST: &str =
 const FILE: &str = "queues.db";
 
 impl Subject {
-    /// `sqlite`, `postgres`, `redis` and `rediscluster` stand for one of their own; so do
-    /// `redis-everysec`, whose disk comes after its answers, and `rediscluster-wait`, where adds are
-    /// answered when a replica has them. `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the
-    /// processes reach through a pgbouncer with transaction pooling. Else it is an address. `None` if there is no such server here,
-    /// which is then said in the list that `REQUEUE_NOT_RUN` names.
+    /// Starts a server for this store, or uses an existing one.
+    ///
+    /// `sqlite`, `postgres`, `redis` and `rediscluster` start one. `redis-everysec` acknowledges
+    /// before it writes to disk, and `rediscluster-wait` acknowledges an add when a replica has it.
+    /// `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the processes reach through a
+    /// pgbouncer with transaction pooling. Any other name is an address.
+    ///
+    /// Returns `None` if this machine has no such server, and notes that in the list that
+    /// `REQUEUE_NOT_RUN` names.
     ///
     /// # Errors
     ///
-    /// If there is no directory to be had.
+    /// If no temporary directory can be created.
     ///
     /// # Panics
     ///
-    /// When the server does not start.
+    /// If the server does not start.
     pub fn start(name: &str) -> Result<Option<Self>, Failed> {
         let started = match name {
             "sqlite" => {
@@ -98,7 +103,7 @@ impl Subject {
                 Server::Postgres(server, None) => Some((Language::Postgres, server.port())),
                 Server::Postgres(_, Some(pooler)) => Some((Language::Postgres, pooler.port())),
                 Server::Redis(server) => Some((Language::Redis, server.port())),
-                // The nodes of a cluster say themselves where they are.
+                // The nodes of a cluster publish their own addresses.
                 Server::File(_) | Server::Cluster(_) | Server::Other => None,
             };
             let proxy = proxy.map(|(language, port)| Proxy::start(language, port));
@@ -106,13 +111,13 @@ impl Subject {
         }))
     }
 
-    /// What it is called.
+    /// Returns the name of the store.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, for those who work.
+    /// Returns the address for the workers.
     pub(crate) fn proxied(&self) -> String {
         match (&self.server, &self.proxy) {
             (Server::Postgres(server, pooler), Some(proxy)) => {
@@ -128,22 +133,22 @@ impl Subject {
         }
     }
 
-    /// Whether it has transactions that anybody may keep open.
+    /// Returns true if other clients can keep transactions open.
     pub(crate) const fn has_transactions(&self) -> bool {
         matches!(self.server, Server::Postgres(..))
     }
 
-    /// Whether its time is a server's.
+    /// Returns true if a server provides the time.
     pub(crate) const fn has_a_clock(&self) -> bool {
         !matches!(self.server, Server::File(_) | Server::Other)
     }
 
-    /// What it may lose by deaths, of which there were none yet.
+    /// Returns the losses that deaths excuse, without any deaths yet.
     pub(crate) fn losses(&self) -> Losses {
         let adds = match &*self.name {
             "redis-everysec" => Some(UNWRITTEN),
             "rediscluster" => Some(UNCOPIED),
-            // Only what is younger than a backup or a replica that lags.
+            // Only writes that are younger than a backup or a lagging replica.
             "sqlite" | "postgres" | "pgbouncer" => Some(Duration::ZERO),
             "redis-evicting" => Some(PENDING),
             _ => None,
@@ -152,8 +157,9 @@ impl Subject {
         Losses { deaths: Vec::new(), adds: adds.map(nanos), lease: nanos(LEASE) }
     }
 
-    /// Does this to a server, and is back when there is one again; the `n`th time. Where a replica or a
-    /// backup takes its place, that is `long` behind. What dies may lose something, if a death is given.
+    /// Injects the fault for the `n`th time, and returns when a server is available again. A
+    /// replica or a backup that takes the server's place lags by `long`. Returns a death if writes
+    /// may be lost.
     pub(crate) async fn strike(
         &self,
         fault: Fault,
@@ -194,7 +200,7 @@ impl Subject {
                     Fault::Promoted => {
                         server.follow();
                         std::thread::sleep(long);
-                        // It may not have got yet what was written just now.
+                        // The replica may lack the most recent writes.
                         let from = now() - UNCOPIED.as_nanos() as u64;
                         server.leave_behind();
                         std::thread::sleep(long);
@@ -244,10 +250,10 @@ impl Subject {
                 })
             }
         };
-        // Whoever else is at work here goes on.
+        // Other tasks of this runtime continue.
         let struck = tokio::task::spawn_blocking(struck).await?;
         if fault == Fault::Evicted {
-            // What the operator is told to do if the schema was evicted.
+            // The documented repair for an evicted schema.
             Store::connect(&self.url).await?.migrate().await?;
         }
         Ok(Some(struck))
@@ -257,8 +263,8 @@ impl Subject {
 /// The queue has several shards, so that some are left.
 const EVICTING: &str = "?eviction=accept&shards=4";
 
-/// Has the server evict about `many` times 64 KiB by `allkeys-lru`. Keys that were used within the last second
-/// are as old as any to it, so it also evicts some of the queue's.
+/// Makes the server evict about `many` times 64 KiB by `allkeys-lru`. Redis does not distinguish
+/// keys that were used within the last second, so it also evicts some of the queue's.
 fn evict(server: &Redis, many: u64) {
     let set = |limit: u64| server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
     set(0);
@@ -268,20 +274,20 @@ fn evict(server: &Redis, many: u64) {
     let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:"));
     let used: u64 = used.and_then(|used| used.trim().parse().ok()).unwrap_or(u64::MAX / 2);
     set(used.saturating_sub(many * 65_536));
-    // It has evicted by the time that it answers.
+    // The server evicts before it answers.
     set(used + (64 << 20));
 }
 
-/// Restores a backup that is `long` old, while the file is in use.
+/// Restores a backup of age `long`, while the file is in use.
 fn restore(dir: &Path, long: Duration) -> rusqlite::Result<()> {
     let backup = dir.join("backup.db");
-    // There is none the first time.
+    // The first time, there is no backup.
     let _ = std::fs::remove_file(&backup);
     let mut file = Connection::open(dir.join(FILE))?;
     file.busy_timeout(Duration::from_secs(60))?;
     file.execute("vacuum into ?1", [backup.to_string_lossy()])?;
     std::thread::sleep(long);
     let backup = Connection::open(&backup)?;
-    // All pages in one step, so that nobody sees a part of it.
+    // All pages in one step, so that no reader sees a part of the backup.
     Backup::new(&backup, &mut file)?.run_to_completion(i32::MAX, Duration::from_millis(5), None)
 }

@@ -1,4 +1,4 @@
-//! A process that adds keys, and works on them.
+//! A process that adds keys, works on them, and reports its observations.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use tracing::{Metadata, Subscriber};
 use crate::event::{Event, Kind, Outcome, now};
 use crate::process::clocks;
 
-/// How many keys there are that are added again and again.
+/// The number of keys that are added again and again.
 const KEYS: u32 = 40;
-/// With so many that are ready, nobody adds more.
+/// With more ready keys than this, no process adds more.
 const MANY: u64 = 500;
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a server may be away.
+/// The time for which a server may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A key to add: one that others add, too, or one that is added this once, so that nothing but its own
-/// run follows.
+/// Returns a key to add: one that others add too, or one that is added only once, so that only its
+/// own run can follow.
 pub(crate) fn key(rng: &mut fastrand::Rng) -> u32 {
     if rng.bool() { rng.u32(..KEYS) } else { rng.u32(KEYS..) }
 }
@@ -43,13 +43,13 @@ pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
     Ok(queue)
 }
 
-/// Adds and works until standard input ends; then works on until all is done. Says on standard
-/// output what it sees.
+/// Adds and works until standard input closes, then works until nothing is left. Prints its
+/// observations on standard output.
 pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     tell_all(&clocks());
-    // There is no other subscriber.
+    // This is the only subscriber.
     let _ = tracing::subscriber::set_global_default(RepairsSeen);
-    // The server may be dead just now.
+    // The server may be dead now.
     let began = Instant::now();
     let mut opened = open(url).await;
     while opened.is_err() && began.elapsed() < PATIENCE {
@@ -68,16 +68,16 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         let (queue, full, ending) = (queue.clone(), Arc::clone(&full), Arc::clone(&ending));
         adding.spawn(add(queue, full, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
-    // It ends when whoever started this has let it go.
+    // The driver closes standard input to end the adds.
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
         .await??;
     ending.store(true, Ordering::SeqCst);
-    // The last adds may take long, and somebody has to be there for them.
+    // The last adds may take long, and their acknowledgements must be reported.
     while let Some(ended) = adding.join_next().await {
         ended?;
     }
     loop {
-        // Its connection may be cut.
+        // Its connection may have been cut.
         if let Ok(counts) = queue.counts().await
             && counts.ready + counts.waiting + counts.processing == 0
         {
@@ -93,7 +93,7 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tells of the repairs that the store reports.
+/// Reports the repairs that the store logs.
 struct RepairsSeen;
 
 #[derive(Default)]
@@ -143,11 +143,11 @@ fn tell(key: u32, kind: Kind) {
 }
 
 fn tell_all(line: &str) {
-    // One write, so that no line is another's.
+    // A single write, so that lines do not mix.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// Says when there is more to do than a machine that has too much else to do gets done.
+/// Sets `full` while there are more ready keys than a busy machine can process.
 async fn look(queue: Queue, full: Arc<AtomicBool>) {
     loop {
         if let Ok(counts) = queue.counts().await {
@@ -166,13 +166,13 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
         let (key, begun) = (key(&mut rng), now());
         let add = match rng.u8(..7) {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
-            // What waits for long is what a server may lose.
+            // A key that waits long is one that a server may lose.
             3 => Add::after(Duration::from_millis(rng.u64(..1000))),
             1 => Add::now().priority(Priority::High),
             2 => Add::now().priority(Priority::Low),
             _ => Add::now(),
         };
-        // One that was not acknowledged may have happened or not.
+        // Without an acknowledgement, the add may or may not have happened.
         if queue.add_with(key.to_string(), add).await.is_ok() {
             tell(key, Kind::Added { begun, at: now() });
         }
@@ -185,14 +185,14 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         let (epoch, at) = (item.epoch(), now());
         let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
         tell(key, Kind::Got { epoch, at });
-        // Some take longer than a lease.
+        // Some runs take longer than a lease.
         let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };
         for _ in 0..rng.u32(..most) {
             tokio::time::sleep(Duration::from_micros(rng.u64(..longest))).await;
-            // The time comes first: what is still held afterwards was held then.
+            // Read the time first: a key that is still held afterwards was held at that time.
             let at = now();
             if !item.is_lost() {
-                // On its way to wherever it is written.
+                // The time that a write to an external system takes.
                 tokio::task::yield_now().await;
                 tell(key, Kind::Wrote { epoch, at, landed: now() });
             }

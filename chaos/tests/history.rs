@@ -1,4 +1,4 @@
-//! A short history of each engine.
+//! Runs a short history on each engine.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const PROMOTED: [&str; 1] = ["replicas promoted that lagged"];
 const CLUSTER: [&str; 1] = ["masters killed, whose replica had missed their last moment"];
 
 async fn is_sound(store: &str, faults: &[&[&str]]) {
-    let subject = Subject::start(store).expect("there is a place for it");
-    // Where there is no such server, the list of what did not run says so.
+    let subject = Subject::start(store).expect("a temporary directory");
+    // Without such a server, the list of tests that did not run says so.
     let Some(subject) = subject else { return };
     let plan = Plan {
         subject,
@@ -35,13 +35,13 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
         length: Duration::from_secs(4),
         seed: 1,
     };
-    let report = run(&plan).await.expect("it runs to its end");
+    let report = run(&plan).await.expect("the run completes");
     println!("{report}");
     assert!(report.is_sound(), "{report}: {report:?}");
     assert!(report.hand_outs() > 100, "{report}");
     let mut faults = faults.concat();
     if !report.has(CLOCKS[0]) && !report.has(CLOCKS[1]) {
-        // Then there is nothing to have them wrong, as the list says.
+        // Without libfaketime no clock was wrong, as the list of tests that did not run says.
         faults.retain(|fault| !CLOCKS.contains(fault));
     }
     for fault in faults {

@@ -6,7 +6,7 @@ import (
 )
 
 func (r *queueRun) random() {
-	// Whole operations are switched off in some of the sequences.
+	// Some sequences lack whole operations.
 	weights := map[string]int{}
 	names := []string{"add", "get", "done"}
 	names = append(names, pick(r.sequence, []string{"wait"}, nil)...)
@@ -72,7 +72,7 @@ func (r *queueRun) do(name string) {
 			r.wait()
 		}
 	case "sleep":
-		// What comes right after goes behind those that have just come due.
+		// The add that follows goes behind the keys that have just fallen due.
 		again := busy && r.oneIn(3)
 		if again {
 			r.add(worked)
@@ -88,7 +88,7 @@ func (r *queueRun) do(name string) {
 		case busy:
 			r.done(worked)
 		case r.oneIn(4) && !slices.Contains(r.queue, key):
-			// Of a key that nobody has, and that is not ready: nothing comes of it.
+			// A key that is neither in flight nor ready: no effect.
 			r.done(key)
 		}
 	case "retry":
@@ -107,12 +107,12 @@ func (r *queueRun) do(name string) {
 	}
 }
 
-// worked is a key that is with a worker.
+// worked returns a key that is in flight.
 func (r *queueRun) worked() (string, bool) {
 	return r.any(func(key string) bool { return r.processing[key] })
 }
 
-// waits is a key that is not due yet.
+// waits returns a key that is not due yet.
 func (r *queueRun) waits() (string, bool) {
 	return r.any(func(key string) bool { return r.pending[key] > r.now() })
 }
@@ -129,7 +129,7 @@ func (r *queueRun) someDelay() time.Duration {
 	return pick(r.sequence, 0, time.Millisecond, time.Second, 10*time.Second, r.duration(time.Minute))
 }
 
-// own is the delay, or a little more, so that no other key is due at that moment.
+// own returns the delay, or slightly more, so that no other key is due at the same time.
 func (r *queueRun) own(key string, d time.Duration) time.Duration {
 	for d > 0 {
 		taken := false
@@ -144,7 +144,8 @@ func (r *queueRun) own(key string, d time.Duration) time.Duration {
 	return d
 }
 
-// nudge moves the clock a little, so that two keys that fail alike are not due at the same moment.
+// nudge moves the clock slightly, so that two keys with equal failures are not due at the same
+// time.
 func (r *queueRun) nudge() {
 	if len(r.pending) > 0 {
 		r.sleep(r.between(1, 999))
@@ -158,7 +159,7 @@ func (r *queueRun) someSleep() time.Duration {
 			next = left
 		}
 	}
-	// The bubble goes through every tick of the metrics' goroutine.
+	// The bubble executes every tick of the metrics' goroutine.
 	most := 3 * time.Hour
 	if r.flows {
 		most = time.Minute
@@ -169,9 +170,10 @@ func (r *queueRun) someSleep() time.Duration {
 	return r.duration(time.Minute)
 }
 
-// --- What can only be the end: after it, nothing is alike any more ------------------------------
+// --- Operations that must be the last, because requeue differs after them
+// -------------------------
 
-// doneOfReady says done of a key that nobody has and that is ready, and then takes all there is.
+// doneOfReady completes a key that is ready and not in flight, and then takes all keys.
 func (r *queueRun) doneOfReady() {
 	if len(r.queue) == 0 {
 		return
@@ -180,7 +182,7 @@ func (r *queueRun) doneOfReady() {
 	r.takeAll()
 }
 
-// abandoned: a worker panics between Get and Done. Then everything that waits comes due.
+// abandoned simulates a worker that panics between Get and Done. Then all waiting keys fall due.
 func (r *queueRun) abandoned() {
 	key, busy := r.worked()
 	if !busy || r.shut || r.waiting > 0 || r.flows {

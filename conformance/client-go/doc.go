@@ -1,7 +1,7 @@
 // Package record runs client-go's work queue and apimachinery's wait loops through seeded random
-// sequences, and writes down what they did, step by step. requeue's tests replay all of it.
+// sequences, and records their behaviour, step by step. requeue's tests replay the recording.
 //
-// It is a test, because testing/synctest wants one: the bucket of golang.org/x/time/rate reads the
-// machine's clock, and in a bubble that is a fake one, which moves only when everybody waits.
-// docs/CONFORMANCE.md says how to read what comes out.
+// It is a test, because testing/synctest requires one: the token bucket of golang.org/x/time/rate
+// reads the machine's clock. In a bubble, that is a fake clock, which moves only when all
+// goroutines wait. docs/CONFORMANCE.md describes the format.
 package record

@@ -11,7 +11,7 @@ import (
 
 type limiter = workqueue.TypedRateLimiter[string]
 
-// A limiter and what it is called in the traces, with its numbers in nanoseconds.
+// A limiter and its name in the traces, with its parameters in nanoseconds.
 type namedLimiter struct {
 	limiter
 	name string
@@ -39,7 +39,7 @@ func bucket(qps rate.Limit, burst int) namedLimiter {
 	return namedLimiter{&workqueue.TypedBucketRateLimiter[string]{Limiter: rate.NewLimiter(qps, burst)}, name}
 }
 
-// randomLimiter is one of each kind that client-go has, sane numbers and absurd ones.
+// randomLimiter returns a limiter of any kind that client-go has, with sane or absurd parameters.
 func (s *sequence) randomLimiter(depth int) namedLimiter {
 	switch s.IntN(10 - 2*min(depth, 1)) {
 	case 0, 1, 2:
@@ -73,8 +73,8 @@ func (s *sequence) base() time.Duration {
 	return pick(s, time.Millisecond, 5*time.Millisecond, time.Second, s.duration(time.Minute), 0)
 }
 
-// limiters asks a limiter alone, often enough for the largest bucket to run dry and for the
-// exponent to overflow.
+// limiters calls a limiter without a queue, often enough to empty the largest bucket and to
+// overflow the exponent.
 func (s *sequence) limiters() {
 	l := s.randomLimiter(0)
 	keys := []string{"a", "b", "c"}[:s.IntN(3)+1]

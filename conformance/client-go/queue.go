@@ -12,14 +12,14 @@ import (
 	fakes "k8s.io/utils/clock/testing"
 )
 
-// queueRun drives one queue. Each operation is followed by synctest.Wait, so that whatever it has
-// set off in other goroutines has happened before it is written down.
+// queueRun drives one queue. synctest.Wait follows each operation, so that its effects in other
+// goroutines have happened before they are recorded.
 type queueRun struct {
 	*sequence
 	*spy
 	layer string
 	keys  []string
-	// Nil where the queue goes by the bubble's own clock.
+	// Nil if the queue uses the bubble's clock.
 	fake  *fakes.FakeClock
 	start time.Time
 
@@ -30,7 +30,7 @@ type queueRun struct {
 	limiter  namedLimiter
 	delay    time.Duration
 
-	// What is needed to choose an operation that says something.
+	// The state that is needed to choose operations with an effect.
 	processing map[string]bool
 	pending    map[string]time.Duration
 	shut       bool
@@ -97,14 +97,14 @@ func newQueueRun(s *sequence, kind, layer string, flows bool) *queueRun {
 	return r
 }
 
-// close lets every goroutine end, as the bubble wants it.
+// close lets every goroutine end, which the bubble requires.
 func (r *queueRun) close() {
 	r.outer.ShutDown()
 	r.inner.ShutDown()
 	synctest.Wait()
 }
 
-// step does something, lets it settle, and writes down all that can be seen.
+// step performs an operation, waits for its effects, and records everything that is observable.
 func (r *queueRun) step(what string, do func()) {
 	r.begin()
 	r.delay = -1
@@ -130,7 +130,7 @@ func (r *queueRun) step(what string, do func()) {
 	if r.ended > ended {
 		saw = append(saw, fmt.Sprintf("ended=%d", r.ended-ended))
 	}
-	// In which order they return is chance.
+	// The order in which they return is random.
 	slices.Sort(r.returned[returned:])
 	list("drained", join(r.returned[returned:]))
 	if r.delay >= 0 {
@@ -207,7 +207,7 @@ func (r *queueRun) done(key string) {
 	r.reap()
 }
 
-// reap: a key that is done may have gone straight to a getter that waits.
+// reap records that a completed key may have been delivered to a waiting getter at once.
 func (r *queueRun) reap() {
 	for _, key := range r.popped {
 		r.processing[key[:1]] = true
@@ -224,7 +224,7 @@ func (r *queueRun) get() {
 	})
 }
 
-// wait has another goroutine get a key that is not there yet.
+// wait starts a goroutine that gets a key that is not there yet.
 func (r *queueRun) wait() {
 	r.step("wait", func() {
 		r.waiting++
@@ -261,7 +261,7 @@ func (r *queueRun) shutDown() {
 	r.step("shut_down", func() { r.outer.ShutDown() })
 }
 
-// sleep: both clocks move, because the bucket reads the machine's.
+// sleep moves both clocks, because the bucket reads the machine's.
 func (r *queueRun) sleep(d time.Duration) {
 	r.step(fmt.Sprintf("sleep %d", d), func() {
 		time.Sleep(d)
@@ -271,7 +271,7 @@ func (r *queueRun) sleep(d time.Duration) {
 	})
 }
 
-// due notes when a key is due. Equal deadlines have an order of their own sequences.
+// due records when a key is due. Other sequences cover equal due times.
 func (r *queueRun) due(key string, d time.Duration) {
 	if d <= 0 || r.shut {
 		return

@@ -19,7 +19,7 @@ var (
 	one     = flag.Uint64("seed", 0, "print the sequence of this seed")
 )
 
-// Seeds are numbered from 1; what a seed is for follows from its number.
+// Seeds are numbered from 1. The number determines the kind of sequence.
 const seeds = 2000
 
 func record(t *testing.T, seed uint64) *sequence {
@@ -46,7 +46,7 @@ func record(t *testing.T, seed uint64) *sequence {
 //go:embed go.mod
 var goMod string
 
-// versions are those that go.mod pins, of the modules that are recorded.
+// versions returns the versions that go.mod pins, of the recorded modules.
 func versions() string {
 	var all []string
 	for line := range strings.Lines(goMod) {
@@ -112,7 +112,7 @@ func TestRecord(t *testing.T) {
 		}
 		differ(t, string(committed), string(recordAll(t)))
 	default:
-		// A seed leads to the same sequence every time; some of each kind.
+		// A seed produces the same sequence every time: check some of each kind.
 		for seed := uint64(1); seed <= 60; seed++ {
 			if a, b := record(t, seed).text.String(), record(t, seed).text.String(); a != b {
 				t.Errorf("seed %d: not the same twice", seed)
@@ -121,7 +121,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// differ says where, with the sequence and both lines.
+// differ reports the first difference, with its sequence and both lines.
 func differ(t *testing.T, committed, recorded string) {
 	was, is := strings.Split(committed, "\n"), strings.Split(recorded, "\n")
 	head := ""

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Generator is part of every seed: what a seed leads to changes with it.
+// Generator is part of every seed: a change of it changes all sequences.
 const Generator = 3
 
-// A sequence is a head line, and a line for each step: what was done, and what was seen of it.
+// A sequence is a head line, and a line for each step: the operation, and its observed effects.
 type sequence struct {
 	*rand.Rand
 	seed  uint64
 	text  strings.Builder
 	state map[string]string
-	// Whether it can't be told what comes of it, so that it is thrown away.
+	// True if the result is not deterministic, so that the sequence is dropped.
 	void bool
 }
 
@@ -32,13 +32,13 @@ func (s *sequence) head(kind, format string, args ...any) {
 	fmt.Fprintf(&s.text, "sequence %d %s %s\n", s.seed, kind, fmt.Sprintf(format, args...))
 }
 
-// line is a step: what was done, and all that was seen of it.
+// line records a step: the operation, and all its observed effects.
 func (s *sequence) line(did string, saw ...string) {
 	s.text.WriteString(strings.TrimRight(did+" | "+strings.Join(saw, " "), " "))
 	s.text.WriteByte('\n')
 }
 
-// changed is the value that a step leaves behind, if it is another than before it.
+// changed adds the value after a step, if it differs from the value before.
 func (s *sequence) changed(saw []string, name string, value any) []string {
 	text := fmt.Sprint(value)
 	if was, ok := s.state[name]; ok && was == text || !ok && text == "0" {
@@ -56,7 +56,7 @@ func (s *sequence) between(least, most time.Duration) time.Duration {
 
 func pick[T any](s *sequence, from ...T) T { return from[s.IntN(len(from))] }
 
-// duration is anything from a nanosecond to most, all magnitudes alike.
+// duration returns a duration from a nanosecond to most. All magnitudes are equally likely.
 func (s *sequence) duration(most time.Duration) time.Duration {
 	limit := time.Nanosecond
 	for limit < most && !s.oneIn(12) {

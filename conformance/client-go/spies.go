@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Everything here is called under the queue's lock, or by the one goroutine that drives it, and read
-// when all others wait.
+// Everything here is called under the queue's lock, or by the one goroutine that drives it. It is
+// read when all other goroutines wait.
 
-// spy sees what a queue does inside: hand-outs in their order, and every metric.
+// spy observes a queue from the inside: deliveries in their order, and every metric.
 type spy struct {
 	queue []string
-	// Since the step began.
+	// Since the start of the step.
 	popped, touched []string
 	latencies       []int64
 	work            []int64
@@ -23,7 +23,7 @@ type spy struct {
 	adds, retries   int
 
 	now func() time.Duration
-	// When the step began; and whether times in it can differ.
+	// The start of the step, and whether times within it can differ.
 	began time.Duration
 	flows bool
 }
@@ -33,7 +33,7 @@ func (s *spy) begin() {
 	s.began = s.now()
 }
 
-// at is how far into the step we are, where that is more than one moment.
+// at returns the time since the start of the step, if time can pass within it.
 func (s *spy) at() string {
 	if !s.flows || s.now() == s.began {
 		return ""
@@ -87,12 +87,12 @@ func (s *spy) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetr
 	return observe(func(v float64) { s.unfinished = []string{fmt.Sprint(nanos(v))} })
 }
 
-// Set after the other one: the last of a step is the one that is written down.
+// Set after the other gauge: the last values of a step are recorded.
 func (s *spy) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
 	return observe(func(v float64) { s.unfinished = append(s.unfinished, fmt.Sprint(nanos(v))+s.at()) })
 }
 
-// watched is a limiter that remembers its last answer.
+// watched is a limiter that remembers its last delay.
 type watched struct {
 	limiter
 	delay *time.Duration

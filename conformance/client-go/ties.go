@@ -2,7 +2,7 @@ package record
 
 import "time"
 
-// ties: keys that are due at the same moment, which come out in the order of a heap.
+// ties records keys that are due at the same time, which come out in the order of a heap.
 func (s *sequence) ties() {
 	r := newQueueRun(s, "ties", "delaying", s.oneIn(2))
 	defer r.close()

@@ -29,8 +29,8 @@ func (s *sequence) backoff() wait.Backoff {
 	}
 }
 
-// backoffs: what each step leads to. With jitter the delay itself is chance, so that only its
-// bounds can be told; what it leaves in the fields is not.
+// backoffs records each step of a backoff. With jitter, the delay is random, so only its bounds are
+// checked; the fields that a step leaves behind are not random.
 func (s *sequence) backoffs() {
 	s.head("backoff", "")
 	for range 12 {
@@ -42,7 +42,7 @@ func (s *sequence) backoffs() {
 		var steps []string
 		for range 16 {
 			if b.Steps > 0 && float64(b.Duration)*b.Factor >= math.MaxInt64 {
-				// What Go makes of it depends on the processor.
+				// Go's result depends on the processor.
 				steps = append(steps, "overflow")
 				break
 			}
@@ -60,7 +60,7 @@ func (s *sequence) backoffs() {
 	}
 }
 
-// timers is a clock whose timers only write down how long they are to run.
+// timers is a clock whose timers only record their durations.
 type timers struct {
 	*fakes.FakeClock
 	ran *time.Duration
@@ -81,7 +81,8 @@ func (t timer) Reset(d time.Duration) bool {
 	return false
 }
 
-// managers: those that start over after a quiet time, and those that do after a time.
+// managers records backoff managers that reset after a quiet time, and those that reset after a
+// fixed time.
 func (s *sequence) managers() {
 	s.head("manager", "")
 	for range 6 {
@@ -128,7 +129,7 @@ func (s *sequence) managers() {
 
 var errScript = errors.New("the condition fails")
 
-// A script is how long each run of a loop's function takes, and how the last one ends.
+// A script has the duration of each run of a loop's function, and the result of the last one.
 type script struct {
 	*sequence
 	start  time.Time
@@ -138,7 +139,7 @@ type script struct {
 	starts []time.Duration
 }
 
-// run is one run: whether the condition holds, or has failed.
+// run performs one run. It returns whether the condition holds, or an error.
 func (s *script) run() (bool, error) {
 	n := len(s.starts)
 	s.starts = append(s.starts, time.Since(s.start))
@@ -172,8 +173,9 @@ func errorName(err error) string {
 	}
 }
 
-// loops: when each run starts, when it all ends, and how. Stops and deadlines come at odd
-// nanoseconds, timers at even ones: which of two at the same moment is seen first is chance.
+// loops records the start of each run, and the end and the result of the loop. Stops and deadlines
+// are at odd nanoseconds and timers at even ones, because the order of two at the same time is
+// random.
 func (s *sequence) loops() {
 	s.head("loop", "")
 	for range 5 {
@@ -204,7 +206,7 @@ func (s *sequence) loops() {
 		} else {
 			runs.result = pick(s, "true", "error", "stop", "stop")
 		}
-		// Without a stop from outside the script has to end it, and it repeats itself until then.
+		// Without a stop from outside, the script must end the loop, and repeats itself until then.
 		ctx, cancel := context.WithCancel(context.Background())
 		runs.cancel = cancel
 		runs.start = time.Now()

@@ -1,7 +1,7 @@
-//! What client-go and apimachinery did, recorded, for requeue to do alike.
+//! Recordings of client-go and apimachinery, with which requeue's behaviour is compared.
 //!
-//! The sequences lie in `traces/client-go.txt.gz`; `docs/CONFORMANCE.md` says how to read one, and
-//! `client-go/` beside this is what records them. The tests of this crate replay them.
+//! The sequences are in `traces/client-go.txt.gz`; `docs/CONFORMANCE.md` describes their format,
+//! and the program in `client-go/` records them. The tests of this crate replay them.
 
 use std::io::{self, Read};
 
@@ -9,35 +9,35 @@ use flate2::read::GzDecoder;
 
 static PACKED: &[u8] = include_bytes!("../traces/client-go.txt.gz");
 
-/// All that was recorded, as text.
+/// Returns all recordings as text.
 ///
 /// # Errors
 ///
-/// When the file is no such text.
+/// If the file is not compressed text.
 pub fn recorded() -> io::Result<String> {
     let mut text = String::new();
     GzDecoder::new(PACKED).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// `name=value` pairs, in the order in which they stand.
+/// `name=value` pairs, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fields<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> Fields<'t> {
-    /// Those among the words of a line.
+    /// Collects the pairs among the words of a line.
     #[must_use]
     pub fn of(line: &'t str) -> Self {
         Self(line.split(' ').filter_map(|word| word.split_once('=')).collect())
     }
 
-    /// What is said of `name`.
+    /// Returns the value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'t str> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// The parts of a list, which commas separate; none if nothing is said of `name`.
+    /// Returns the elements of a list, which commas separate. Empty if `name` is absent.
     pub fn list(&self, name: &str) -> impl Iterator<Item = &'t str> + use<'t> {
         self.get(name)
             .into_iter()
@@ -45,39 +45,39 @@ impl<'t> Fields<'t> {
             .filter(|part| !part.is_empty())
     }
 
-    /// All of them.
+    /// Returns all pairs.
     pub fn iter(&self) -> impl Iterator<Item = (&'t str, &'t str)> + '_ {
         self.0.iter().copied()
     }
 }
 
-/// Something that was done, and what was seen of it.
+/// An operation and its observed effects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step<'t> {
-    /// The line as it stands.
+    /// The unchanged line.
     pub line: &'t str,
-    /// What was done.
+    /// The operation.
     pub did: &'t str,
-    /// What was seen.
+    /// The effects.
     pub saw: Fields<'t>,
 }
 
-/// What one seed led to.
+/// The operations that one seed produced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sequence<'t> {
-    /// What it was made from.
+    /// The seed.
     pub seed: u64,
     /// The first line.
     pub head: &'t str,
-    /// What it is about: `queue`, `ties`, `limiter`, `backoff`, `manager` or `loop`.
+    /// The subject: `queue`, `ties`, `limiter`, `backoff`, `manager` or `loop`.
     pub kind: &'t str,
-    /// What it was made with.
+    /// The parameters.
     pub with: Fields<'t>,
-    /// What was done.
+    /// The operations.
     pub steps: Vec<Step<'t>>,
 }
 
-/// The sequences of a text; `None` if it is not one of ours.
+/// Parses the sequences of a recording. Returns `None` if the text is not a recording.
 #[must_use]
 pub fn sequences(text: &str) -> Option<Vec<Sequence<'_>>> {
     let mut all: Vec<Sequence<'_>> = Vec::new();
@@ -99,7 +99,7 @@ pub fn sequences(text: &str) -> Option<Vec<Sequence<'_>>> {
     Some(all)
 }
 
-/// A name with arguments in parentheses, which may have some of their own: `max_of(bucket(1,2),x)`.
+/// Parses a name with arguments in parentheses, which may be calls too: `max_of(bucket(1,2),x)`.
 #[must_use]
 pub fn call(text: &str) -> (&str, Vec<&str>) {
     let Some((name, rest)) = text.split_once('(') else { return (text, Vec::new()) };
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_text_is_sequences_of_steps() {
         let text = "# head\nsequence 7 queue keys=a,b\nadd a | len=1 got=a,b\nget |\n";
-        let all = sequences(text).expect("it is one of ours");
+        let all = sequences(text).expect("the text is a recording");
         assert_eq!((all[0].seed, all[0].kind, all[0].with.get("keys")), (7, "queue", Some("a,b")));
         assert_eq!((all[0].steps[0].did, all[0].steps[1].did), ("add a", "get"));
         assert_eq!(all[0].steps[0].saw.list("got").collect::<Vec<_>>(), ["a", "b"]);

@@ -1,5 +1,5 @@
-//! A test for each row of the table in `docs/CONFORMANCE.md`, of its name: what we do otherwise than
-//! client-go, and mean to. Each says what client-go does; the replay has seen it do so.
+//! One test for each row of the table in `docs/CONFORMANCE.md`, with the row's name: the deliberate
+//! differences from client-go. Each comment says what client-go does; the replay has observed it.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -20,7 +20,7 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A queue whose time stands still, and whose failures wait 1 s, 2 s, 4 s, …
+/// Returns a queue whose time stands still, and whose backoffs are 1 s, 2 s, 4 s, …
 fn fake() -> (Queue<char>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(secs(1), secs(1000));
@@ -38,7 +38,7 @@ fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
     matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
 }
 
-/// There the key is queued a second time, and two workers then have it.
+/// client-go queues the key a second time, and two workers then have it.
 #[test]
 fn done_needs_a_hand_out() {
     let (queue, _) = fake();
@@ -49,7 +49,7 @@ fn done_needs_a_hand_out() {
     assert!(queue.try_get().is_none());
 }
 
-/// There the key of a worker that panics is never handed out again.
+/// client-go never again delivers the key of a worker that panics.
 #[test]
 fn dropped_item_has_failed() {
     let (queue, clock) = fake();
@@ -60,7 +60,7 @@ fn dropped_item_has_failed() {
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
 }
 
-/// There it waits for what is with workers alone, and here for what is ready, too.
+/// client-go waits only for keys in flight. requeue also waits for ready keys.
 #[test]
 fn drain_waits_for_what_is_ready() {
     let (queue, _) = fake();
@@ -73,7 +73,7 @@ fn drain_waits_for_what_is_ready() {
     assert!(is_ready(drain.as_mut()));
 }
 
-/// There the last `Done` wakes one of those who wait for it.
+/// In client-go, the last `Done` wakes only one of the waiting drains.
 #[test]
 fn every_drain_is_woken() {
     let (queue, _) = fake();
@@ -85,7 +85,8 @@ fn every_drain_is_woken() {
     assert!(drains.iter_mut().all(|drain| is_ready(drain.as_mut())));
 }
 
-/// There the second `ShutDown` of a delaying queue does nothing, and a drain in between waits on.
+/// In client-go, the second `ShutDown` of a delaying queue does nothing, and a drain in between
+/// keeps waiting.
 #[test]
 fn shut_down_ends_every_drain() {
     let (queue, _) = fake();
@@ -98,7 +99,7 @@ fn shut_down_ends_every_drain() {
     assert!(is_ready(drain.as_mut()));
 }
 
-/// There it is lost without a word.
+/// client-go loses them silently.
 #[test]
 fn what_waits_at_a_shutdown_is_returned() {
     let (queue, _) = fake();
@@ -107,7 +108,7 @@ fn what_waits_at_a_shutdown_is_returned() {
     assert_eq!(queue.shut_down(), ['a']);
 }
 
-/// There they come in the order of a heap.
+/// client-go delivers them in the order of a heap.
 #[test]
 fn equal_deadlines_come_in_order_of_arrival() {
     let (queue, clock) = fake();
@@ -119,7 +120,7 @@ fn equal_deadlines_come_in_order_of_arrival() {
     assert_eq!([(); 6].map(|()| take(&queue)), keys);
 }
 
-/// There the limiter counts a failure of a key that the queue then refuses, and remembers it.
+/// client-go's limiter counts and remembers a failure of a key that the queue then refuses.
 #[test]
 fn refused_add_is_no_failure() {
     let (queue, _) = fake();
@@ -128,8 +129,8 @@ fn refused_add_is_no_failure() {
     assert_eq!(queue.num_requeues(&'a'), 0);
 }
 
-/// There the longest delay is 292 years. Here it is for ever, and such a key stays until it is
-/// taken back.
+/// In client-go, the longest delay is 292 years. In requeue, the longest delay never ends, and such
+/// a key stays until it is cancelled.
 #[test]
 fn longest_delay_is_never() {
     let mut bucket = Bucket::new(0.0, 0);
@@ -142,7 +143,7 @@ fn longest_delay_is_never() {
     assert!(queue.cancel(&'a').waiting);
 }
 
-/// There a goroutine sets them every half second, and not any more after a shutdown.
+/// In client-go, a goroutine sets the gauges every half second, and stops at a shutdown.
 #[test]
 fn gauges_are_right_when_asked() {
     let (queue, clock) = fake();
@@ -170,8 +171,9 @@ impl<K> MetricsProvider<K> for Queued {
     }
 }
 
-/// There a goroutine adds a key when it is due. Here whoever looks next does, if nobody waits: until
-/// then it is not in the queue, and its time there counts from then.
+/// In client-go, a goroutine adds a key when it is due. In requeue, a waiting getter or else the
+/// next operation does. Until then the key is not in the queue, and its time there counts from
+/// then.
 #[test]
 fn queued_from_when_it_was_seen_due() {
     let (clock, seen) = (FakeClock::new(), Queued::default());
@@ -184,7 +186,7 @@ fn queued_from_when_it_was_seen_due() {
     let _key = take(&queue);
     assert_eq!(*seen.0.lock().unwrap(), [secs(1)]);
 
-    // Where a getter waits, it is seen at once.
+    // If a getter waits, the key is added at once.
     let mut get = Box::pin(queue.get());
     assert!(!is_ready(get.as_mut()));
     queue.add_after('b', secs(1));
@@ -195,7 +197,7 @@ fn queued_from_when_it_was_seen_due() {
     assert_eq!(*seen.0.lock().unwrap(), [secs(1), secs(3)]);
 }
 
-/// There a delay that is too long to be counted is negative, or anything: it depends on the machine.
+/// In client-go, a delay that overflows is negative or any other value: it depends on the machine.
 #[test]
 fn backoff_saturates() {
     let mut backoff = Backoff { duration: secs(1), factor: 1e12, steps: 9, ..Backoff::default() };
@@ -205,8 +207,8 @@ fn backoff_saturates() {
     assert_eq!(delays[4], Duration::MAX);
 }
 
-/// There a ticker goes on by its own beat, so that the try after a late one comes at 6 s: here each
-/// interval counts from the start of the try before.
+/// client-go's ticker is independent of the tries, so that the try after a late one comes at 6 s.
+/// In requeue, each interval counts from the start of the try before.
 #[test]
 fn poll_counts_from_its_last_try() {
     let clock = FakeClock::new();
@@ -228,7 +230,7 @@ fn poll_counts_from_its_last_try() {
     assert_eq!((polled, starts.into_inner().unwrap()), (Ok(()), vec![2, 5, 7]));
 }
 
-/// There it is whichever came first while the try was running.
+/// In client-go, whichever came first during the try wins.
 #[test]
 fn stop_wins_over_a_timeout() {
     let clock = FakeClock::new();
@@ -241,9 +243,9 @@ fn stop_wins_over_a_timeout() {
     assert_eq!(polled, Err(Error::Cancelled));
 }
 
-// --- What no trace can show ---------------------------------------------------------------------
+// --- Differences that no trace can show ---------------------------------------------------------
 
-/// There it goes through a channel of 1,000, which the goroutine of the queue has to empty.
+/// In client-go, the key goes through a channel of 1,000, which the queue's goroutine must empty.
 #[test]
 fn add_after_never_blocks() {
     let (queue, _) = fake();
@@ -253,7 +255,7 @@ fn add_after_never_blocks() {
     assert_eq!(queue.waiting(), 10_000);
 }
 
-/// There each queue has a goroutine with a heartbeat, and one for its metrics.
+/// In client-go, each queue has a goroutine with a heartbeat, and one for its metrics.
 #[test]
 fn nothing_runs_in_the_background() {
     let (queue, clock) = fake();
@@ -261,8 +263,8 @@ fn nothing_runs_in_the_background() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// There a drained queue keeps the memory of its largest day. How much comes back is measured
-/// elsewhere; here: no record is left of what was done.
+/// A drained queue of client-go keeps the memory of its largest size. Other tests measure how much
+/// memory requeue returns; this one checks that no record is left.
 #[test]
 fn a_drained_queue_knows_nothing() {
     let (queue, clock) = fake();
@@ -276,7 +278,8 @@ fn a_drained_queue_knows_nothing() {
     assert_eq!((queue.known(), queue.len()), (0, 0));
 }
 
-/// There it doubles to 1000 s, and is held up by a bucket for all keys together.
+/// client-go's default limiter doubles the delay up to 1000 s, and adds a token bucket that all
+/// keys share.
 #[test]
 fn the_default_limiter_knows_one_key() {
     let clock = FakeClock::new();
@@ -298,7 +301,7 @@ fn the_default_limiter_knows_one_key() {
     assert_eq!(delays(&theirs)[199], secs(10));
 }
 
-/// There only the limiter counts them, and a bucket counts none.
+/// In client-go, only the limiter counts failures, and a token bucket counts none.
 #[test]
 fn attempts_are_the_record_s() {
     let queue = Queue::builder().limiter(Bucket::new(f64::INFINITY, 1)).build().unwrap();
@@ -308,7 +311,7 @@ fn attempts_are_the_record_s() {
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
 }
 
-/// There a provider is set once for the process.
+/// client-go sets a metrics provider once for the whole process.
 #[test]
 fn each_queue_has_its_own_metrics() {
     let [a, b] = [Queued::default(), Queued::default()];

@@ -1,3 +1,5 @@
+//! The identity of a client, its permissions, and its path to a server.
+
 use std::error::Error;
 use std::fmt::Debug;
 use std::io::{self, Write};
@@ -16,8 +18,8 @@ use crate::{Proxy, Server};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// As whom, and which way, a client talks to a [`Server`]: as an administrator and directly, unless
-/// it is told otherwise.
+/// The identity of a client and its path to a [`Server`]. By default it is the administrator, with
+/// a direct connection.
 #[derive(Clone, Debug)]
 pub struct Access<'a> {
     server: &'a Server,
@@ -31,24 +33,25 @@ impl<'a> Access<'a> {
         Self { server, user: None, namespace: None, port }
     }
 
-    /// As this user, who can do nothing but what roles allow. The administrator impersonates the
-    /// user, so that any name will do.
+    /// Uses this user, whose permissions come only from roles. The administrator impersonates the
+    /// user, so that any name is possible.
     pub fn user(self, name: &str) -> Self {
         Self { user: Some(name.to_owned()), ..self }
     }
 
-    /// As this service account, by what roles allow the account itself, and the groups of such
-    /// accounts. It need not exist. Where no namespace is said, its own is meant, as in a pod.
+    /// Uses this service account. Its permissions come from roles of the account and of the groups
+    /// of service accounts. The account need not exist. The default namespace is that of the
+    /// account, as in a pod.
     pub fn service_account(self, namespace: &str, name: &str) -> Self {
         let account = self.user(&format!("system:serviceaccount:{namespace}:{name}"));
         Self { namespace: Some(namespace.to_owned()), ..account }
     }
 
-    /// Allows this account what a role of these rules does: in its namespace, or, where none was said,
-    /// in all of the cluster.
+    /// Gives this account a role with these rules: in its namespace or, if it has none, in the
+    /// whole cluster.
     ///
     /// # Panics
-    /// When these are no rules.
+    /// If the rules are not valid.
     pub async fn allow(&self, rules: Value) {
         let client = self.server.client().await;
         let name = format!("e2e-{:016x}", fastrand::u64(..));
@@ -77,27 +80,28 @@ impl<'a> Access<'a> {
         allowed.await.unwrap_or_else(|err| panic!("rights for {self:?}: {err}"));
     }
 
-    /// Through a [`Proxy`], from [`Server::proxy`].
+    /// Connects through a [`Proxy`], from [`Server::proxy`].
     pub fn through(self, proxy: &Proxy) -> Self {
         Self { port: proxy.address().port(), ..self }
     }
 
-    /// What kube makes a [`Client`] of, to change before.
+    /// Returns the configuration from which kube creates a [`Client`], so that a test can change
+    /// it.
     ///
     /// # Panics
-    /// When the server's certificate can't be read.
+    /// If the server's certificate cannot be read.
     pub async fn config(&self) -> Config {
-        // It was put together here, from a token, an address and the path of a certificate.
+        // The kubeconfig was composed here, from a token, an address and the path of a certificate.
         match Config::from_custom_kubeconfig(self.contents(), &KubeConfigOptions::default()).await {
             Ok(config) => config,
             Err(err) => panic!("a client for {self:?}: {err}"),
         }
     }
 
-    /// A client, bound to the tokio runtime it is asked for on.
+    /// Returns a client, bound to the current tokio runtime.
     ///
     /// # Panics
-    /// As [`config`](Self::config) does.
+    /// See [`config`](Self::config).
     pub async fn client(&self) -> Client {
         match Client::try_from(self.config().await) {
             Ok(client) => client,
@@ -105,16 +109,16 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// The path of a kubeconfig, for programs. It is there for as long as the server.
+    /// Returns the path of a kubeconfig for programs. The file exists for as long as the server.
     ///
     /// # Panics
-    /// When it can't be written.
+    /// If it cannot be written.
     pub fn kubeconfig(&self) -> PathBuf {
-        // JSON is YAML.
+        // YAML includes JSON.
         let text = serde_json::to_string_pretty(&self.contents());
         let user = self.user.as_deref().unwrap_or("admin");
         let path = Self::path(self.server.dir(), user, self.port);
-        // A program that another test has started may be about to read it: it finds all of it.
+        // Another program may be reading the file: replace it atomically.
         let written = text.map_err(Into::into).and_then(|text| {
             let mut file = NamedTempFile::new_in(self.server.dir())?;
             file.write_all(text.as_bytes())?;

@@ -1,3 +1,5 @@
+//! A server that only one test uses at a time.
+
 use std::ops::Deref;
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -5,19 +7,19 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::Server;
 use crate::server::program;
 
-/// A [`Server`] that no other test uses meanwhile: [`Server::exclusive`].
+/// A [`Server`] that only one test uses at a time: [`Server::exclusive`].
 #[derive(Debug)]
 pub struct Exclusive(MutexGuard<'static, Option<Server>>);
 
 static SERVER: Mutex<Option<Server>> = Mutex::const_new(None);
 
 impl Server {
-    /// A server to do harm to, which tests of a binary have in turn, and which is started by the
-    /// first; `None` as for [`start`](Self::start). Who has done harm undoes it. After a test that
-    /// panics, the next gets a new one.
+    /// Returns a server to which a test may do harm. The tests of a binary take turns, and the
+    /// first one starts it. Returns `None` in the cases of [`start`](Self::start). A test must
+    /// repair the harm that it has done. After a test that panics, the next one gets a new server.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub async fn exclusive() -> Option<Exclusive> {
         program()?;
         let mut server = SERVER.lock().await;
@@ -34,7 +36,7 @@ impl Deref for Exclusive {
     fn deref(&self) -> &Server {
         match self.0.as_ref() {
             Some(server) => server,
-            None => unreachable!("it is taken away by `drop` alone"),
+            None => unreachable!("only `drop` removes the server"),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! A Kubernetes API server of its own for each test that asks for one.
+//! Kubernetes API servers for tests.
 //!
 //! - [`Server`] is etcd, kube-apiserver, and the controllers that delete namespaces and collect
-//!   garbage, as processes on free ports of 127.0.0.1. It takes about four seconds to start;
-//!   [`Server::shared`] is one for all tests of a binary, which take a namespace each.
-//! - Each process can be killed, ended, frozen, thawed and started again: [`Node`]. So can programs of
-//!   one's own: [`Server::spawn`].
+//!   garbage, as processes on free ports of 127.0.0.1. It takes about four seconds to start.
+//!   [`Server::shared`] is one for all tests of a binary, each of which has its own namespace.
+//! - A test can kill, terminate, freeze, thaw and restart each process: [`Node`]. The same holds
+//!   for other programs: [`Server::spawn`].
 //! - [`Proxy`] is a network between client and server that can be cut, frozen and slowed down.
 //! - [`Server::compact`] makes resource versions too old, for `410 Gone`.
-//! - However the tests end, no process outlives them, and no file.
+//! - No process and no file outlives the tests, even if they are killed.
 //!
-//! It is a harness for tests: what goes wrong in it panics, and says what and why.
+//! This is a harness for tests: a function that fails panics with the operation and the reason.
 //!
 //! ```no_run
 //! use k8s_openapi::api::core::v1::ConfigMap;
@@ -17,7 +17,7 @@
 //! use requeue_e2e::Server;
 //!
 //! # async fn test() {
-//! // `None` where there is no server to start; that is said.
+//! // `None` if there is no server to start; the list of tests that did not run says so.
 //! let Some(server) = Server::shared().await else { return };
 //! let namespace = server.namespace("example").await;
 //! let maps: Api<ConfigMap> = Api::namespaced(server.client().await, &namespace);

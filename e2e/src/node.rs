@@ -1,3 +1,5 @@
+//! The processes of a server, which a test can kill, freeze and start again.
+
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,49 +12,49 @@ use nix::unistd::Pid;
 
 use crate::{Server, until};
 
-/// One of the processes of a [`Server`], or one of one's own beside it, to do harm to.
+/// A process of a [`Server`], or another one beside it, to which a test can do harm.
 ///
-/// What is done to one of the server's is done to all tests that share the server:
+/// Harm to a process of the server affects all tests that share the server: use
 /// [`Server::exclusive`].
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
     pub(crate) process: Arc<Process>,
-    /// What has to be ready before it counts as started.
+    /// The server that must be ready before this process counts as started.
     pub(crate) part_of: Option<&'a Server>,
 }
 
 impl Node<'_> {
-    /// Kills it with SIGKILL, frozen or not, and waits until it is gone. Its port refuses
-    /// connections from then on.
+    /// Kills the process with SIGKILL, frozen or not, and waits until it is gone. From then on, its
+    /// port refuses connections.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it is not running.
     pub async fn kill(&self) {
         self.process.end(Signal::SIGKILL).await;
     }
 
-    /// Asks it to end, with SIGTERM, and waits until it is gone. The API server then closes its
-    /// watches and finishes what it is at.
+    /// Terminates the process with SIGTERM, and waits until it is gone. The API server then closes
+    /// its watches and finishes its requests.
     ///
     /// # Panics
-    /// When it does not run, or does not end in two minutes, which it can't while it is frozen.
+    /// If it is not running, or does not stop within two minutes. A frozen process does not stop.
     pub async fn terminate(&self) -> ExitStatus {
         self.process.end(Signal::SIGTERM).await
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has exited by itself.
     ///
     /// # Panics
-    /// When it has not in two minutes.
+    /// If it has not exited within two minutes.
     pub async fn ended(&self) -> ExitStatus {
         self.process.ended().await
     }
 
-    /// Starts it again after it was killed or ended, as it was: a process of the server on the same
-    /// port and with the same data. Waits then until the API server is ready.
+    /// Starts the process again with the same arguments: a process of the server on the same port
+    /// and with the same data. Then waits until the API server is ready.
     ///
     /// # Panics
-    /// When it runs, or the API server is not ready within two minutes.
+    /// If it is running, or the API server is not ready within two minutes.
     pub async fn start(&self) {
         self.process.start();
         if let Some(server) = self.part_of {
@@ -60,39 +62,39 @@ impl Node<'_> {
         }
     }
 
-    /// [`kill`](Self::kill) and [`start`](Self::start).
+    /// Calls [`kill`](Self::kill) and [`start`](Self::start).
     ///
     /// # Panics
-    /// As they do.
+    /// If one of them does.
     pub async fn restart(&self) {
         self.kill().await;
         self.start().await;
     }
 
-    /// Stops it with SIGSTOP; when this returns, it stands still. Connections to it stay, and new
-    /// ones are still accepted, by the system, but nothing answers.
+    /// Freezes the process with SIGSTOP, and waits until it has stopped. Its connections stay open,
+    /// and the system accepts new ones, but no request is answered.
     ///
     /// # Panics
-    /// When it does not run, or is frozen.
+    /// If it is not running, or is already frozen.
     pub fn freeze(&self) {
         self.process.freeze();
     }
 
-    /// Lets it go on after [`freeze`](Self::freeze).
+    /// Lets the process continue after [`freeze`](Self::freeze).
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it is not running.
     pub fn thaw(&self) {
         self.process.signal(Signal::SIGCONT);
     }
 
-    /// What it has written so far, to its standard output and error, since it was first started.
+    /// Returns its standard output and error since it was first started.
     pub fn log(&self) -> String {
         self.process.log()
     }
 }
 
-/// A process that can be started again as it was.
+/// A process that can be started again with the same arguments.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -107,7 +109,7 @@ struct Running {
 }
 
 impl Process {
-    /// In this process group, and with a log in this directory.
+    /// Creates a process in this process group, with a log in this directory.
     pub(crate) fn new(name: &str, mut command: Command, group: i32, dir: &Path) -> Arc<Self> {
         command.stdin(Stdio::null()).process_group(group);
         let running = Mutex::new(Running { command, child: None });
@@ -125,7 +127,7 @@ impl Process {
         running.child = Some(started.unwrap_or_else(|err| panic!("{}: {err}", self.name)));
     }
 
-    /// Panics when the process has ended without being told to.
+    /// Panics if the process has exited although the test did not stop it.
     pub(crate) fn check(&self) {
         if let Some(child) = self.running().child.as_mut()
             && let Ok(Some(status)) = child.try_wait()
@@ -144,7 +146,7 @@ impl Process {
     fn signal(&self, signal: Signal) -> Pid {
         let running = self.running();
         let Some(child) = running.child.as_ref() else { panic!("{} does not run", self.name) };
-        // The numbers of processes are below 2^22.
+        // Process ids are below 2^22.
         let pid = Pid::from_raw(child.id() as i32);
         if let Err(err) = signal::kill(pid, signal) {
             panic!("{signal} to {}: {err}", self.name);
@@ -155,7 +157,7 @@ impl Process {
     fn freeze(&self) {
         self.check();
         let pid = self.signal(Signal::SIGSTOP);
-        // Its threads stop one by one; the system reports the last.
+        // Its threads stop one by one; the system reports when the last one has.
         let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED));
         assert!(
             matches!(stopped, Ok(WaitStatus::Stopped(..))),
@@ -185,12 +187,12 @@ impl Process {
             ended.is_some()
         })
         .await;
-        // `until` has waited for that.
+        // `until` has set it.
         ended.unwrap_or_default()
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        // A process is one however a test ended that looked at it.
+        // The data is valid even if a test has panicked while it held the lock.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,3 +1,5 @@
+//! A network between a client and the API server that a test can disturb.
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,11 +10,11 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
-/// The network between a client and the API server, to do harm to.
+/// A network between a client and the API server that a test can disturb.
 ///
-/// It passes bytes on, so that TLS goes through it unseen. Clients go this way with
-/// [`Access::through`](crate::Access::through). It belongs to the runtime it was made on, and is gone,
-/// with its connections, when this is dropped.
+/// It forwards bytes, so that TLS is unaffected. Clients use it with
+/// [`Access::through`](crate::Access::through). It runs on the runtime on which it was created.
+/// When it is dropped, its connections are closed.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -23,7 +25,7 @@ pub struct Proxy {
 
 #[derive(Clone, Debug)]
 struct State {
-    /// How often all connections were cut: those from before are no more.
+    /// The number of cuts. Connections from before the last cut are closed.
     cuts: u64,
     down: bool,
     frozen: bool,
@@ -46,23 +48,22 @@ impl Proxy {
         Self { address, state, connections, accepting }
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections go through it now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Cuts all connections there are. New ones are let through.
+    /// Cuts all open connections. New ones are accepted.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Cuts all connections, now and again each time that `interval` is over, until what is
-    /// returned is dropped.
+    /// Cuts all connections now, and again at each interval, until the returned value is dropped.
     pub fn cut_every(&self, interval: Duration) -> Cutting {
         let state = self.state.clone();
         let cutting = tokio::spawn(async move {
@@ -75,7 +76,7 @@ impl Proxy {
         Cutting(cutting.abort_handle())
     }
 
-    /// Cuts all connections, and closes each new one as soon as it is made, until [`up`](Self::up).
+    /// Cuts all connections, and closes each new one immediately, until [`up`](Self::up).
     pub fn down(&self) {
         self.state.send_modify(|state| {
             state.cuts += 1;
@@ -83,24 +84,23 @@ impl Proxy {
         });
     }
 
-    /// Lets new connections through again, after [`down`](Self::down).
+    /// Accepts connections again, after [`down`](Self::down).
     pub fn up(&self) {
         self.state.send_modify(|state| state.down = false);
     }
 
-    /// Passes nothing on any more, in either direction, until [`thaw`](Self::thaw). No connection
-    /// ends by it, and new ones are made; what is sent meanwhile arrives later.
+    /// Stops forwarding in both directions until [`thaw`](Self::thaw). Connections stay open, and
+    /// new ones are accepted; data that is sent in the meantime arrives later.
     pub fn freeze(&self) {
         self.state.send_modify(|state| state.frozen = true);
     }
 
-    /// Lets everything go on after [`freeze`](Self::freeze).
+    /// Resumes forwarding after [`freeze`](Self::freeze).
     pub fn thaw(&self) {
         self.state.send_modify(|state| state.frozen = false);
     }
 
-    /// Holds each piece of up to 16 KiB back for so long before it is passed on, in either
-    /// direction, one after the other.
+    /// Delays each piece of up to 16 KiB by this time, in both directions, one after the other.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -113,7 +113,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Cuts all connections again and again while it is there: [`Proxy::cut_every`].
+/// Cuts all connections repeatedly until it is dropped: [`Proxy::cut_every`].
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub struct Cutting(AbortHandle);
@@ -131,7 +131,7 @@ async fn accept(
     connections: TaskTracker,
 ) {
     loop {
-        // Where there is no room for a further one now, there may be soon.
+        // The process may be out of file descriptors for a moment.
         let Ok((client, _)) = listener.accept().await else { continue };
         let state = state.subscribe();
         let State { cuts, down, .. } = *state.borrow();
@@ -141,7 +141,7 @@ async fn accept(
     }
 }
 
-/// Lasts until one side closes it, or it is cut: there are more `cuts` then than when it was made.
+/// Forwards a connection until one side closes it, or until `cuts` increases.
 async fn connection(
     client: TcpStream,
     server: SocketAddr,
@@ -160,7 +160,7 @@ async fn connection(
             pass(from_server, to_client, copies.1),
         )
     };
-    // However it ends, both sides are closed by it.
+    // However this ends, both sides are closed.
     tokio::select! {
         _ = state.wait_for(|state| state.cuts != cuts) => {}
         _ = passing => {}
@@ -179,7 +179,7 @@ async fn pass(
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        // The proxy is gone when this fails.
+        // It fails if the proxy has been dropped.
         let thawed = state.wait_for(|state| !state.frozen).await;
         drop(thawed.map_err(std::io::Error::other)?);
         if length == 0 {

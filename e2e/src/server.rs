@@ -1,3 +1,5 @@
+//! The server: starts its processes, and ensures that none outlives the test.
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -16,20 +18,20 @@ use tokio::sync::OnceCell;
 use crate::node::Process;
 use crate::{Access, Node, Proxy, until};
 
-/// A Kubernetes API server with its etcd and two controllers, which ends when this is dropped.
+/// A Kubernetes API server with its etcd and two controllers, which stops when this is dropped.
 ///
-/// Everybody in `system:masters` may do everything, which the administrator is; all others are held
-/// to RBAC. There are no nodes, no service accounts' tokens in pods, and no controllers but those that
-/// delete namespaces and collect garbage.
+/// The administrator is in the group `system:masters`, which may do everything. RBAC applies to all
+/// other users. There are no nodes, no service accounts' tokens in pods, and no controllers except
+/// those that delete namespaces and collect garbage.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
     token: String,
     port: u16,
     etcd_port: u16,
-    /// What ends all the others, and removes the directory, when its input is closed.
+    /// The process that kills all others, and removes the directory, when its input is closed.
     keeper: Child,
-    /// The process group that it leads.
+    /// The process group that the keeper leads.
     group: i32,
     keeper_input: Option<ChildStdin>,
     etcd: Arc<Process>,
@@ -38,87 +40,86 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, and waits until it is ready; `None` where there is none to start, which is then
-    /// said in the list that `REQUEUE_NOT_RUN` names.
+    /// Starts a server, and waits until it is ready. Returns `None` if there is none to start, and
+    /// notes that in the list that `REQUEUE_NOT_RUN` names.
     ///
     /// The environment variable `REQUEUE_KUBE_SERVER` has the path that `scripts/kube-server.sh`
-    /// prints. Where it is set to nothing, another run is to do the tests of the server, and nothing
-    /// is said.
+    /// prints. If it is empty, another run performs these tests, and nothing is noted.
     ///
     /// # Panics
-    /// When it does not start, with the end of its log.
+    /// If it does not start, with the end of its log.
     pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
 
-    /// [`start`](Self::start), with further flags for kube-apiserver.
+    /// Starts a server with more flags for kube-apiserver: see [`start`](Self::start).
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub async fn start_with(flags: &[&str]) -> Option<Self> {
         let server = Self::prepare(&program()?, flags);
         server.etcd.start();
         server.apiserver.start();
         server.ready().await;
-        // Which they read.
+        // The processes read it.
         server.kubeconfig();
         server.controllers.start();
         server.controllers_ready().await;
         Some(server)
     }
 
-    /// The one that all tests of a binary share, who leave its processes alone. It is started by
-    /// the first that asks, and ends with the binary.
+    /// Returns the server that all tests of a binary share. They must leave its processes alone.
+    /// The first call starts it, and it stops with the binary.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<Server>> = OnceCell::const_new();
-        // Found anew each time, so that each test says that it did not run.
+        // Check each time, so that each test notes that it did not run.
         program()?;
         SHARED.get_or_init(Self::start).await.as_ref()
     }
 
-    /// How to get in: as whom, and which way.
+    /// Returns an access as the administrator, which can be changed.
     pub fn access(&self) -> Access<'_> {
         Access::new(self, self.port)
     }
 
-    /// An administrator's client, bound to the tokio runtime it is asked for on.
+    /// Returns an administrator's client, bound to the current tokio runtime.
     pub async fn client(&self) -> Client {
         self.access().client().await
     }
 
-    /// A client of a user who can do nothing but what roles allow.
+    /// Returns a client of a user whose permissions come only from roles.
     pub async fn client_as(&self, user: &str) -> Client {
         self.access().user(user).client().await
     }
 
-    /// The path of an administrator's kubeconfig, for programs.
+    /// Returns the path of an administrator's kubeconfig, for programs.
     pub fn kubeconfig(&self) -> PathBuf {
         self.access().kubeconfig()
     }
 
-    /// A network of its own between a client and this server; see [`Access::through`].
+    /// Creates a network between a client and this server; see [`Access::through`].
     ///
     /// # Panics
-    /// When there is no port for it.
+    /// If it cannot listen.
     pub async fn proxy(&self) -> Proxy {
         Proxy::start(([127, 0, 0, 1], self.port).into()).await
     }
 
-    /// Makes every resource version older than this call too old for etcd. A list that goes on from
-    /// such a one, or a watch that starts there, gets `410 Gone`: from a server started with
-    /// `--watch-cache=false`. Without that flag, watches are served from what the API server
-    /// remembers, and get it only from before it was last started.
+    /// Makes every resource version older than this call too old for etcd.
     ///
-    /// A watch that goes on all the while sees nothing of it.
+    /// A list that continues from such a version, or a watch that starts there, gets `410 Gone`
+    /// from a server that was started with `--watch-cache=false`. Without that flag, the API server
+    /// serves watches from memory, and only versions from before its last start are gone. A watch
+    /// that is open during the call is not affected.
     ///
     /// # Panics
-    /// When etcd does not do it, for instance while it does not run.
+    /// If etcd does not do it, for instance because it is not running.
     pub async fn compact(&self) {
         let address = format!("http://127.0.0.1:{}", self.etcd_port);
-        // A revision of nothing, so that even one that is current now is older than it.
+        // A revision that changes no object, so that even the current one is older.
         let put = json!({ "key": "cmVxdWV1ZQ==", "value": "" });
         etcd(&address, "put", &put).await;
         let put = etcd(&address, "put", &put).await;
@@ -126,10 +127,10 @@ impl Server {
         etcd(&address, "compaction", &compaction).await;
     }
 
-    /// A namespace of one's own, whose name begins so.
+    /// Creates a namespace whose name starts with `prefix`.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// If it cannot be created.
     pub async fn namespace(&self, prefix: &str) -> String {
         let metadata =
             ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
@@ -141,34 +142,34 @@ impl Server {
         }
     }
 
-    /// kube-apiserver.
+    /// Returns the process of kube-apiserver.
     pub fn apiserver(&self) -> Node<'_> {
         Node { process: Arc::clone(&self.apiserver), part_of: Some(self) }
     }
 
-    /// etcd.
+    /// Returns the process of etcd.
     pub fn etcd(&self) -> Node<'_> {
         Node { process: Arc::clone(&self.etcd), part_of: Some(self) }
     }
 
-    /// What deletes namespaces and collects garbage.
+    /// Returns the process of the controllers that delete namespaces and collect garbage.
     pub fn controllers(&self) -> Node<'_> {
         Node { process: Arc::clone(&self.controllers), part_of: Some(self) }
     }
 
-    /// Starts a program of one's own beside the server, such as one replica of a controller. It reads
-    /// nothing, and [`Node::log`] has what it writes. It is killed when the last copy of the `Node`
-    /// is dropped, or with the server.
+    /// Starts another program beside the server, such as a replica of a controller. Its input is
+    /// empty, and [`Node::log`] has its output. It is killed when the last copy of the `Node` is
+    /// dropped, or with the server.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot be started.
     pub fn spawn(&self, name: &str, command: Command) -> Node<'static> {
         let process = Process::new(name, command, self.group, &self.dir);
         process.start();
         Node { process, part_of: None }
     }
 
-    /// Where it keeps everything; gone when it is.
+    /// Returns the directory with all its files, which is removed with the server.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -181,7 +182,7 @@ impl Server {
         &self.token
     }
 
-    /// Waits until the API server says that it is ready, which it does not without its etcd.
+    /// Waits until the API server reports that it is ready, which requires etcd.
     pub(crate) async fn ready(&self) {
         until("the API server has a certificate", async || {
             self.check();
@@ -191,7 +192,7 @@ impl Server {
         let client = self.client().await;
         until("the API server is ready", async || {
             self.check();
-            // Built anew, because it is used up; of constants, so that it can't fail.
+            // Requests are consumed. This one consists of constants and cannot be invalid.
             let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
             let answer = tokio::time::timeout(Duration::from_secs(1), client.request_text(request));
             matches!(answer.await, Ok(Ok(text)) if text == "ok")
@@ -199,8 +200,8 @@ impl Server {
         .await;
     }
 
-    /// Waits until the controllers have started. Before that, they end if the API server does not
-    /// answer, as when a test stops it.
+    /// Waits until the controllers have started. Before that, they exit if the API server does not
+    /// answer, for instance because a test has stopped it.
     async fn controllers_ready(&self) {
         until("the controllers have started", async || {
             self.check();
@@ -215,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Starts what has to end all the others before there are any.
+    /// Starts the keeper, which kills all other processes, before there are any.
     fn prepare(program: &Path, flags: &[&str]) -> Self {
         let dir = match tempfile::Builder::new().prefix("requeue-e2e-").tempdir() {
             Ok(dir) => dir.keep(),
@@ -232,19 +233,19 @@ impl Server {
         let keeper_input = keeper.stdin.take();
         let mut line = String::new();
         if let Some(output) = keeper.stdout.take() {
-            // At the end of the input the line is empty, and so it is when this fails.
+            // At the end of the input or after an error, the line is empty.
             let _ = BufReader::new(output).read_line(&mut line);
         }
         assert_eq!(line, "ready\n", "the keeper did not start");
 
         let [port, etcd_port, peer_port] = free_ports();
-        // For a server on loopback that lives for a test.
+        // Sufficient for a server on loopback that lives as long as a test.
         let token = format!("{:032x}", fastrand::u128(..));
         let tokens = dir.join("tokens.csv");
         fs::write(&tokens, format!("{token},admin,admin,system:masters\n"))
             .unwrap_or_else(|err| panic!("{}: {err}", tokens.display()));
 
-        // The numbers of processes are below 2^22.
+        // Process ids are below 2^22.
         let group = keeper.id() as i32;
         let process = |name, args: Vec<String>| {
             let mut command = Command::new(program);
@@ -279,7 +280,7 @@ impl Drop for Server {
     }
 }
 
-/// etcd's API as JSON: base64 for bytes, and numbers of 64 bits as text.
+/// Calls etcd's JSON API, which has base64 for bytes, and text for 64-bit numbers.
 async fn etcd(address: &str, method: &str, body: &Value) -> Value {
     let request = http::Request::post(format!("/v3/kv/{method}")).body(body.to_string().into());
     let asking = async {
@@ -292,7 +293,7 @@ async fn etcd(address: &str, method: &str, body: &Value) -> Value {
 fn etcd_flags(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
     vec![
         format!("--data-dir={}", dir.join("etcd").display()),
-        // What it wrote survives it, if not the machine.
+        // Written data survives etcd, though not a crash of the machine.
         "--unsafe-no-fsync".into(),
         "--log-level=warn".into(),
         format!("--listen-client-urls=http://127.0.0.1:{port}"),
@@ -310,7 +311,7 @@ fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
         "--advertise-address=127.0.0.1".into(),
         format!("--secure-port={port}"),
         format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-        // Where it puts a certificate that it makes.
+        // The directory for the certificate that it generates.
         format!("--cert-dir={}", dir.display()),
         "--endpoint-reconciler-type=none".into(),
         "--authorization-mode=RBAC".into(),
@@ -319,16 +320,16 @@ fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={}", key.display()),
         format!("--service-account-signing-key-file={}", key.display()),
-        // It holds pods back until their account is there, and nothing here makes accounts.
+        // It holds pods back until their account exists, and no controller here creates accounts.
         "--disable-admission-plugins=ServiceAccount".into(),
         "--allow-privileged=true".into(),
-        // Without it, it waits a minute for watches to end by themselves when it is told to end.
+        // By default it waits a minute for watches to end when it is terminated.
         "--shutdown-watch-termination-grace-period=1s".into(),
         "--profiling=false".into(),
     ]
 }
 
-/// The program, if there is one. A test that gets none did not run.
+/// Returns the program, if there is one. Otherwise notes that the test did not run.
 pub(crate) fn program() -> Option<PathBuf> {
     const VARIABLE: &str = "REQUEUE_KUBE_SERVER";
     let why = match std::env::var_os(VARIABLE) {

@@ -1,15 +1,17 @@
+//! Waits with a time limit, and the clock that all processes share.
+
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// How long anything here may take before the test has failed. A machine under load is slow, and
-/// nothing is measured by it.
+/// The time limit of every wait. It is long because machines may be slow; nothing is measured by
+/// it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until `condition` holds, which is asked every 20 ms.
+/// Waits until `condition` holds, and checks it every 20 ms.
 ///
 /// # Panics
-/// With `what` is waited for, after two minutes.
+/// After two minutes, with `what`.
 ///
 /// ```no_run
 /// # async fn example(server: &requeue_e2e::Server) {
@@ -28,26 +30,26 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         }
     };
     if tokio::time::timeout(PATIENCE, asking).await.is_err() {
-        panic!("after {PATIENCE:?} it was still not so that {what}");
+        panic!("after {PATIENCE:?}, still waiting for: {what}");
     }
 }
 
-/// Nanoseconds by a clock that all processes of a machine share.
+/// Nanoseconds on a clock that all processes of a machine share.
 pub type Nanos = u64;
 
-/// What the time is by the clock that all processes of a machine share.
+/// Returns the time on the clock that all processes of the machine share.
 ///
 /// # Panics
-/// On a system that has no such clock.
+/// On a system without such a clock.
 pub fn now() -> Nanos {
     match clock_gettime(ClockId::CLOCK_MONOTONIC) {
-        // It has not gone on for 500 years.
+        // It overflows only after more than 500 years.
         Ok(time) => Duration::from(time).as_nanos() as Nanos,
         Err(err) => panic!("the monotonic clock: {err}"),
     }
 }
 
-/// Whether the tests run in their long form: `REQUEUE_E2E=full`, as `make e2e-full` sets it.
+/// Returns true if the tests run at full length: `REQUEUE_E2E=full`, as `make e2e-full` sets it.
 pub fn full() -> bool {
     std::env::var_os("REQUEUE_E2E").is_some_and(|form| form == "full")
 }

@@ -1,4 +1,4 @@
-//! Under cargo-fuzz, libFuzzer; else the inputs that are named are tried.
+//! Runs the target under libFuzzer with cargo-fuzz. Otherwise runs it on the files that are named.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

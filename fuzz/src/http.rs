@@ -1,4 +1,4 @@
-//! Requests to the page and the API.
+//! Fuzzes the requests to the dashboard and the API.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tower_service::Service;
 
-/// Keys in the queue, of which some run.
+/// The number of keys in the queue, of which some are in flight.
 const KEYS: u32 = 300;
 const RUNNING: usize = 20;
 
-/// A line with the method and the target, in which `NEXT` is the cursor of a page before; then the
-/// lines of headers.
+/// The input has a line with the method and the target, in which `NEXT` stands for the cursor of an
+/// earlier page. The lines of headers follow.
 ///
-/// Oracle: what is answered with has the headers for browsers, and a status that has a reason. Only
-/// `GET` and `HEAD` under a name of this machine are answered. A cursor that was not given out is
-/// refused, and a walk meets each key once.
+/// Oracle: each response has the headers for browsers, and a status that has a reason. Only `GET`
+/// and `HEAD` under a name of this machine are answered. A cursor that the server did not issue is
+/// refused, and a walk through all pages meets each key once.
 pub fn http(data: &[u8]) {
     thread_local! {
         static FIXTURE: Fixture = Fixture::new();
@@ -31,7 +31,7 @@ pub fn http(data: &[u8]) {
 struct Fixture {
     runtime: Runtime,
     router: Router,
-    /// A cursor of each order.
+    /// A valid cursor of each order.
     next: [String; 2],
 }
 
@@ -40,15 +40,15 @@ impl Fixture {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime");
         let inside = runtime.enter();
-        let queue = Queue::builder().track_times().build().expect("it makes sense");
+        let queue = Queue::builder().track_times().build().expect("the settings are valid");
         queue.add_all((0..KEYS).map(|n| match n % 3 {
             0 => format!("key/{n}").into_bytes(),
             1 => n.to_le_bytes().to_vec(),
             _ => format!("\u{202e}\\ <{n}>\n").into_bytes(),
         }));
         for _ in 0..RUNNING {
-            // It runs for as long as this thread lives.
-            std::mem::forget(queue.try_get_owned().expect("it is ready"));
+            // The key stays in flight for as long as this thread lives.
+            std::mem::forget(queue.try_get_owned().expect("a key is ready"));
         }
         let router = Site::builder(queue).build().router();
         drop(inside);
@@ -71,7 +71,7 @@ impl Fixture {
 
     async fn json(&self, request: Request<Body>) -> Value {
         let body = self.answer(request).await.into_body();
-        let body = to_bytes(body, usize::MAX).await.expect("it is in memory");
+        let body = to_bytes(body, usize::MAX).await.expect("the body is in memory");
         serde_json::from_slice(&body).expect("JSON")
     }
 
@@ -91,11 +91,11 @@ impl Fixture {
         let is_read = [Method::GET, Method::HEAD].contains(&method);
         assert!(status != StatusCode::OK || (is_read && is_local), "{method} {uri}: {status}");
         assert!(is_read || [403, 405].contains(&status.as_u16()), "{method} {uri}: {status}");
-        // That one never ends.
+        // The stream of events never ends.
         if method != Method::GET || path == "/api/v1/events" {
             return;
         }
-        let body = to_bytes(response.into_body(), usize::MAX).await.expect("it is in memory");
+        let body = to_bytes(response.into_body(), usize::MAX).await.expect("the body is in memory");
         if status != StatusCode::OK {
             let said: Value = serde_json::from_slice(&body).expect("JSON");
             assert!(said["error"].as_str().is_some_and(|error| !error.is_empty()), "{uri}: {said}");
@@ -119,7 +119,7 @@ impl Fixture {
         request.body(Body::empty()).ok()
     }
 
-    /// Goes on from a page to the end.
+    /// Walks from a page to the last one.
     async fn walk(&self, uri: &Uri, mut page: Value) {
         let params: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
         let cursor = params.iter().find_map(|param| param.strip_prefix("cursor="));
@@ -134,11 +134,11 @@ impl Fixture {
         let (mut seen, mut pages) = (BTreeSet::new(), 0);
         loop {
             for row in page["keys"].as_array().expect("a list") {
-                let key = row["key_base64"].as_str().expect("they are short").to_owned();
+                let key = row["key_base64"].as_str().expect("the keys are short").to_owned();
                 assert!(seen.insert(key), "{uri}: {row} twice");
             }
             let Some(next) = page["next"].as_str() else { break };
-            // An escaped name might be that of the cursor.
+            // The name may be an escaped form of the cursor's.
             if params.iter().any(|param| param.contains('%')) {
                 return;
             }
@@ -158,7 +158,7 @@ fn get(target: &str) -> Request<Body> {
     Request::get(target).body(Body::empty()).expect("a request")
 }
 
-/// Whether a host has a name of this machine in it.
+/// Returns true if a host contains a name of this machine.
 fn may_be_local(host: &[u8]) -> bool {
     let host = host.to_ascii_lowercase();
     let has = |part: &[u8]| host.windows(part.len()).any(|window| window == part);

@@ -1,4 +1,4 @@
-//! What keys come in as: lines, or JSON objects.
+//! Fuzzes the input formats of keys: lines, and JSON objects.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,16 +9,16 @@ use self::object::{Object, Reading};
 
 mod object;
 
-/// The longest key, as exec has it.
+/// The longest key in bytes: the limit of exec.
 const LONGEST: usize = 131_071;
 
-/// The first byte says how the rest is read: with which delimiter, as what, how long a record may
-/// be, through how small a buffer.
+/// The first byte selects how the rest is read: the delimiter, the format, the longest record, and
+/// the size of the buffer.
 ///
-/// Oracle: the input is split by hand; a line is its key, and of an object a reading of pairs of
-/// names and `serde_json::Value`s says what must come of it. Each record is accounted for, what is
-/// said of a bad one names it, and a key that was taken is the same when it has been written and
-/// read again.
+/// Oracle: the input is split by hand. A line is its key. For an object, a second parser derives
+/// the result from pairs of names and `serde_json::Value`s. Each record is accounted for, and the
+/// message about a bad record names it. A key that was accepted stays the same when it is written
+/// and read again.
 pub fn input(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let is_json = how & 1 == 0;
@@ -32,7 +32,7 @@ pub fn input(data: &[u8]) {
 
     let mut read = read.into_iter();
     let mut records: Vec<_> = data.split(|&byte| byte == delimiter).collect();
-    // What ends with a delimiter has no record after it.
+    // There is no record after a final delimiter.
     records.pop_if(|last| last.is_empty());
     for (number, record) in (1..).zip(records) {
         let is_blank = if is_json { record.trim_ascii().is_empty() } else { record.is_empty() };
@@ -64,7 +64,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What no command can be given is no key.
+/// Rejects keys that cannot be passed to a command.
 fn checked(reading: Reading) -> Result<Reading, &'static str> {
     let (Reading::Add(Object { key, .. }) | Reading::Cancel(key)) = &reading;
     match key.len() {
@@ -75,14 +75,14 @@ fn checked(reading: Reading) -> Result<Reading, &'static str> {
     }
 }
 
-/// A key that was taken can be written to a file of keys, and is the same from there.
+/// Checks that an accepted key can be written to a file of keys and read back unchanged.
 fn comes_back(asked: &Asked, is_json: bool, delimiter: u8) {
     let Asked::Add { key, after, priority, .. } = asked else { return };
     let mut written = match is_json {
         true => fuzz_api::written(key, *after, *priority),
         false => key.clone(),
     };
-    // Refused for JSON on the command line, as it is in objects, too.
+    // The command line refuses such a delimiter for JSON, because it occurs within objects.
     let delimiter = if is_json && delimiter >= b' ' { b'\n' } else { delimiter };
     assert!(!written.contains(&delimiter), "a record in two: {written:?}");
     written.push(delimiter);
@@ -96,13 +96,13 @@ fn comes_back(asked: &Asked, is_json: bool, delimiter: u8) {
     if is_json {
         let both = after.zip(*later);
         assert_eq!(both.is_some(), after.is_some());
-        // As seconds, with a fraction: a double.
+        // The time is written in seconds with a fraction, as a double.
         assert!(both.is_none_or(|(before, after)| is_about(before, after)), "{both:?}");
     }
 }
 
-/// Whether two times are the same to the digits of a double, as serde_json reads them, and to the
-/// nanosecond.
+/// Returns true if two times are equal up to the precision of a double, as serde_json reads them,
+/// and to the nanosecond.
 fn is_about(one: Duration, other: Duration) -> bool {
     let apart = one.abs_diff(other).as_nanos();
     apart <= 1 + (one.as_nanos() >> 50)

@@ -1,8 +1,8 @@
-//! What requeue is fuzzed with. Each target takes any bytes, makes something to be tried of them,
-//! and panics if what comes of it is not what an oracle says.
+//! The fuzz targets. Each target derives a test from any bytes, and panics if the result differs
+//! from that of an oracle.
 //!
-//! `make fuzz` runs them under libFuzzer; the tests replay the corpora, and inputs made of these,
-//! on any toolchain.
+//! `make fuzz` runs them under libFuzzer. On any toolchain, the tests replay the corpora, and
+//! inputs that are derived from them.
 
 mod http;
 mod input;
@@ -20,11 +20,11 @@ pub use self::rows::rows;
 pub use self::template::template;
 pub use self::values::values;
 
-/// Tries the inputs in the files that the command line names.
+/// Runs a target on the files that the command line names.
 ///
 /// # Errors
 ///
-/// If one can't be read.
+/// If a file cannot be read.
 pub fn replay(target: fn(&[u8])) -> io::Result<()> {
     for file in std::env::args_os().skip(1) {
         println!("{}", file.display());

@@ -1,4 +1,4 @@
-//! Sequences of operations, on the state machine and on the model side by side.
+//! Fuzzes sequences of operations, on the state machine and on the model in lockstep.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use requeue_core::{Ending, Merge, ReAdd, Time, When};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
-/// How many are tried. The model takes its time, and what goes wrong does so in fewer.
+/// The greatest number of operations. The model is slow, and faults show within fewer.
 const MOST: usize = 150;
 
-/// Oracle: all that can be seen of the two is the same after every step.
+/// Oracle: after every step, the observable states of the two are equal.
 pub fn operations(data: &[u8]) {
     let mut from = Unstructured::new(data);
     let Ok(setup) = setup(&mut from) else { return };
@@ -28,7 +28,7 @@ fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
             0 => Ranking::Fifo,
             1 => Ranking::Priority { oldest_every: from.int_in_range(0..=5)? },
             2 => Ranking::Priority { oldest_every: u32::MAX },
-            // One of 1 would lose all that it is given.
+            // A stack of 1 would lose every key.
             _ => Ranking::Stack { lossy: *from.choose(&[0, 2, 3, 4, 5])? },
         },
         fair: from.ratio(1, 2)?,
@@ -48,7 +48,7 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
     if from.is_empty() {
         return Err(arbitrary::Error::NotEnoughData);
     }
-    // Often what happens often, so that a queue gets somewhere.
+    // Frequent operations have more than one number, so that the queue makes progress.
     Ok(match from.int_in_range(0..=31)? {
         0..8 => Op::Add(key(from)?, ask(from)?),
         8..14 => Op::Get,
@@ -101,18 +101,19 @@ fn how(from: &mut Unstructured<'_>) -> Result<How> {
     })
 }
 
-/// So far that the work of all keys together still has a length: where that ends, the model goes on.
+/// Returns a time step that is short enough that the sum of all running times does not overflow in
+/// the core: the model has no such limit.
 fn jump(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(duration(from)?.min(Duration::from_nanos(1 << 50)))
 }
 
-/// Short ones mostly, so that deadlines meet; and now and then the ends of what there is.
+/// Returns mostly short durations, so that due times coincide, and sometimes extreme ones.
 fn duration(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(match from.int_in_range(0..=15)? {
         0..12 => Duration::from_nanos(from.int_in_range(0..=11)?),
         12..14 => Duration::from_nanos(u64::from(from.arbitrary::<u32>()?) << 10),
         14 => {
-            // Half of them longer than 64 bits of nanoseconds.
+            // Half of them exceed 64 bits of nanoseconds.
             let nanos = from.arbitrary::<u64>()?;
             let base = if nanos.is_multiple_of(2) { 0 } else { u64::MAX };
             Duration::from_nanos(base) + Duration::from_nanos(nanos)

@@ -1,4 +1,4 @@
-//! Rows of stores, as anybody may have written them.
+//! Fuzzes the rows of stores, which other programs may have written.
 
 use requeue_store::fuzz_api::{self, Fields, Row, Verb};
 
@@ -7,20 +7,20 @@ const STATE: usize = 0;
 const AT: usize = 1;
 const EPOCH: usize = 2;
 const RUN: std::ops::Range<usize> = 3..8;
-/// All times, and all counts.
+/// The positions of all times and all counts.
 const TIMES: [usize; 3] = [13, 14, 15];
 const RUN_TIMES: [usize; 2] = [3, 4];
 const COUNTS: [usize; 4] = [9, 10, 11, 12];
 const RUN_COUNTS: [usize; 2] = [6, 7];
 const PRIORITY: usize = 8;
 const RUN_PRIORITY: usize = 5;
-/// Where the name of the worker is in a packed row, after its length.
+/// The position of the worker's name in a packed row, after its length.
 const NAME: usize = 59;
 
-/// The first byte says whose row the rest is: a table's, or one that is packed as in Redis.
+/// The first byte selects the format of the rest: a row of a table, or a packed row as in Redis.
 ///
-/// Oracle: a second list of rules says whether a row can be read. Such a row is the same after it has been
-/// written and read again. Each verb makes a row of it that can be read.
+/// Oracle: a second list of rules decides whether a row is valid. A valid row stays the same when
+/// it is written and read again. Each operation turns it into a valid row.
 pub fn rows(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     let mut input = Input(data);
@@ -38,7 +38,7 @@ pub fn rows(data: &[u8]) {
         let mut kept = fields;
         let mut worker = worker.filter(|name| !name.is_empty());
         if kept[STATE] != Some(1) {
-            // Nothing is left of a run that there is not.
+            // Without a run, the values of a run are null.
             kept[RUN].fill(None);
             worker = None;
         }
@@ -48,7 +48,7 @@ pub fn rows(data: &[u8]) {
         let size = [25, 59, 84, 91, input.byte().into()][usize::from(input.byte() % 5)];
         let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
         if kind & 2 == 0 {
-            // Whole numbers where times are: of other bytes, hardly any is one.
+            // Use whole numbers for times: of arbitrary bytes, hardly any are valid times.
             for at in [0, 8, 25, 33, 41, 67, 75] {
                 let time = input.value().unwrap_or(0) as f64;
                 if let Some(bytes) = packed.get_mut(at..at + 8) {
@@ -152,7 +152,7 @@ fn is_readable_packed(packed: &[u8]) -> bool {
         |at: usize, values: &[u8]| packed.get(at).is_none_or(|byte| values.contains(byte));
     let is_pending = packed.len() == 25;
     let length = packed.get(NAME - 1).map_or(0, |length| usize::from(*length));
-    // Where the part for failures begins.
+    // The start of the part for failures.
     let failed = NAME + length;
     let has_failed = packed.len() > failed;
     let has_worker = !is_pending && time(25) > 0.0;
@@ -175,7 +175,7 @@ fn is_name(name: &[u8]) -> bool {
     name.len() <= 100 && text.is_ok_and(|text| !text.chars().any(char::is_control))
 }
 
-/// The remaining bytes. After the last one, zeros.
+/// The remaining bytes of the input. After the last one, it yields zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -185,7 +185,8 @@ impl Input<'_> {
         byte
     }
 
-    /// The name of a worker: null, empty, valid, with an odd character, too long, or any bytes.
+    /// Returns the name of a worker: null, empty, valid, with an odd character, too long, or any
+    /// bytes.
     fn name(&mut self) -> Option<Vec<u8>> {
         Some(match self.byte() % 8 {
             0 => return None,
@@ -204,7 +205,7 @@ impl Input<'_> {
         })
     }
 
-    /// Null, a small number, one beside the limit of a type, or any.
+    /// Returns null, a small number, one near the limit of a type, or any number.
     fn value(&mut self) -> Option<i64> {
         match self.byte() {
             0 => None,

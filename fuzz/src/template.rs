@@ -1,14 +1,14 @@
-//! Where a key goes in a command, and how it is shown.
+//! Fuzzes the substitution of keys in commands, and the display of keys.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use requeue_cli::fuzz_api;
 
-/// Lines: the mark, if it is not empty, the key, and the words of a command.
+/// The input has the mark, which may be empty, the key, and the words of a command, one per line.
 ///
-/// Oracle: the words are gone through byte by byte. What is refused has a shell in it, and the mark
-/// or no script. A key as it is shown has one line, and can be read back.
+/// Oracle: the words are processed byte by byte. A command that is refused has a shell in it, and
+/// the mark or no script. A displayed key has one line, and can be decoded again.
 pub fn template(data: &[u8]) {
     let mut lines = data.split(|&byte| byte == b'\n');
     let (Some(mark), Some(key)) = (lines.next(), lines.next()) else { return };
@@ -29,7 +29,7 @@ pub fn template(data: &[u8]) {
     assert!(!shown.contains(char::is_control), "{shown:?}");
     assert_eq!(unescaped(&shown), key, "{shown}");
     for word in &words {
-        let tag = fuzz_api::tag(word, given, key).expect("there is a mark");
+        let tag = fuzz_api::tag(word, given, key).expect("a mark");
         assert_eq!(tag, [&replaced(word.as_bytes(), mark, shown.as_bytes())[..], b"\t"].concat());
     }
 }
@@ -37,7 +37,7 @@ pub fn template(data: &[u8]) {
 fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
     let with = |word: &OsString| OsString::from_vec(replaced(word.as_bytes(), mark, key));
     let mut filled: Vec<_> = words.iter().map(with).collect();
-    // With something else in its place, a word with a mark is another.
+    // A replacement changes each word that contains the mark.
     if words.iter().all(|word| replaced(word.as_bytes(), mark, b"") == word.as_bytes()) {
         filled.push(OsString::from_vec(key.to_vec()));
     }
@@ -58,15 +58,15 @@ fn replaced(mut word: &[u8], mark: &[u8], by: &[u8]) -> Vec<u8> {
     replaced
 }
 
-/// Whether some word is a program that runs scripts, and is given one: by `-c`, by `env -S`, in any
-/// cluster.
+/// Returns true if some word is a program that runs scripts, and is given one: by `-c`, by `env
+/// -S`, or in a group of short options.
 fn has_script(words: &[OsString]) -> bool {
     let is_shell = |word: &OsString| {
         let name = word.as_bytes().rsplit(|&byte| byte == b'/').next();
         let name = name.unwrap_or_default();
         let end = name.iter().rposition(|byte| !(byte.is_ascii_digit() || *byte == b'.'));
         let name = &name[..end.map_or(0, |last| last + 1)];
-        // All but these end in `sh`, or are those which start another.
+        // The names of all others end in `sh`, or are those of programs that start another.
         [&b"elvish"[..], b"env", b"ion", b"nu", b"powershell", b"runuser", b"sg", b"su"]
             .contains(&name)
             || name.ends_with(b"sh")
@@ -79,7 +79,7 @@ fn has_script(words: &[OsString]) -> bool {
     shell.is_some_and(|shell| words[shell + 1..].iter().any(takes_script))
 }
 
-/// The bytes that were shown so.
+/// Decodes a displayed key.
 fn unescaped(shown: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = shown;

@@ -1,4 +1,4 @@
-//! What can be given to flags.
+//! Fuzzes the values of flags.
 
 mod list;
 mod time;
@@ -7,10 +7,11 @@ use std::net::Ipv6Addr;
 
 use requeue_cli::fuzz_api;
 
-/// The first byte says for what kind of flag the rest is.
+/// The first byte selects the kind of flag for the rest.
 ///
-/// Oracle: of numbers, lists and escapes, another reading says what each text must be, or that it
-/// must be refused. A time is written in one of many ways, and has to be read as what it was.
+/// Oracle: for numbers, lists and escapes, a second parser determines the value of each text, or
+/// that it must be refused. A time is written in one of many formats, and must be read back as the
+/// same time.
 pub fn values(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     if kind == b'T' {
@@ -31,13 +32,13 @@ pub fn values(data: &[u8]) {
     }
 }
 
-/// What was read is what is expected, or something was said.
+/// Checks that a text is read as the expected value, or refused with a message.
 fn same<T: PartialEq + std::fmt::Debug>(text: &str, read: &Result<T, &str>, expected: Option<T>) {
     assert_eq!(read.as_ref().ok(), expected.as_ref(), "{text:?}");
     assert!(read.as_ref().err().is_none_or(|said| !said.is_empty()), "{text:?}");
 }
 
-/// Digits, with a plus or without; what is too large for anything is as large as can be.
+/// Parses digits with an optional plus sign. Numbers that are too large saturate.
 fn number(text: &str) -> Option<u128> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     if digits.is_empty() {
@@ -75,7 +76,7 @@ fn retries(text: &str) -> Option<Option<u32>> {
     }
 }
 
-/// A byte, or one of the ways to write it.
+/// Parses a byte, or one of the ways to write it.
 fn delimiter(text: &str) -> Option<u8> {
     let is = |byte: &u8| {
         let letter = match byte {
@@ -89,7 +90,7 @@ fn delimiter(text: &str) -> Option<u8> {
             b'\\' => "\\\\",
             _ => "",
         };
-        // With as many zeros before them as one likes.
+        // With any number of leading zeros.
         let digits = |text: &str, digits: String| {
             !text.is_empty()
                 && match digits.as_str() {

@@ -1,4 +1,4 @@
-//! Each target with all of its corpus, and with inputs that are made of it.
+//! Runs each target on its corpus, and on inputs that are derived from it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -36,8 +36,8 @@ fn attempt(target: fn(&[u8]), input: &[u8], what: &str) {
     }
 }
 
-/// The start of an input and the end of another, or of itself, with a few bytes changed; or any
-/// bytes.
+/// Combines the start of an input with the end of another, or of itself, and changes a few bytes;
+/// or returns random bytes.
 fn made(corpus: &BTreeMap<PathBuf, Vec<u8>>, random: &mut Rng) -> Vec<u8> {
     if random.u8(..4) == 0 {
         return (0..random.usize(..64)).map(|_| random.u8(..)).collect();
@@ -69,7 +69,7 @@ macro_rules! replayed {
     )*};
 }
 
-// So many that each takes a few seconds at most.
+// The number of derived inputs: each target takes a few seconds at most.
 replayed! {
     operations: 5_000;
     input: 10_000;

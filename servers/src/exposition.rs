@@ -1,4 +1,4 @@
-//! Checks metrics as Prometheus and its tools read them.
+//! Checks metrics in the way that Prometheus and its tools read them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,8 +15,8 @@ struct Family {
 }
 
 /// Checks that each family of a text has a help text, a type and samples whose names agree with
-/// these, in OpenMetrics or in the classic format; and that promtool has nothing to say, where that is
-/// installed. Returns the names of the families.
+/// these, in OpenMetrics or in the classic format. If promtool is installed, it must have no
+/// complaints. Returns the names of the families.
 ///
 /// # Panics
 ///
@@ -63,12 +63,12 @@ pub fn check_metrics(text: &str, is_open_metrics: bool) -> Vec<String> {
         assert!(family.help.len() > 10 && family.samples > 0, "{name}: {}", family.help);
         let is_total = name.ends_with("_total");
         assert_eq!(is_total, family.kind == "counter" && !is_open_metrics, "{name}");
-        // Prometheus' base units.
+        // Prometheus requires base units.
         for unit in ["_milliseconds", "_ms", "_minutes", "_kilobytes", "_percent"] {
             assert!(!name.contains(unit), "{name}");
         }
     }
-    // promtool reads the classic format alone.
+    // promtool reads only the classic format.
     let mut classic = text.replace("# EOF\n", "");
     for (name, _) in families.iter().filter(|(_, of)| is_open_metrics && of.kind == "counter") {
         for head in ["HELP", "TYPE"] {
@@ -87,10 +87,10 @@ fn check_by_promtool(text: &str) {
     let Ok(mut child) = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
         return did_not_run("there is no promtool");
     };
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.write_all(text.as_bytes()).expect("it reads");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    stdin.write_all(text.as_bytes()).expect("promtool reads");
     drop(stdin);
-    let output = child.wait_with_output().expect("it was started");
+    let output = child.wait_with_output().expect("promtool was started");
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.is_empty(), "promtool: {said}");
 }

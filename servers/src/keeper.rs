@@ -1,4 +1,4 @@
-//! What starts and stops a server, and sees to it that it is gone when the test is.
+//! Starts and stops a server, and ensures that it is gone when the test is.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// A shell that obeys, and cleans up when nobody gives it orders any more.
+/// A shell that executes orders, and cleans up when its input closes.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     dir: PathBuf,
@@ -22,7 +22,8 @@ struct Shell {
     answers: BufReader<ChildStdout>,
 }
 
-/// Whom servers run as where the tests are root's: many refuse to be that.
+/// The unprivileged user under which servers run if the tests run as root: many servers refuse to
+/// run as root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nobody(Option<(u32, u32)>);
 
@@ -39,14 +40,14 @@ impl Nobody {
         let mut number = || fields.next()?.parse().ok();
         match (number(), number()) {
             (Some(user), Some(group)) => Self(Some((user, group))),
-            _ => panic!("there is no user `nobody` for a server to run as"),
+            _ => panic!("the user `nobody` is missing, under which servers run"),
         }
     }
 }
 
 impl Keeper {
-    /// `prepare` fills the directory; `script` defines what it obeys, with the directory and `args`
-    /// as its arguments.
+    /// Starts a shell. `prepare` fills the directory; `script` defines the functions that are the
+    /// orders, with the directory and `args` as its arguments.
     pub(crate) fn new(script: &str, args: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let dir = match tempfile::Builder::new().prefix("requeue-").tempdir() {
             Ok(dir) => dir.keep(),
@@ -57,7 +58,8 @@ impl Keeper {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("{script}\n{}", include_str!("keeper.sh")));
         command.arg("keeper").arg(&dir).args(args).current_dir(&dir);
-        // Whatever signal ends the tests, this ends by itself.
+        // In a process group of its own, the shell survives the signal that ends the tests, and
+        // cleans up.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some((user, group)) = nobody {
             give(&dir, user, group);
@@ -66,18 +68,20 @@ impl Keeper {
         let mut process = command.spawn().unwrap_or_else(|err| panic!("sh: {err}"));
         let orders = process.stdin.take();
         let Some(answers) = process.stdout.take().map(BufReader::new) else {
-            unreachable!("it is a pipe");
+            unreachable!("the stream is piped");
         };
         Self { dir, shell: Mutex::new(Shell { process, orders, answers }) }
     }
 
+    /// Executes an order.
+    ///
     /// # Panics
-    /// When it can't be done, with all there is to read about it.
+    /// If the order fails, with all logs.
     pub(crate) fn order(&self, order: &str) {
         self.try_order(order).unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// If it can't be done, all there is to read about it.
+    /// Executes an order. Returns all logs if it fails.
     pub(crate) fn try_order(&self, order: &str) -> Result<(), String> {
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
         let written = shell.orders.as_mut().map(|orders| writeln!(orders, "{order}"));
@@ -107,7 +111,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The directory and its files belong to the server, and nobody else may read them.
+/// Gives the directory and its files to the server's user, readable by that user alone.
 fn give(dir: &Path, user: u32, group: u32) {
     let give = |path: &Path, mode| {
         chown(path, Some(user), Some(group))?;

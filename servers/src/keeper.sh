@@ -1,6 +1,6 @@
-# Does what its input says, word by word, with a function of that name, and answers each; at the end
-# of the input, which comes also when the process dies that writes it, kills the server and removes
-# the directory. What was put before this defines `dir`, `killed` and the functions.
+# Calls the function that each line of its input names, and answers `done` or `failed`. At the end of
+# the input, which is also reached when the test process dies, it kills the server and removes the
+# directory. The script before this one defines `dir`, `killed` and the other functions.
 trap '' INT TERM HUP
 while read -r order; do
     if "$order" >>"$dir/keeper.log" 2>&1 </dev/null; then echo done; else echo failed; fi

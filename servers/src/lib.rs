@@ -1,4 +1,5 @@
-//! Real servers for tests, started as an unprivileged user on this machine, and gone after them.
+//! Starts real servers for tests, as an unprivileged user on this machine, and removes them
+//! afterwards.
 
 mod exposition;
 mod keeper;

@@ -1,4 +1,4 @@
-//! What a test that starts a server needs of its machine.
+//! The ports that test servers use, and the list of tests that did not run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,14 +6,14 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Ports that nobody listens on. They are below those that systems give to whoever connects: there,
-/// a client that tries again and again could get the very port that a killed server is to listen
-/// on again.
+/// Returns ports on which no process listens. They are below the range that systems assign to
+/// outgoing connections. In that range, a client that keeps reconnecting could be assigned the port
+/// of a killed server that must listen there again.
 ///
 /// # Panics
-/// When none is found.
+/// If no free port is found.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    // It takes seconds until a server listens on what it was given.
+    // A server may take seconds until it listens on its port.
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let bound: [TcpListener; N] = std::array::from_fn(|_| {
         let free = (0..1000).find_map(|_| {
@@ -30,11 +30,11 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Says in the list of what did not run that the test of this thread did not, and why. The
-/// environment variable `REQUEUE_NOT_RUN` names it.
+/// Notes in the list that the environment variable `REQUEUE_NOT_RUN` names that the test of this
+/// thread did not run, and why.
 ///
 /// # Panics
-/// When the list can't be written.
+/// If the list cannot be written.
 pub fn did_not_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     eprintln!("{test}: {why}");
@@ -45,7 +45,8 @@ pub fn did_not_run(why: &str) {
     }
 }
 
-/// What all tests of a program share. Each that gets none is one that did not run, for what is missing.
+/// Returns the server that all tests of a program share. Without one, each of them counts as a test
+/// that did not run.
 pub(crate) fn shared<T>(
     cell: &'static OnceLock<Option<T>>,
     start: fn() -> Option<T>,

@@ -1,8 +1,8 @@
-//! Where what is said to a server and what it answers begin and end.
+//! Splits the protocols of servers into requests and answers.
 
 use std::collections::HashMap;
 
-/// What is spoken.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {
     /// PostgreSQL's, without TLS.
@@ -11,25 +11,25 @@ pub enum Language {
     Redis,
 }
 
-/// What a client sends.
+/// A message or several from a client.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
-    /// It has one answer; with what it asks for, by its text.
+    /// A request, which has one answer, and the text that it asks for.
     Request(Vec<u8>, Vec<u8>),
-    /// It has none of its own.
+    /// A message without an answer of its own.
     Aside(Vec<u8>),
 }
 
-/// All that the clients of one connection send.
+/// The stream of messages from the client of one connection.
 #[derive(Debug)]
 pub(crate) struct Requests {
     language: Language,
     bytes: Vec<u8>,
-    /// How many of them are whole messages of a request that goes on.
+    /// The number of complete messages of a request that is not complete yet.
     whole: usize,
-    /// Of PostgreSQL: whether the first message was seen, which has no type.
+    /// PostgreSQL: true after the first message, which has no type.
     has_begun: bool,
-    /// Prepared statements, by their names.
+    /// Prepared statements by name.
     statements: HashMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -43,7 +43,7 @@ impl Requests {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next, if all of it is there.
+    /// Returns the next request or message, if it is complete.
     pub(crate) fn next(&mut self) -> Option<Sent> {
         if self.language == Language::Redis {
             let request: Vec<u8> = self.bytes.drain(..redis_value(&self.bytes)?).collect();
@@ -55,7 +55,8 @@ impl Requests {
             let kind = if self.has_begun { rest[0] } else { 0 };
             self.has_begun = true;
             self.whole += length;
-            // A password, the end of the session; else a request goes on until it asks for its answer.
+            // A password or the end of the session. Any other request goes on until it asks for its
+            // answer.
             let is_aside = self.whole == length && matches!(kind, b'p' | b'X');
             if !is_aside && !matches!(kind, 0 | b'Q' | b'S') {
                 continue;
@@ -69,7 +70,7 @@ impl Requests {
         }
     }
 
-    /// The statement that is executed, if one is.
+    /// Returns the statement that the request executes, if any.
     fn sql(&mut self, request: &[u8]) -> Vec<u8> {
         let mut rest = request;
         let mut sql = Vec::new();
@@ -94,7 +95,7 @@ impl Requests {
     }
 }
 
-/// All that a server says on one connection.
+/// The stream of messages from the server of one connection.
 #[derive(Debug)]
 pub(crate) struct Answers {
     language: Language,
@@ -110,7 +111,7 @@ impl Answers {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message, if all of it is there, and whether an answer ends with it.
+    /// Returns the next complete message, and whether it is the last one of an answer.
     pub(crate) fn next(&mut self) -> Option<(Vec<u8>, bool)> {
         let (length, is_last) = match self.language {
             Language::Redis => (redis_value(&self.bytes)?, true),
@@ -120,14 +121,14 @@ impl Answers {
     }
 }
 
-/// How long the first value is, if all of it is there.
+/// Returns the length of the first value, if it is complete.
 fn redis_value(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")? + 2;
     let number = || -> Option<i64> { str::from_utf8(&bytes[1..end - 2]).ok()?.parse().ok() };
     match bytes[0] {
         b'$' => match usize::try_from(number()?) {
             Ok(length) => Some(end + length + 2).filter(|&end| end <= bytes.len()),
-            // There is none.
+            // A null value has no content.
             Err(_) => Some(end),
         },
         b'*' => (0..number()?).try_fold(end, |at, _| Some(at + redis_value(&bytes[at..])?)),
@@ -135,7 +136,7 @@ fn redis_value(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// How long the first message is, if all of it is there.
+/// Returns the length of the first message, if it is complete.
 fn postgres_message(bytes: &[u8], has_type: bool) -> Option<usize> {
     let at = usize::from(has_type);
     let length = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -148,11 +149,11 @@ mod tests {
     use super::*;
 
     fn message(kind: u8, text: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(text.len() + 4).expect("it is short").to_be_bytes();
+        let length = u32::try_from(text.len() + 4).expect("the text is short").to_be_bytes();
         [&[kind], &length[..], text].concat()
     }
 
-    /// All that comes of it, byte by byte.
+    /// Parses `bytes`, one byte at a time.
     fn requests(language: Language, bytes: &[u8]) -> Vec<Sent> {
         let mut requests = Requests::new(language);
         bytes

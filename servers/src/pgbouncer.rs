@@ -1,3 +1,5 @@
+//! A pgbouncer for tests.
+
 use std::path::{Path, PathBuf};
 
 use crate::keeper::{Keeper, write};
@@ -18,7 +20,7 @@ impl PgBouncer {
     /// pgbouncer is not installed, and notes that in the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn start(server: &Postgres, connections: u32) -> Option<Self> {
         let Some(program) = program() else {
             did_not_run("there is no pgbouncer here");
@@ -50,28 +52,28 @@ impl PgBouncer {
         Some(Self { keeper, port })
     }
 
-    /// Kills it, and starts it again.
+    /// Kills pgbouncer, and starts it again.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn restart(&self) {
         self.keeper.order("killed");
         self.keeper.order("started");
     }
 
-    /// The port that it listens on.
+    /// Returns the port that it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The address of a database of the server through this.
+    /// Returns the address of a database of the server through this pooler.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 }
 
-/// The program, also where Debian has it, which is not in every `PATH`.
+/// Returns the path of the program. Debian installs it outside of many users' `PATH`.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);

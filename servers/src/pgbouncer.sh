@@ -4,7 +4,7 @@ started() {
     : >"$dir/server.log"
     "$program" "$dir/pgbouncer.ini" &
     pid=$!
-    # It takes connections once it says so.
+    # It accepts connections after this message.
     until grep -q 'process up' "$dir/server.log"; do
         kill -0 "$pid" || return 1
         sleep 0.05

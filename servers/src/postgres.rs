@@ -1,3 +1,5 @@
+//! A PostgreSQL server for tests, with backups and a replica.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,16 +11,16 @@ use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no PostgreSQL server here";
 
-/// The password `quick`, which takes one round to prove instead of 4,096: who is cut off often proves
-/// it often.
+/// The password `quick`, with one iteration instead of 4,096, so that clients that reconnect often
+/// authenticate quickly.
 const QUICK: &str = "SCRAM-SHA-256$1:cmVxdWV1ZS1yZXF1ZXVlIQ==\
     $pK7iW/2VWTbWFj394XqYqDVs4W+nblNOT6e8cQC4kDw=:oTZVlsV57QmcYXnBiX86+DDdsAaRatoSw+qWLwBhMyU=";
 
-/// A PostgreSQL server, which is killed when this is dropped, or when the process dies that has it.
+/// A PostgreSQL server, which is killed on drop, or when the test process dies.
 ///
-/// It listens on a Unix socket, where everybody may come in as anybody, and on loopback with TLS,
-/// where the superuser `postgres` has a [password](Self::PASSWORD). What it writes does not survive
-/// its machine.
+/// It listens on a Unix socket, where everyone can connect as any user, and on loopback with TLS,
+/// where the superuser `postgres` has a [password](Self::PASSWORD). Its data does not survive a
+/// crash of the machine.
 #[derive(Debug)]
 pub struct Postgres {
     keeper: Keeper,
@@ -28,22 +30,22 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The superuser's.
+    /// The password of the superuser.
     pub const PASSWORD: &str = "s3cret+/@:?&=";
 
-    /// Starts one; `None` where there is none to start, which is then said in the list that
-    /// `REQUEUE_NOT_RUN` names.
+    /// Starts a server. Returns `None` if PostgreSQL is not installed, and notes that in the list
+    /// that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// The same, with other settings, each as `name=value`.
+    /// Starts a server with these settings, each as `name=value`.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub fn start_with(settings: &[&str]) -> Option<Self> {
         let Some(programs) = programs() else {
             did_not_run(MISSING);
@@ -67,62 +69,64 @@ impl Postgres {
         Some(started)
     }
 
-    /// The one that all tests of a program share, who leave it running.
+    /// Returns the server that all tests of a program share. They must leave it running.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
     }
 
-    /// The address of a new database.
+    /// Creates a database, and returns its address.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// If it cannot be created.
     pub fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.psql("postgres", &format!("create database {name}"));
         self.url("postgres", &name)
     }
 
-    /// By the Unix socket, as this user.
+    /// Returns the address by Unix socket, for this user.
     pub fn url(&self, user: &str, database: &str) -> String {
         let dir = self.keeper.dir().to_string_lossy().replace('/', "%2F");
         format!("postgres://{user}@{dir}:{}/{database}", self.port)
     }
 
-    /// By TCP, where one needs a password, and gets TLS. The server's certificate is `localhost`'s.
+    /// Returns the address by TCP, which requires a password and offers TLS. The server's
+    /// certificate is for `localhost`.
     pub fn tcp_url(&self, host: &str, credentials: &str, database: &str) -> String {
         format!("postgresql://{credentials}@{host}:{}/{database}", self.port)
     }
 
-    /// By TCP without TLS, at a [proxy](crate::Proxy)'s port, to the database of that address.
+    /// Returns the address of the same database by TCP without TLS, at the port of a
+    /// [proxy](crate::Proxy).
     pub fn proxied(&self, url: &str, port: u16) -> String {
         let database = url.rsplit_once('/').map_or(url, |(_, database)| database);
         format!("postgres://quick:quick@127.0.0.1:{port}/{database}?sslmode=disable")
     }
 
-    /// What vouches for its certificate.
+    /// Returns the file with the certificate that verifies the server's.
     pub fn certificate(&self) -> PathBuf {
         self.keeper.dir().join("server.crt")
     }
 
-    /// The directory of its Unix socket.
+    /// Returns the directory of the Unix socket.
     pub(crate) fn socket_dir(&self) -> &Path {
         self.keeper.dir()
     }
 
-    /// The port that it listens on.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Runs SQL in the database, as the superuser, and returns what it prints: rows, columns between
-    /// `|`.
+    /// Runs SQL in the database as the superuser. Returns the output: rows, with `|` between
+    /// columns.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn psql(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(self.programs.join("psql"));
         command.arg("-h").arg(self.keeper.dir()).args(["-p", &self.port.to_string()]);
@@ -132,73 +136,73 @@ impl Postgres {
         String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
     }
 
-    /// Lets it end in order; who is connected loses that.
+    /// Stops the server in order. Clients lose their connections.
     ///
     /// # Panics
-    /// When it does not end.
+    /// If it does not stop.
     pub fn stop(&self) {
         self.keeper.order("stopped");
     }
 
-    /// Has it die at once.
+    /// Kills the server at once.
     ///
     /// # Panics
-    /// When it does not.
+    /// If that fails.
     pub fn kill(&self) {
         self.keeper.order("killed");
     }
 
-    /// Starts it again.
+    /// Starts the server again.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn restart(&self) {
         self.keeper.order("started");
     }
 
-    /// Makes a backup of all databases, while they are used.
+    /// Makes a backup of all databases, while they are in use.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// If it cannot be made.
     pub fn back_up(&self) {
         self.keeper.order("backed_up");
     }
 
-    /// Has it die, and starts it again with what the last backup has.
+    /// Kills the server, and starts it again from the last backup.
     ///
     /// # Panics
-    /// When there is no backup that was not restored yet, or it does not start.
+    /// If there is no backup that was not restored yet, or the server does not start.
     pub fn restore(&self) {
         self.keeper.order("restored");
     }
 
-    /// Starts a replica, which streams what the server writes.
+    /// Starts a replica, which streams the server's writes.
     ///
     /// # Panics
-    /// When it does not start, with the log of both.
+    /// If it does not start, with the logs of both.
     pub fn follow(&self) {
         self.keeper.order("followed");
     }
 
-    /// From now on the replica gets nothing more.
+    /// Stops the replication: the replica gets nothing more.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no replica.
     pub fn leave_behind(&self) {
         self.keeper.order("left_behind");
     }
 
-    /// Has the server die, and promotes the replica that was left behind: it gets the address of the
-    /// server.
+    /// Kills the server, and promotes the replica that was left behind. The replica takes over the
+    /// server's address.
     ///
     /// # Panics
-    /// When there is none, or it is not promoted.
+    /// If there is no replica, or it is not promoted.
     pub fn promote(&self) {
         self.keeper.order("promoted");
     }
 }
 
-/// Where its programs are: in the path, or where Debian has the newest.
+/// Returns the directory of the programs: one in the path, or Debian's newest.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")

@@ -16,7 +16,7 @@ stopped() {
     "$programs/pg_ctl" stop --wait --mode fast --pgdata "$dir/data"
 }
 
-# A backup of all databases, which `restored` puts in the place of what is there by then.
+# Makes a backup of all databases, with which `restored` replaces the current data.
 backed_up() {
     copy backup
 }
@@ -27,7 +27,7 @@ restored() {
     started
 }
 
-# A replica, which streams what the server writes from now on. The socket is in its directory.
+# Starts a replica, which streams the server's writes from now on. Its socket is in its directory.
 followed() {
     copy replica --write-recovery-conf
     "$programs/pg_ctl" start --wait --timeout 120 --pgdata "$dir/replica" --log "$dir/server.log" \
@@ -35,12 +35,12 @@ followed() {
             -c shared_buffers=64MB -c max_connections=200 $settings"
 }
 
-# From now on the replica gets nothing more.
+# Stops the replica: it gets no more writes.
 left_behind() {
     "$programs/pg_ctl" stop --wait --mode fast --pgdata "$dir/replica"
 }
 
-# The server dies, and the replica takes its place and its address.
+# Kills the server, and promotes the replica at the server's address.
 promoted() {
     killed
     replace replica
@@ -61,7 +61,7 @@ replace() {
     mv "$dir/$1" "$dir/data"
 }
 
-# Without a last word to anybody, as if its machine had gone.
+# Kills the server without notice to its clients, as if its machine had failed.
 killed() {
     [ ! -e "$dir/replica/postmaster.pid" ] || left_behind
     "$programs/pg_ctl" stop --wait --mode immediate --pgdata "$dir/data"

@@ -1,5 +1,5 @@
-//! A way to a server on which what is asked and answered can be cut off and held up, at a place that
-//! the test chooses: what happens is decided by what is said, and not by time.
+//! A proxy that cuts or holds up requests and answers at a point that the test chooses. The
+//! contents of the messages decide when a fault happens, never the time.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,39 +11,39 @@ use std::time::Duration;
 
 use crate::messages::{Answers, Language, Requests, Sent};
 
-/// Listens on loopback, and passes on what it hears to a server on loopback. When it is dropped, all
-/// its connections end.
+/// Listens on loopback, and forwards to a server on loopback. When it is dropped, all its
+/// connections are closed.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
 }
 
-/// Where a request is met.
+/// The point at which a fault meets a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Point {
-    /// The server has heard nothing of it.
+    /// Before the server has received any of it.
     Request,
-    /// The server has heard the first half of it.
+    /// After the server has received its first half.
     HalfRequest,
-    /// The server has answered, and nobody has heard that.
+    /// After the server has answered, and before the client has received any of the answer.
     Answer,
-    /// The first half of the answer has been heard.
+    /// After the client has received the first half of the answer.
     HalfAnswer,
 }
 
 impl Point {
-    /// All of them.
+    /// All points.
     pub const ALL: [Self; 4] = [Self::Request, Self::HalfRequest, Self::Answer, Self::HalfAnswer];
 
-    /// Whether the server has done what it was asked for.
+    /// Returns true if the server has processed the request at this point.
     #[must_use]
     pub const fn is_done(self) -> bool {
         matches!(self, Self::Answer | Self::HalfAnswer)
     }
 }
 
-/// What befalls one request.
+/// A fault for one request.
 #[derive(Clone, Debug)]
 pub struct Mishap(Arc<Inner>);
 
@@ -60,11 +60,11 @@ struct Inner {
 enum Stage {
     /// There was no such request yet.
     Ahead,
-    /// It was cut off, or is held.
+    /// The request was cut off, or is held up.
     Here,
-    /// It goes on.
+    /// The request may continue.
     Released,
-    /// The server has answered it.
+    /// The server has answered the request.
     Answered,
 }
 
@@ -79,10 +79,10 @@ struct Shared {
 }
 
 impl Proxy {
-    /// In front of what listens on this port.
+    /// Starts a proxy in front of the server that listens on this port.
     ///
     /// # Panics
-    /// When it can't listen.
+    /// If it cannot listen.
     pub fn start(language: Language, server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0));
         let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
@@ -100,20 +100,20 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// The port that it listens on.
+    /// Returns the port that it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Cuts the connection of the next request that has `asked` in it: of PostgreSQL, in its SQL. A
-    /// statement that is prepared is a request when it is executed.
+    /// Cuts the connection of the next request that contains `asked`; for PostgreSQL, in its SQL. A
+    /// prepared statement counts as a request when it is executed.
     pub fn cut(&self, asked: &[u8], point: Point) -> Mishap {
         self.befall(asked, point, true)
     }
 
-    /// Holds such a request up there, with all that comes after it on its connection, until it is
-    /// [released](Mishap::release).
+    /// Holds up the next request that contains `asked` at this point, with everything after it on
+    /// its connection, until it is [released](Mishap::release).
     pub fn hold(&self, asked: &[u8], point: Point) -> Mishap {
         self.befall(asked, point, false)
     }
@@ -130,13 +130,13 @@ impl Proxy {
         mishap
     }
 
-    /// Cuts all connections, and lets nobody in.
+    /// Cuts all connections, and refuses new ones.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         self.shared.cut_all();
     }
 
-    /// Lets them in again.
+    /// Accepts connections again.
     pub fn open(&self) {
         self.shared.is_closed.store(false, Ordering::SeqCst);
     }
@@ -146,35 +146,35 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.close();
-        // It waits for somebody to come.
+        // Wakes the accept call with a connection.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
 impl Mishap {
-    /// Waits for it.
+    /// Waits until the fault has happened.
     ///
     /// # Panics
-    /// When there is no such request within a minute.
+    /// If there is no such request within a minute.
     pub fn happened(&self) {
         assert!(self.reaches(Stage::Here), "there was no such request: {self:?}");
     }
 
-    /// Whether there was such a request.
+    /// Returns true if there was such a request.
     #[must_use]
     pub fn has_happened(&self) -> bool {
         *lock(&self.0.stage) >= Stage::Here
     }
 
-    /// Lets it go on that is held up; or never holds it up.
+    /// Lets the request continue that is held up, or never holds it up.
     pub fn release(&self) {
         self.is_now(Stage::Released);
     }
 
-    /// Waits until what was held up has been answered.
+    /// Waits until the request that was held up has been answered.
     ///
     /// # Panics
-    /// When it is not within a minute.
+    /// If it is not answered within a minute.
     pub fn answered(&self) {
         assert!(self.reaches(Stage::Answered), "there was no answer: {self:?}");
     }
@@ -186,7 +186,7 @@ impl Mishap {
         self.0.changed.notify_all();
     }
 
-    /// Waits until it is there, for a minute at most.
+    /// Waits for this stage, for at most a minute. Returns true if it is reached.
     fn reaches(&self, stage: Stage) -> bool {
         let now = lock(&self.0.stage);
         let minute = Duration::from_secs(60);
@@ -195,12 +195,12 @@ impl Mishap {
     }
 }
 
-/// One connection of a client, and that of its own to the server.
+/// The connection of a client, and its own connection to the server.
 struct Way {
     shared: Arc<Shared>,
     client: TcpStream,
     server: TcpStream,
-    /// What befalls the requests that have no answer yet.
+    /// The faults of the requests that have no answer yet, in order.
     asked: Mutex<VecDeque<Option<Mishap>>>,
 }
 
@@ -210,7 +210,7 @@ impl Shared {
             if self.is_over.load(Ordering::SeqCst) {
                 return;
             }
-            // Who is not let in, and who comes while there is no server, is turned away.
+            // While the proxy is closed or there is no server, the client's connection is dropped.
             if let Ok(client) = client
                 && !self.is_closed.load(Ordering::SeqCst)
             {
@@ -235,7 +235,7 @@ impl Shared {
         let back = Arc::clone(&way);
         thread::spawn(move || {
             let _ = way.requests();
-            // The server may answer still.
+            // The server may still answer.
             let _ = way.server.shutdown(Shutdown::Write);
         });
         thread::spawn(move || {
@@ -251,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// What befalls a request, if anything does.
+    /// Returns the fault for a request, if any.
     fn mishap(&self, asked: &[u8]) -> Option<Mishap> {
         let mut ahead = lock(&self.ahead);
         let has = |all: &[u8], part: &[u8]| {
@@ -281,7 +281,7 @@ impl Way {
                         continue;
                     }
                 };
-                // Of who comes in, nothing is asked yet.
+                // While a session begins, requests ask for nothing.
                 let mishap = if asked.is_empty() { None } else { self.shared.mishap(&asked) };
                 let passes = match &mishap {
                     Some(mishap) if !mishap.0.point.is_done() => {
@@ -314,7 +314,7 @@ impl Way {
                 if is_met {
                     held.extend(message);
                 } else {
-                    // What is answered counts, also where nobody hears it any more.
+                    // The answer counts even if the client is gone.
                     let _ = to.write_all(&message);
                 }
                 if !is_last {
@@ -333,7 +333,7 @@ impl Way {
         }
     }
 
-    /// What is on its way to `to` is cut off or held up. Whether it goes on.
+    /// Cuts off or holds up a message on its way to `to`. Returns true if it continues.
     fn befall(&self, mishap: &Mishap, message: &[u8], mut to: &TcpStream) -> io::Result<bool> {
         if mishap.0.is_cut {
             if matches!(mishap.0.point, Point::HalfRequest | Point::HalfAnswer) {
@@ -344,7 +344,7 @@ impl Way {
             return Ok(false);
         }
         mishap.is_now(Stage::Here);
-        // Whoever was to release it may have gone.
+        // The test may have stopped without a release.
         Ok(mishap.reaches(Stage::Released))
     }
 

@@ -1,3 +1,5 @@
+//! Redis servers and clusters for tests.
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -8,9 +10,10 @@ use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
 
-/// A Redis server, or a Valkey server, which is killed when this is dropped, or when the process dies that has
-/// it. It listens on loopback, with and without TLS, where everybody may come in. What it has written
-/// survives it, though not its machine.
+/// A Redis or Valkey server, which is killed on drop, or when the test process dies.
+///
+/// It listens on loopback, with and without TLS, and requires no password. Its data survives a kill
+/// of the server, but not a crash of the machine.
 #[derive(Debug)]
 pub struct Redis {
     keeper: Keeper,
@@ -21,20 +24,20 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one; `None` where there is none to start, which is then said in the list that
+    /// Starts a server. Returns `None` if none is installed, and notes that in the list that
     /// `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn start() -> Option<Self> {
         Self::start_syncing("no")
     }
 
-    /// The same, and how often what it writes reaches the disk: `always`, `everysec` or `no`. With
-    /// `everysec` it may be killed before it has written what it has acknowledged.
+    /// Starts a server that syncs its writes to disk `always`, `everysec` or `no`. With `everysec`,
+    /// a kill can lose writes that it has acknowledged.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub fn start_syncing(fsync: &str) -> Option<Self> {
         let found = programs();
         if found.is_none() {
@@ -43,10 +46,10 @@ impl Redis {
         found.map(|programs| Self::start_with(&programs, false, fsync, 0))
     }
 
-    /// Starts a Sentinel that watches this one, under the name `jobs`.
+    /// Starts a Sentinel that watches this server under the name `jobs`.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn sentinel(&self) -> Self {
         let programs = programs().unwrap_or_else(|| panic!("{MISSING}"));
         Self::start_with(&programs, false, "no", self.port)
@@ -75,50 +78,50 @@ impl Redis {
             });
             match keeper.try_order("started") {
                 Ok(()) => return Self { keeper, cli: cli.clone(), port, tls_port, cluster_port },
-                // Somebody may have been quicker to take a port.
+                // Another process may have taken a port.
                 Err(why) => assert!(tries < 3, "{why}"),
             }
         }
     }
 
-    /// The one that all tests of a program share, who leave it running.
+    /// Returns the server that all tests of a program share. They must leave it running.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Redis>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
     }
 
-    /// Its address, for whoever has these credentials, if any: `USER:PASSWORD@`.
+    /// Returns the address with these credentials, if any: `USER:PASSWORD@`.
     pub fn url(&self, credentials: &str) -> String {
         format!("redis://{credentials}127.0.0.1:{}", self.port)
     }
 
-    /// The same, with TLS. The server's certificate is `localhost`'s.
+    /// Returns the address with TLS. The server's certificate is for `localhost`.
     pub fn tls_url(&self, host: &str) -> String {
         format!("rediss://{host}:{}", self.tls_port)
     }
 
-    /// What vouches for its certificate.
+    /// Returns the file with the certificate that verifies the server's.
     pub fn certificate(&self) -> PathBuf {
         self.keeper.dir().join("server.crt")
     }
 
-    /// The port that it listens on.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port that it listens on for connections with TLS.
+    /// Returns the port that it listens on for connections with TLS.
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
 
-    /// Runs a command, and returns what it prints.
+    /// Runs a command, and returns its output.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn cli(&self, command: &[&str]) -> String {
         let mut cli = Command::new(&self.cli);
         cli.args(["-e", "-p", &self.port.to_string()]).args(command);
@@ -128,18 +131,18 @@ impl Redis {
         printed
     }
 
-    /// Has it die at once.
+    /// Kills the server at once.
     ///
     /// # Panics
-    /// When it does not.
+    /// If that fails.
     pub fn kill(&self) {
         self.keeper.order("killed");
     }
 
-    /// Starts it again.
+    /// Starts the server again.
     ///
     /// # Panics
-    /// When it does not start, with its log.
+    /// If it does not start, with its log.
     pub fn restart(&self) {
         self.keeper.order("started");
     }
@@ -148,50 +151,50 @@ impl Redis {
         std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err()
     }
 
-    /// Has it stand still.
+    /// Freezes the server.
     ///
     /// # Panics
-    /// When it does not.
+    /// If that fails.
     pub fn freeze(&self) {
         self.keeper.order("frozen");
     }
 
-    /// Has it go on.
+    /// Lets a frozen server continue.
     ///
     /// # Panics
-    /// When it does not.
+    /// If that fails.
     pub fn thaw(&self) {
         self.keeper.order("thawed");
     }
 }
 
-/// Three masters, each with a replica, who share the slots evenly. They fail over when told to, and
-/// otherwise after five seconds.
+/// Three masters, each with a replica, that share the slots evenly. A failover happens on request,
+/// or otherwise after five seconds.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
 }
 
-/// How the replica of a master that dies takes its place.
+/// The way in which the replica of a dead master takes its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failover {
-    /// When it is told to.
+    /// On request.
     ToldTo,
-    /// When it is told to, and it has heard nothing of the master for so long before.
+    /// On request, after the replica has received nothing from the master for this long.
     Behind(Duration),
-    /// When the other masters have seen that theirs is gone.
+    /// After the other masters have noticed the death.
     Elected,
 }
 
-/// How many masters there are.
+/// The number of masters.
 const MASTERS: usize = 3;
 const SLOTS: usize = 16384;
 
 impl RedisCluster {
-    /// As [`Redis::start`].
+    /// Starts a cluster: see [`Redis::start`].
     ///
     /// # Panics
-    /// When it does not start, or its nodes don't find each other.
+    /// If it does not start, or its nodes do not find each other.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
             did_not_run(MISSING);
@@ -204,10 +207,10 @@ impl RedisCluster {
         Some(cluster)
     }
 
-    /// The one that all tests of a program share, who leave it running.
+    /// Returns the cluster that all tests of a program share. They must leave it running.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// See [`start`](Self::start).
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RedisCluster>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
@@ -246,21 +249,21 @@ impl RedisCluster {
         node.cli(&["info", "replication"]).contains("master_link_status:up")
     }
 
-    /// Its address, by all of its nodes.
+    /// Returns the address, with all nodes.
     pub fn url(&self) -> String {
         let hosts = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
         format!("redis://{}", hosts.collect::<Vec<_>>().join(","))
     }
 
-    /// All of its nodes: three masters at first, then the replica of each.
+    /// Returns all nodes: the three masters first, then the replica of each.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// Has the replica of a master that was killed take its place.
+    /// Makes the replica of a killed master take its place.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn take_over(&self, master: usize) {
         let replica = &self.nodes[master + MASTERS];
         let says = |word: &str| replica.cli(&["info", "replication"]).contains(word);
@@ -269,17 +272,17 @@ impl RedisCluster {
         until("the replica is a master", || says("role:master"));
     }
 
-    /// Kills the master of a third of the slots, and has its replica take its place.
-    /// [`reunite`](Self::reunite) has it back. `killed` is called when it is dead.
+    /// Kills the master of a third of the slots, and makes its replica take its place. Calls
+    /// `killed` once the master is dead. [`reunite`](Self::reunite) starts the old master again.
     ///
     /// # Panics
-    /// When it does not.
+    /// If the replica does not take its place.
     pub fn fail_over(&self, third: usize, how: Failover, killed: impl FnOnce()) {
         let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
         let is_master = |node: &Redis| node.cli(&["info", "replication"]).contains("role:master");
         let [master, replica] = if is_master(pair[0]) { pair } else { [pair[1], pair[0]] };
         if let Failover::Behind(long) = how {
-            // What the master has sent already would still arrive when it is dead.
+            // Otherwise data that the master has already sent would arrive after its death.
             replica.freeze();
             master.cli(&["client", "kill", "type", "replica"]);
             std::thread::sleep(long);
@@ -295,10 +298,10 @@ impl RedisCluster {
         until("the replica is a master", || is_master(replica));
     }
 
-    /// Starts the dead node of these slots again, as the replica of the other.
+    /// Starts the dead node of these slots again, as a replica of the new master.
     ///
     /// # Panics
-    /// When it does not become that.
+    /// If it does not become one.
     pub fn reunite(&self, third: usize) {
         let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
         pair.iter().filter(|node| node.is_dead()).for_each(|node| node.restart());
@@ -311,10 +314,10 @@ impl RedisCluster {
         });
     }
 
-    /// Gives a slot of one master to another.
+    /// Moves a slot from one master to another.
     ///
     /// # Panics
-    /// When it does not take it.
+    /// If that fails.
     pub fn give_slot(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let ids = [from, to].map(|master| self.nodes[master].cli(&["cluster", "myid"]));
@@ -335,7 +338,7 @@ impl RedisCluster {
     }
 }
 
-/// Waits for what comes in its own time.
+/// Waits for a condition that takes an unknown time, for at most a minute.
 fn until(what: &str, is: impl Fn() -> bool) {
     for _ in 0..1200 {
         if is() {
@@ -346,8 +349,8 @@ fn until(what: &str, is: impl Fn() -> bool) {
     panic!("{what}: not within a minute");
 }
 
-/// The server and its command line, in the path. The environment variable `REQUEUE_REDIS` says which
-/// it is to be, `redis` or `valkey`; otherwise it is whichever there is.
+/// Returns the server and its command line client, from the path. The environment variable
+/// `REQUEUE_REDIS` selects `redis` or `valkey`; by default either is used.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = |name: String| {

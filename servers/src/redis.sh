@@ -19,7 +19,7 @@ stopped() {
     kill -TERM "$pid" && wait "$pid"
 }
 
-# Without a last word to anybody, as if its machine had gone; the system keeps what it had written.
+# Kills the server without notice to its clients. The system keeps the data that it has written.
 killed() {
     [ -z "$pid" ] || kill -KILL "$pid"
     wait "$pid" || true

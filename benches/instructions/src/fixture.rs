@@ -12,21 +12,21 @@ use requeue::limiter::ExponentialFailure;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{Builder, Time};
 
-/// How many keys are queued, where many are.
+/// The number of queued keys, in paths with many.
 pub(crate) const QUEUED: usize = 65_536;
-/// How many wait for their time, where many do.
+/// The number of waiting keys, in paths with many.
 pub(crate) const WAITING: usize = 100_000;
-/// How many keys there are besides. More than a path is taken.
+/// The number of spare keys, which exceeds the number of repetitions.
 const SPARE: usize = 4_096;
 const HASHER: FixedState = FixedState::with_seed(7);
 
 pub(crate) type Queue<K> = requeue::Queue<K, FixedState>;
 
-/// A namespace and a name, as controllers have them.
+/// A namespace and a name, as in controllers.
 pub(crate) type Name = (Arc<str>, Arc<str>);
 
 pub(crate) trait Key: Hash + Eq + Clone + Send + 'static {
-    /// The keys below a number, of which neighbours are not neighbours in memory.
+    /// Returns `count` keys whose neighbours are not neighbours in memory.
     fn below(count: usize) -> Vec<Self>;
 }
 
@@ -47,14 +47,14 @@ impl Key for Name {
     }
 }
 
-/// Keys that come round and round.
+/// Keys in an endless cycle.
 pub(crate) struct Ring<K> {
     keys: Vec<K>,
     at: usize,
 }
 
 impl<K: Key> Ring<K> {
-    /// So many, and those to spare.
+    /// Makes a ring of `count` keys and spare ones.
     pub(crate) fn beyond(count: usize) -> Self {
         Self { keys: K::below(count + SPARE), at: 0 }
     }
@@ -74,7 +74,7 @@ impl<K: Key> Ring<K> {
     }
 }
 
-/// A clock that is moved by hand, and is read at the cost of an atomic number.
+/// A clock that is moved by hand. Reading it costs an atomic load.
 pub(crate) struct Still(AtomicU64);
 
 impl Still {
@@ -97,7 +97,7 @@ impl Clock for Still {
     }
 }
 
-/// A queue that is as it comes, but for what depends on chance or time.
+/// Returns a builder with defaults, except for settings that depend on chance or time.
 pub(crate) fn builder<K: Key>(clock: Arc<Still>) -> Builder<K, FixedState> {
     let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
     let limiter = ExponentialFailure::with_hasher(base, max, HASHER);
@@ -111,11 +111,11 @@ pub(crate) fn plain<K: Key>() -> Queue<K> {
 pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
     match builder.build() {
         Ok(queue) => queue,
-        Err(wrong) => unreachable!("all that is asked for here makes sense: {wrong}"),
+        Err(wrong) => unreachable!("the settings are valid: {wrong}"),
     }
 }
 
-/// Hooks that do nothing: what is left is what it costs to call them, and the times they are told.
+/// Hooks that do nothing. They cost the calls, and the times that are measured for them.
 pub(crate) struct Deaf;
 
 impl<K> QueueMetrics<K> for Deaf {}
@@ -130,7 +130,7 @@ pub(crate) fn hash<K: Key>(key: &K) -> u64 {
     std::hash::BuildHasher::hash_one(&HASHER, key)
 }
 
-/// Some time within the hour after the next one, another for each number.
+/// Returns a delay between one and two hours, different for each number.
 pub(crate) fn delay(number: usize) -> Duration {
     const HOUR: Duration = Duration::from_secs(3600);
     HOUR + Duration::from_nanos(hash(&(number as u64)) % HOUR.as_nanos() as u64)

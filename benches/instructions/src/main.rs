@@ -1,6 +1,6 @@
-//! `requeue-instructions PATH TIMES` takes a path so many times, for `scripts/instructions.sh` to
-//! count its instructions; without arguments it lists the paths. Nothing in it depends on chance or
-//! on time.
+//! `requeue-instructions PATH TIMES` runs a path the given number of times, and
+//! `scripts/instructions.sh` counts its instructions. Without arguments it lists the paths. Nothing
+//! in it depends on chance or on time.
 
 mod fixture;
 mod paths;

@@ -14,10 +14,10 @@ use crate::fixture::{
     Deaf, Key, Name, QUEUED, Queue, Ring, Still, WAITING, build, builder, delay, hash, plain,
 };
 
-/// A path by its name, and how to take it so many times.
+/// The name of a path, and a function that runs it a number of times.
 pub(crate) type Path = (&'static str, fn(usize));
 
-/// All of them.
+/// All paths.
 pub(crate) const ALL: &[Path] = &[
     ("u64/core", |times| core::<u64>(0, times)),
     ("u64/core-65536", |times| core::<u64>(QUEUED, times)),
@@ -52,8 +52,8 @@ pub(crate) const ALL: &[Path] = &[
     ("name/fail-and-retry", fail_and_retry::<Name>),
 ];
 
-/// Does something so many times. What happens in here is counted, and nothing else: the counter is
-/// told the name of this function.
+/// Runs `path` a number of times. Only the instructions in this function are counted: the script
+/// passes its name to callgrind.
 #[inline(never)]
 fn counted(times: usize, mut path: impl FnMut(usize)) {
     for time in 0..times {
@@ -61,7 +61,7 @@ fn counted(times: usize, mut path: impl FnMut(usize)) {
     }
 }
 
-/// The state machine alone: add, get, succeed, with so many others queued.
+/// Runs the state machine alone: add, get, succeed, with `queued` other keys.
 fn core<K: Key>(queued: usize, times: usize) {
     let mut queue = requeue_core::Queue::new(Config::default());
     let mut keys = Ring::<K>::beyond(queued);
@@ -78,14 +78,14 @@ fn core<K: Key>(queued: usize, times: usize) {
     });
 }
 
-/// Get, succeed.
+/// Runs get, succeed.
 fn serve<K: Key>(queue: &Queue<K>) {
     if let Some(item) = black_box(queue.try_get()) {
         item.succeed();
     }
 }
 
-/// Add, get, succeed.
+/// Runs add, get, succeed.
 fn cycle<K: Key>(queue: &Queue<K>, queued: usize, times: usize) {
     let mut keys = Ring::beyond(queued);
     (0..queued).for_each(|_| _ = queue.add(keys.copy()));
@@ -95,7 +95,7 @@ fn cycle<K: Key>(queue: &Queue<K>, queued: usize, times: usize) {
     });
 }
 
-/// The same, where a key ends and the next is taken at once.
+/// Runs cycles in which one call completes a key and takes the next.
 fn worker(queue: &Queue<u64>, times: usize) {
     queue.add(u64::MAX);
     let mut item = queue.try_get();
@@ -113,7 +113,7 @@ fn in_one_go_with_times(times: usize) {
     worker(&build(builder(Still::new()).track_times()), times);
 }
 
-/// The same, where a task gets it.
+/// Runs cycles in which a task takes the key.
 fn awaited(times: usize) {
     let queue = plain::<u64>();
     let mut context = Context::from_waker(Waker::noop());
@@ -125,30 +125,30 @@ fn awaited(times: usize) {
     });
 }
 
-/// The same while a key waits for its time, so that the clock has to be read.
+/// Runs cycles while a key waits, so that the queue must read the clock.
 fn one_waits(times: usize) {
     let queue = plain();
     queue.add_after(u64::MAX, delay(0));
     cycle(&queue, 0, times);
 }
 
-/// The same where times are kept, as they are for metrics.
+/// Runs cycles in a queue that records times, as for metrics.
 fn with_times(times: usize) {
     cycle::<u64>(&build(builder(Still::new()).track_times()), 0, times);
 }
 
-/// The same with a backend for metrics that is told of every event.
+/// Runs cycles with a metrics backend that is called for every event.
 fn with_hooks(times: usize) {
     let told = builder(Still::new()).name("told").metrics_provider(Arc::new(Deaf));
     cycle::<u64>(&build(told), 0, times);
 }
 
-/// The same in an order of so many priorities, with many queued.
+/// Runs cycles in a queue with `count` priorities and many queued keys.
 fn priorities(count: usize, times: usize) {
     let queue = build(builder(Still::new()).order(Order::Priority { oldest_every: 10 }));
     let mut keys = Ring::<u64>::beyond(QUEUED);
     let mut add = |number: usize| {
-        // Not one after the other.
+        // Neighbours have different priorities.
         let add = Add::now().priority((number * 7_919 % count) as i32);
         black_box(queue.add_with(keys.copy(), add));
     };
@@ -159,19 +159,19 @@ fn priorities(count: usize, times: usize) {
     });
 }
 
-/// The same with 300 groups, two keys at once of each.
+/// Runs cycles with 300 groups, each limited to two keys in flight.
 fn group_limit(times: usize) {
     let limited = builder(Still::new()).group_by(|key| Group::new(key % 300)).group_limit(2);
     cycle::<u64>(&build(limited), QUEUED, times);
 }
 
-/// The same where the groups take turns.
+/// Runs cycles in which the groups take turns.
 fn fair(times: usize) {
     let fair = builder(Still::new()).group_by(|key| Group::new(key % 300)).fair().group_limit(2);
     cycle::<u64>(&build(fair), QUEUED, times);
 }
 
-/// The same in batches of 32; what is counted is a key.
+/// Runs cycles in batches of 32. The count is per key.
 fn batch<K: Key>(times: usize) {
     let queue = plain();
     let mut keys = Ring::<K>::beyond(32);
@@ -181,14 +181,14 @@ fn batch<K: Key>(times: usize) {
     });
 }
 
-/// The same with so many keys queued at once.
+/// Adds `times` keys, then takes all.
 fn fill_and_drain(times: usize) {
     let queue = plain::<u64>();
     counted(times, |key| _ = black_box(queue.add(key as u64)));
     counted(times, |_| serve(&queue));
 }
 
-/// Adds of keys that are queued, by reference.
+/// Adds keys by reference that are already queued.
 fn add_queued<K: Key>(times: usize) {
     let queue = plain();
     let mut keys = Ring::<K>::of(QUEUED);
@@ -196,7 +196,7 @@ fn add_queued<K: Key>(times: usize) {
     counted(times, |_| _ = black_box(queue.add_ref(keys.lend())));
 }
 
-/// Adds, and takes back.
+/// Adds and cancels keys.
 fn add_and_cancel(times: usize) {
     let queue = plain::<u64>();
     counted(times, |key| {
@@ -205,7 +205,7 @@ fn add_and_cancel(times: usize) {
     });
 }
 
-/// Delayed adds of new keys, with many waiting.
+/// Adds new keys with a delay, while many wait.
 fn add_after<K: Key>(times: usize) {
     let queue = plain();
     let mut keys = Ring::<K>::beyond(WAITING);
@@ -214,7 +214,7 @@ fn add_after<K: Key>(times: usize) {
     counted(times, |time| add(WAITING + time));
 }
 
-/// Delayed adds of keys that wait, to be sooner.
+/// Adds waiting keys again with a shorter delay.
 fn add_after_again<K: Key>(times: usize) {
     let queue = plain();
     let mut keys = Ring::<K>::of(WAITING);
@@ -222,13 +222,13 @@ fn add_after_again<K: Key>(times: usize) {
     counted(times, |time| _ = black_box(queue.add_after(keys.copy(), delay(time) / 2)));
 }
 
-/// A key falls due, is handed out, and succeeds.
+/// Runs keys that fall due, are delivered, and succeed.
 fn fire(times: usize) {
     const STEP: Duration = Duration::from_millis(1);
     let clock = Still::new();
     let queue = build(builder(Arc::clone(&clock)));
     for number in 0..WAITING {
-        // Each has a millisecond of its own, and they come in no order.
+        // Each key has its own millisecond, in an arbitrary order.
         let at = number * 7_919 % WAITING + 1;
         queue.add_after(number as u64, STEP * at as u32);
     }
@@ -238,7 +238,7 @@ fn fire(times: usize) {
     });
 }
 
-/// A key fails, is handed out again when its wait is over, and succeeds.
+/// Runs keys that fail, are delivered again after their backoff, and succeed.
 fn fail_and_retry<K: Key>(times: usize) {
     let clock = Still::new();
     let queue = build(builder(Arc::clone(&clock)));
@@ -253,7 +253,7 @@ fn fail_and_retry<K: Key>(times: usize) {
     });
 }
 
-/// A failure that is counted, and forgotten; the key goes on waiting.
+/// Counts a failure and forgets it, while the key keeps waiting.
 fn rate_limit_and_forget(times: usize) {
     let queue = plain();
     counted(times, |key| {

@@ -1,5 +1,5 @@
-//! kube-runtime's scheduler, fed through a channel as its `Controller` does, and polled as its
-//! runner does: with a set of the keys that are running.
+//! kube-runtime's scheduler, fed through a channel as in its `Controller`, and polled as by its
+//! runner, with a set of the running keys.
 
 use std::collections::HashSet;
 use std::env;
@@ -61,7 +61,7 @@ impl Contestant for Kube {
     }
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        // Nobody drives it: no timer goes off in these scenarios.
+        // This runtime is never driven: no timer fires in these scenarios.
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without threads can be made");
         let _entered = runtime.enter();
@@ -82,12 +82,12 @@ impl Contestant for Kube {
 
 type Requests<T> = UnboundedReceiver<ScheduleRequest<T>>;
 
-/// What a controller has between its triggers and its reconciler.
+/// The parts of a controller between its triggers and its reconciler.
 struct Queue<T> {
     requests: UnboundedSender<ScheduleRequest<T>>,
     scheduler: Pin<Box<Scheduler<T, Requests<T>>>>,
     running: HashSet<T, RandomState>,
-    /// Before there was a timer, which so need not be waited for.
+    /// A time before the first timer, for keys that are due at once.
     past: Instant,
 }
 
@@ -104,13 +104,13 @@ impl<T: Hash + Eq + Clone> Queue<T> {
         self.requests.unbounded_send(request).expect("the scheduler lives as long");
     }
 
-    /// What has been asked for goes where it waits; what is due, to what is held back.
+    /// Moves requests into the queue of delays, and due keys to those that are held back.
     fn settle(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         drop(self.scheduler.as_mut().hold().poll_next_unpin(&mut context));
     }
 
-    /// The next key that may run.
+    /// Takes the next key that may run.
     fn take(&mut self, may_run: impl Fn(&T) -> bool + Unpin) {
         let mut context = Context::from_waker(Waker::noop());
         let running = &self.running;
@@ -144,7 +144,7 @@ impl<K: Key> Delays<K> for Queue<K> {
     }
 }
 
-/// Keys do not stay in the channel, but go where they wait for a place to run.
+/// A queue whose keys do not stay in the channel, but go to the scheduler.
 struct Settled<K>(Queue<K>);
 
 impl<K: Key> Subject<K> for Settled<K> {
@@ -158,8 +158,8 @@ impl<K: Key> Subject<K> for Settled<K> {
     }
 }
 
-/// Without what is left once they have run: to get them all takes time that grows with the square
-/// of their number, as each looks for the first that is left in a hash table.
+/// Measures without the memory that remains after the keys have run. Taking them all takes
+/// quadratic time, because each take searches a hash table for its first entry.
 fn memory<K: Key>(request: &Request) -> Answer {
     let keys = K::some(request.n);
     let (queue, bytes) = cost_of(|| {
@@ -171,14 +171,14 @@ fn memory<K: Key>(request: &Request) -> Answer {
     Answer { bytes: Some(bytes as f64 / request.n as f64), ..Answer::default() }
 }
 
-/// A key that may be held back.
+/// A key that can be held back.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Held<K> {
     key: K,
     back: bool,
 }
 
-/// Each poll looks at everything that is held back, as long as it finds nothing else.
+/// Measures keys that are held back: each poll visits all of them if it finds nothing else.
 fn held_back<K: Key>(request: &Request) -> Answer {
     let (others, keys) = (K::some(request.depth), K::some(1));
     let mut queue = Queue::new();

@@ -1,4 +1,5 @@
-// BullMQ: a job by each key's name, which it adds once until that is over and removed.
+// BullMQ: one job per key, named by the key. An add has no effect until that job is completed and
+// removed.
 import { Queue, Worker } from "bullmq";
 import Redis from "ioredis";
 import { versionOf } from "./versions.js";

@@ -1,4 +1,4 @@
-// graphile-worker: a job by each key's name, of which a second add takes the first one's place.
+// graphile-worker: one job per key, named by the key. A second add replaces the job of the first.
 import { EventEmitter } from "node:events";
 import { Logger, makeWorkerUtils, run } from "graphile-worker";
 import pg from "pg";
@@ -7,12 +7,12 @@ import { versionOf } from "./versions.js";
 const logger = new Logger(() => () => {});
 const connections = 20;
 
-// As it is, with as many jobs at once as asked for.
+// The default settings, with the requested number of jobs at once.
 export function prepare(address) {
   return prepared(address, {});
 }
 
-// With all that it has for many small jobs: it fetches them by the hundred, and ends them together.
+// The settings for many small jobs: it fetches hundreds at a time, and completes them together.
 export function prepareLocal(address) {
   return prepared(address, { localQueue: { size: 500 }, completeJobBatchDelay: 0 });
 }

@@ -1,5 +1,5 @@
-// graphile-worker and BullMQ, as contestants of `make bench-store`: they do rounds as they are told on
-// standard input. ../README.md has the protocol, and what each scenario is.
+// graphile-worker and BullMQ as contestants of `make bench-store`: they run rounds as requested on
+// standard input. ../README.md describes the protocol and each scenario.
 import { createInterface } from "node:readline";
 import * as bullmq from "./bullmq.js";
 import * as graphileWorker from "./graphile-worker.js";
@@ -36,13 +36,14 @@ for await (const line of createInterface({ input: process.stdin })) {
 await end();
 process.exit(0);
 
-// The scenarios, of what a peer has: `insert` adds keys, and `working` has workers begin and end them.
+// The scenarios, in terms of a peer's functions: `insert` adds keys, and `working` lets workers
+// process them.
 function common({ insert, working }) {
-  // Keys are never the same in two rounds.
+  // Keys are different in each round.
   let last = 0;
   const keys = (n) => Array.from({ length: n }, () => `key-${(last += 1)}`);
   return {
-    // Adds n keys, in whatever way is quick.
+    // Adds n keys in the fastest way.
     async fill({ n }) {
       const start = process.hrtime.bigint();
       for (let left = n; left > 0; left -= 1000) await insert(keys(Math.min(left, 1000)));
@@ -63,7 +64,7 @@ function common({ insert, working }) {
       return since(start, ops);
     },
 
-    // From the first key that began until the last whose end is in the database.
+    // Measures from the first start of a job until the last completion is in the database.
     async work({ n, tasks }) {
       let start;
       let ended = 0;
@@ -82,11 +83,11 @@ function common({ insert, working }) {
       return answer;
     },
 
-    // From before an add until its key begins, with pauses of 5 to 15 ms between adds.
+    // Measures from before an add until its job starts, with pauses of 5 to 15 ms between adds.
     async latency({ n, tasks }) {
       let begun;
       const stop = await working(tasks, () => begun(process.hrtime.bigint()), () => {});
-      // They are idle, and no longer starting.
+      // Let the workers start and become idle.
       await pause(500);
       const took = [];
       for (let left = n; left > 0; left -= 1) {

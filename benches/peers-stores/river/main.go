@@ -1,5 +1,5 @@
-// River, as a contestant of `make bench-store`: it does rounds as it is told on its standard input.
-// ../README.md has the protocol, and what each scenario is.
+// River as a contestant of `make bench-store`: it runs rounds as requested on its standard input.
+// ../README.md describes the protocol and each scenario.
 package main
 
 import (
@@ -100,7 +100,7 @@ func since(start time.Time, ops int) answer {
 	return answer{Ops: ops, WallNs: time.Since(start).Nanoseconds()}
 }
 
-// versions are those of River and its driver that were built in.
+// versions returns the versions of River and its driver that were built in.
 func versions() (string, error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// How many connections it has at most.
+	// The greatest number of connections.
 	connections = 20
-	// As often as River lets one look for jobs.
+	// The most frequent polling that River allows.
 	cooldown = river.FetchCooldownMin
 	poll     = river.FetchPollIntervalMin
 )
 
-// keyArgs is a job: a key, of which River coalesces adds while a job of it is queued or runs.
+// keyArgs is a job for a key. River coalesces adds of a key while a job of it is queued or runs.
 type keyArgs struct {
 	Key string `json:"key"`
 }
@@ -39,7 +39,7 @@ func (keyArgs) Kind() string { return "key" }
 func (keyArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{UniqueOpts: river.UniqueOpts{
 		ByArgs: true,
-		// All but those that are over, of which rows are kept for a day.
+		// All states except those of finished jobs, whose rows are kept for a day.
 		ByState: []rivertype.JobState{
 			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable,
 			rivertype.JobStateRunning, rivertype.JobStateScheduled,
@@ -59,9 +59,9 @@ func (w *worker) Work(_ context.Context, job *river.Job[keyArgs]) error {
 
 type bench struct {
 	pool *pgxpool.Pool
-	// It only inserts.
+	// This client only inserts.
 	client *river.Client[pgx.Tx]
-	// Keys are never the same in two rounds.
+	// Keys are different in each round.
 	keys atomic.Int64
 }
 
@@ -111,7 +111,7 @@ func (b *bench) insert(ctx context.Context, batch int) error {
 	return err
 }
 
-// fill inserts n jobs, in whatever way is quick.
+// fill inserts n jobs in the fastest way.
 func (b *bench) fill(ctx context.Context, asked request) (answer, error) {
 	start := time.Now()
 	for left := asked.N; left > 0; {
@@ -154,7 +154,7 @@ func (b *bench) add(ctx context.Context, asked request) (answer, error) {
 	return since(start, int(done.Load())), nil
 }
 
-// working starts a client that works on jobs, and returns how to hear of those that have ended.
+// working starts a client that works on jobs, and returns a channel of the completed ones.
 func (b *bench) working(ctx context.Context, tasks int, begun func(string)) (<-chan *river.Event, func() error, error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{begun: begun})
@@ -181,7 +181,7 @@ func (b *bench) working(ctx context.Context, tasks int, begun func(string)) (<-c
 	}, nil
 }
 
-// work measures from the first job that began until the last whose end is in the database.
+// work measures from the first start of a job until the last completion is in the database.
 func (b *bench) work(ctx context.Context, asked request) (answer, error) {
 	var (
 		first sync.Once
@@ -209,7 +209,7 @@ func (b *bench) latency(ctx context.Context, asked request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// It is idle, and no longer starting.
+	// Let the workers start and become idle.
 	time.Sleep(500 * time.Millisecond)
 	took := make([]time.Duration, 0, asked.N)
 	for range asked.N {

@@ -1,4 +1,4 @@
-//! A channel with many senders and receivers: no key is ever told from another.
+//! A channel with many senders and receivers, which does not deduplicate keys.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 use crate::versions;
 
-/// `async-channel`, unbounded.
+/// The `async-channel` crate, unbounded.
 #[derive(Debug)]
 pub(super) struct Channel;
 
@@ -74,7 +74,7 @@ impl<K: Key> Subject<K> for Ends<K> {
 
 impl<K: Key> Shared<K> for Ends<K> {
     fn add(&self, key: &K) {
-        // It fails once the channel is closed, which is after the last add.
+        // It fails only if the channel is closed, which happens after the last add.
         drop(self.sender.try_send(key.clone()));
     }
 

@@ -22,7 +22,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` unless keys are integers, which a worker can add up.
+    /// Returns `None` unless keys are integers, which a worker can sum.
     fn new(request: &Request) -> Option<Self> {
         (request.keys == Keys::U64).then(|| Self {
             keys: request.n as u64,
@@ -31,13 +31,13 @@ impl Plan {
         })
     }
 
-    /// The keys that each producer adds.
+    /// Returns the keys that each producer adds.
     fn parts(self) -> impl Iterator<Item = Range<u64>> {
         let at = move |producer| producer * self.keys / self.producers;
         (0..self.producers).map(move |producer| at(producer)..at(producer + 1))
     }
 
-    /// Judges what the workers have done since the meter was started.
+    /// Checks the deliveries since the meter was started, and returns the figures.
     fn answer(self, meter: Meter, workers: &[Worker]) -> Answer {
         let delivered: u64 = workers.iter().map(|worker| worker.keys).sum();
         let sum = workers.iter().fold(0, |sum: u64, worker| sum.wrapping_add(worker.sum));
@@ -54,13 +54,13 @@ impl Plan {
     }
 }
 
-/// A worker that has seen the last key.
+/// The result of a worker after the last key.
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     keys: u64,
-    /// The sum of the keys, which shows whether they are the ones that were added.
+    /// The sum of its keys. The total shows whether each key was delivered.
     sum: u64,
-    /// When there were no more keys.
+    /// The time at which there were no more keys.
     end: Instant,
     sleeps: Option<u64>,
 }
@@ -78,14 +78,14 @@ impl Worker {
     }
 }
 
-/// The number of times that this thread has gone to sleep, where the system counts them.
+/// Returns the number of times that this thread has slept, where the system counts them.
 fn sleeps() -> Option<u64> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
 }
 
-/// Producers and workers are threads.
+/// Runs producers and workers as threads.
 pub(super) fn threads(queue: &impl Shared<u64>, request: &Request) -> Option<Answer> {
     let plan = Plan::new(request)?;
     let start = Barrier::new(request.producers + 1);
@@ -113,7 +113,7 @@ pub(super) fn threads(queue: &impl Shared<u64>, request: &Request) -> Option<Ans
     }))
 }
 
-/// Producers and workers are tasks of one runtime, within which the queue is made.
+/// Runs producers and workers as tasks of one runtime, in which the queue is created.
 pub(super) fn tasks<Q: Tasks<u64>>(make: impl FnOnce() -> Q, request: &Request) -> Option<Answer> {
     let plan = Plan::new(request)?;
     Some(runtime().block_on(async {
@@ -131,7 +131,7 @@ pub(super) fn tasks<Q: Tasks<u64>>(make: impl FnOnce() -> Q, request: &Request) 
         let add = |queue: Q, part: Range<u64>| async move {
             for key in part {
                 queue.add(&key);
-                // Lets other tasks run now and then, as reading the keys from a stream would.
+                // Lets other tasks run from time to time, as reading keys from a stream would.
                 tokio::task::coop::consume_budget().await;
             }
         };
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::protocol::Scenario;
 
-    /// A queue that delivers what `adds` makes of each key.
+    /// A queue that delivers the keys that `adds` returns for each key.
     #[derive(Clone)]
     struct Faulty {
         ends: (Sender<u64>, Receiver<u64>),
@@ -172,7 +172,7 @@ mod tests {
     impl Shared<u64> for Faulty {
         fn add(&self, &key: &u64) {
             for key in (self.adds)(key) {
-                self.ends.0.try_send(key).expect("it is not closed yet");
+                self.ends.0.try_send(key).expect("the channel is open");
             }
         }
 
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// As threads and as tasks.
+    /// Runs a round with threads, and one with tasks.
     fn rounds(adds: fn(u64) -> Vec<u64>, request: &Request) -> [Answer; 2] {
         let threads = threads(&Faulty::new(adds), request);
         let tasks = tasks(|| Faulty::new(adds), request);

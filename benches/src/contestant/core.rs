@@ -1,4 +1,4 @@
-//! Our state machine, without a lock.
+//! requeue's state machine, without a lock.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use super::{Contestant, holds};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// `requeue-core`.
+/// The crate `requeue-core`.
 #[derive(Debug)]
 pub(super) struct Core;
 
@@ -94,7 +94,7 @@ impl<K: Key> Subject<K> for Bare<K> {
     }
 }
 
-/// Without a lock there is nothing to be spared.
+/// Without a lock, batches save nothing.
 impl<K: Key> Batches<K> for Bare<K> {
     fn add_all(&mut self, keys: &[K]) {
         keys.iter().for_each(|key| self.add(key));

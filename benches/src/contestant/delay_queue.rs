@@ -1,5 +1,4 @@
-//! tokio-util's queue of delays, with a map of where each key is: without one, no key could be
-//! added again.
+//! tokio-util's queue of delays, with a map from keys to their entries, which re-adds need.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -17,7 +16,7 @@ use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 use crate::versions;
 
-/// `DelayQueue`.
+/// tokio-util's `DelayQueue`.
 #[derive(Debug)]
 pub(super) struct Delays;
 
@@ -36,7 +35,7 @@ impl Contestant for Delays {
     }
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        // Nobody drives it: no timer goes off in a scenario that is not about that.
+        // This runtime is never driven: no timer fires in a scenario without due keys.
         let idle = Builder::new_current_thread().enable_time().build();
         let idle: Runtime = idle.expect("a runtime without threads can be made");
         let _entered = idle.enter();

@@ -1,4 +1,4 @@
-//! Scenarios of keys that fall due.
+//! Scenarios in which keys fall due.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -8,7 +8,7 @@ use super::several::{SharedDelays, Tasks, runtime};
 use crate::meter::{Meter, nanos};
 use crate::protocol::{Answer, Keys, Quantiles, Request, Scenario};
 
-/// When which key is due.
+/// The due time of each key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     first: Instant,
@@ -17,8 +17,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// From now on: there is time to add all keys before the first is due. `None` unless keys are
-    /// integers.
+    /// Plans from now on, with time to add all keys before the first is due. Returns `None` unless
+    /// keys are integers.
     pub(super) fn new(request: &Request) -> Option<Self> {
         if request.keys != Keys::U64 {
             return None;
@@ -31,7 +31,7 @@ impl Plan {
         Some(Self { first: Instant::now() + lead, gap, n: request.n })
     }
 
-    /// In the order of their times.
+    /// Returns the due times in order.
     pub(super) fn times(self) -> impl Iterator<Item = Instant> {
         (0..self.n as u64).map(move |key| self.due(key))
     }
@@ -40,7 +40,7 @@ impl Plan {
         self.first + Duration::from_nanos(nanos(self.gap) * key)
     }
 
-    /// Has all keys added, in no order.
+    /// Adds all keys in random order.
     pub(super) fn add_all(self, mut add_after: impl FnMut(u64, Duration)) {
         let mut keys: Vec<u64> = (0..self.n as u64).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut keys);
@@ -49,13 +49,13 @@ impl Plan {
         }
     }
 
-    /// The section begins; `None` if it is too late for that.
+    /// Starts the measured section. Returns `None` if the first key is already due.
     pub(super) fn begin(self) -> Option<Meter> {
         (Instant::now() < self.first).then(Meter::start)
     }
 }
 
-/// How late they come.
+/// The lateness of each key that was delivered.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     plan: Plan,
@@ -63,23 +63,23 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// None yet.
+    /// Creates an empty list.
     pub(super) fn new(plan: Plan) -> Self {
         Self { plan, lateness: Vec::with_capacity(plan.n) }
     }
 
-    /// Here it is; whether it is the last.
+    /// Records the arrival of a key. Returns true if it is the last.
     pub(super) fn note(&mut self, key: u64) -> bool {
         self.note_due(self.plan.due(key))
     }
 
-    /// Here is one that was due then; whether it is the last.
+    /// Records the arrival of a key with this due time. Returns true if it is the last.
     pub(super) fn note_due(&mut self, due: Instant) -> bool {
         self.lateness.push(nanos(Instant::now().saturating_duration_since(due)));
         self.lateness.len() == self.plan.n
     }
 
-    /// Of the section, if it has begun.
+    /// Returns the figures of the section, if it was started in time.
     pub(super) fn answer(self, meter: Option<Meter>) -> Answer {
         let Some(meter) = meter else {
             return Answer::error("the first key was due before the last was added");
@@ -89,7 +89,7 @@ impl Arrivals {
     }
 }
 
-/// The worker is a thread.
+/// Measures a worker that is a thread.
 pub(super) fn to_thread(queue: &impl SharedDelays<u64>, request: &Request) -> Option<Answer> {
     let plan = Plan::new(request)?;
     Some(thread::scope(|scope| {
@@ -109,7 +109,7 @@ pub(super) fn to_thread(queue: &impl SharedDelays<u64>, request: &Request) -> Op
     }))
 }
 
-/// The worker is a task.
+/// Measures a worker that is a task.
 pub(super) fn to_task<Q>(make: impl FnOnce() -> Q, request: &Request) -> Option<Answer>
 where
     Q: SharedDelays<u64> + Tasks<u64>,
@@ -122,7 +122,7 @@ where
             let (queue, arrivals) = (queue.clone(), Arc::clone(&arrivals));
             tokio::spawn(async move {
                 let work = queue.work_as_task(|&key| {
-                    // Nobody else asks for it before the end.
+                    // Without contention: no other task locks this before the end.
                     if arrivals.lock().unwrap_or_else(PoisonError::into_inner).note(key) {
                         queue.close();
                     }

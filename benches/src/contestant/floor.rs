@@ -1,4 +1,4 @@
-//! What a queue can't do without: every key once, in order.
+//! The minimum of a queue: each key once, in order.
 
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! How long one operation of the core takes at most: so long everybody waits for the lock.
+//! The longest operation of the core. All other threads wait for the lock during that time.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use crate::keys::{Key, hash};
 use crate::meter::nanos;
 use crate::protocol::{Answer, Request};
 
-/// Rounds in which the same is done.
+/// The number of rounds, which repeat the same operations.
 const ROUNDS: usize = 5;
 
-/// Of each operation, the least of all rounds: what an operation takes in all of them is its own,
-/// what it takes in one alone is the machine's.
+/// The least time of each operation over all rounds. Time that an operation takes in every round is
+/// its own; time that it takes in one round is noise of the machine.
 #[derive(Default)]
 struct Longest {
     least: Vec<u64>,
@@ -38,7 +38,7 @@ impl Longest {
     }
 }
 
-/// An add, while the queue grows.
+/// Measures adds to a growing queue.
 pub(super) fn growing<K: Key>(request: &Request) -> Answer {
     let (keys, mut longest) = (K::some(request.n), Longest::default());
     for _ in 0..ROUNDS {
@@ -51,7 +51,7 @@ pub(super) fn growing<K: Key>(request: &Request) -> Answer {
     longest.answer()
 }
 
-/// A get, or the end of a run, when all keys have fallen due at once.
+/// Measures gets and completions after all keys have fallen due at once.
 pub(super) fn due<K: Key>(request: &Request) -> Answer {
     let (keys, mut longest) = (K::some(request.n), Longest::default());
     for _ in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! What is measured: ours, its parts, and what one could take instead in Rust.
+//! The contestants: requeue, its parts, and alternatives in Rust.
 
 mod async_channel;
 mod contended;
@@ -18,35 +18,35 @@ use std::io::{self, BufRead, Write};
 use crate::keys::{Key, Name};
 use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 
-/// Something that is measured.
+/// An implementation that is measured.
 pub trait Contestant {
-    /// What it is called.
+    /// Its name.
     const NAME: &'static str;
-    /// What it can do.
+    /// The scenarios that it supports.
     const SCENARIOS: &'static [Scenario];
 
-    /// Which version of it.
+    /// Returns its version.
     fn version() -> String {
         env!("CARGO_PKG_VERSION").to_owned()
     }
 
-    /// One round; `None` if it can't do that.
+    /// Runs a round. Returns `None` if it does not support the scenario.
     fn round<K: Key>(request: &Request) -> Option<Answer>;
 }
 
-/// A round with the keys that are asked for.
+/// Runs a round with the requested kind of keys.
 #[must_use]
 pub fn round<C: Contestant>(request: &Request) -> Answer {
     let answer = match request.keys {
-        _ if request.n == 0 => Some(Answer::error("`n` has to be 1 or more")),
+        _ if request.n == 0 => Some(Answer::error("`n` must be 1 or more")),
         _ if request.producers == 0 || request.workers == 0 || request.batch == 0 => {
-            Some(Answer::error("`producers`, `workers` and `batch` have to be 1 or more"))
+            Some(Answer::error("`producers`, `workers` and `batch` must be 1 or more"))
         }
         _ if !(0.0..=3600.0).contains(&request.seconds) => {
-            Some(Answer::error("`seconds` has to be within 0 and 3600"))
+            Some(Answer::error("`seconds` must be within 0 and 3600"))
         }
         _ if request.work_ns > 1_000_000_000 => {
-            Some(Answer::error("`work_ns` has to be within 0 and 1,000,000,000"))
+            Some(Answer::error("`work_ns` must be within 0 and 1,000,000,000"))
         }
         Keys::U64 => C::round::<u64>(request),
         Keys::Name => C::round::<Name>(request),
@@ -56,29 +56,29 @@ pub fn round<C: Contestant>(request: &Request) -> Answer {
     })
 }
 
-/// A contestant, told apart by its name alone.
+/// A contestant, without its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it can do.
+    /// The scenarios that it supports.
     pub scenarios: &'static [Scenario],
     version: fn() -> String,
     round: fn(&Request) -> Answer,
 }
 
 impl Entry {
-    /// This one.
+    /// Returns the entry of a contestant.
     #[must_use]
     pub const fn of<C: Contestant>() -> Self {
         Self { name: C::NAME, scenarios: C::SCENARIOS, version: C::version, round: round::<C> }
     }
 
-    /// Says who it is, and answers requests until there are no more.
+    /// Introduces itself, and answers requests until the input closes.
     ///
     /// # Errors
     ///
-    /// When the streams fail.
+    /// If the streams fail.
     pub fn serve(&self) -> io::Result<()> {
         let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
         let hello = Hello {
@@ -100,7 +100,7 @@ impl Entry {
     }
 }
 
-/// All that this program has.
+/// All contestants of this program.
 pub const ALL: [Entry; 12] = [
     Entry::of::<ours::Requeue>(),
     Entry::of::<ours::WithPriorities>(),

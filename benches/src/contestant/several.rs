@@ -1,4 +1,4 @@
-//! Queues that threads or tasks share, and how long a key takes from one to the other.
+//! Queues that threads or tasks share, and the latency of a key between them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,37 +14,37 @@ use crate::keys::Key;
 use crate::meter::{Meter, nanos};
 use crate::protocol::{Answer, Quantiles, Request};
 
-/// What threads share.
+/// A queue that threads share.
 pub(super) trait Shared<K>: Clone + Send + Sync + 'static {
-    /// The key comes out once, later.
+    /// Adds a key, which is delivered once.
     fn add(&self, key: &K);
-    /// Takes keys, calls `each`, and is done with them, until it is closed and empty.
+    /// Takes keys, calls `each` and completes them, until the queue is closed and empty.
     fn work(&self, each: impl FnMut(&K));
-    /// No more keys.
+    /// Closes the queue: there are no more keys.
     fn close(&self);
 }
 
-/// What tasks share.
+/// A queue that tasks share.
 pub(super) trait Tasks<K>: Shared<K> {
-    /// As [`work`](Shared::work), as a task.
+    /// Works as [`work`](Shared::work), as a task.
     fn work_as_task(&self, each: impl FnMut(&K) + Send) -> impl Future<Output = ()> + Send;
 }
 
-/// What keys wait in for their time.
+/// A queue of delayed keys that threads share.
 pub(super) trait SharedDelays<K>: Shared<K> {
-    /// The key comes out after that.
+    /// Adds a key, which is delivered after the delay.
     fn add_after(&self, key: &K, delay: Duration);
 }
 
-/// Time for threads that were started to wait for keys.
+/// The time in which threads start and begin to wait for keys.
 pub(super) const SETTLE: Duration = Duration::from_millis(2);
 
-/// A runtime with a thread for each processor, as most programs have.
+/// Creates a runtime with a thread for each processor, as in most programs.
 pub(super) fn runtime() -> Runtime {
     Builder::new_multi_thread().enable_time().build().expect("threads can be started")
 }
 
-/// A clock for two.
+/// A stopwatch that two threads share.
 struct Stopwatch {
     origin: Instant,
     started: AtomicU64,
@@ -64,7 +64,7 @@ impl Stopwatch {
     }
 }
 
-/// From one thread to another that waits.
+/// Measures the latency from one thread to another that waits.
 pub(super) fn hand_over<K: Key>(queue: &impl Shared<K>, request: &Request) -> Answer {
     let (keys, stopwatch) = (K::some(request.n), Stopwatch::new());
     let (taken, next) = mpsc::channel();
@@ -74,7 +74,7 @@ pub(super) fn hand_over<K: Key>(queue: &impl Shared<K>, request: &Request) -> An
             let mut latencies = Vec::new();
             queue.work(|_| {
                 latencies.push(stopwatch.read());
-                // It fails if nobody wants to know.
+                // It fails if the receiver is gone.
                 _ = taken.send(());
             });
             latencies
@@ -93,7 +93,7 @@ pub(super) fn hand_over<K: Key>(queue: &impl Shared<K>, request: &Request) -> An
     })
 }
 
-/// From one task to another of the same runtime that waits.
+/// Measures the latency from one task to another that waits in the same runtime.
 pub(super) fn hand_over_to_task<K: Key, Q: Tasks<K>>(
     make: impl FnOnce() -> Q,
     request: &Request,
@@ -109,7 +109,8 @@ pub(super) fn hand_over_to_task<K: Key, Q: Tasks<K>>(
                 let mut latencies = Vec::new();
                 let work = queue.work_as_task(|_| {
                     latencies.push(stopwatch.read());
-                    // The other task goes on when this one waits again: both are on one thread.
+                    // Both tasks are on one thread: the other one continues when this one waits
+                    // again.
                     taken.notify_one();
                 });
                 work.await;

@@ -7,42 +7,42 @@ use crate::keys::{Key, Ring};
 use crate::meter::Meter;
 use crate::protocol::{Answer, Request};
 
-/// How many keys there are besides those that are queued.
+/// The number of distinct keys besides those that are queued.
 const SPARE: usize = 65_536;
-/// What `delayed` adds wait at least.
+/// The least delay of `delayed` adds.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// What keys go into and come out of.
+/// A queue that one thread uses.
 pub trait Subject<K> {
-    /// The key comes out once, later.
+    /// Adds a key, which is delivered once.
     fn add(&mut self, key: &K);
 
-    /// Adds a key that is there already.
+    /// Adds a key that is already queued.
     fn add_again(&mut self, key: &K) {
         self.add(key);
     }
 
-    /// Takes the next key, of which there is one, and is done with it.
+    /// Takes the next key, which exists, and completes it.
     fn take(&mut self);
 }
 
-/// What takes and gives many at once.
+/// A queue with operations on many keys.
 pub trait Batches<K> {
-    /// Adds them all.
+    /// Adds all keys.
     fn add_all(&mut self, keys: &[K]);
-    /// Takes so many, which there are, and is done with them.
+    /// Takes `count` keys, which exist, and completes them.
     fn take_many(&mut self, count: usize);
 }
 
-/// What keys wait in for their time.
+/// A queue of delayed keys.
 pub trait Delays<K> {
-    /// The key comes out after that, or after what it was added with before.
+    /// Adds a key with a delay, which replaces an earlier one.
     fn add_after(&mut self, key: &K, delay: Duration);
-    /// Takes out a key that waits; whether that can be done.
+    /// Cancels a waiting key. Returns false if that is not supported.
     fn cancel(&mut self, key: &K) -> bool;
 }
 
-/// Add, get, done, with some queued all the time.
+/// Measures cycles of add, get and done, with a constant number of queued keys.
 pub fn cycle<K: Key>(mut subject: impl Subject<K>, request: &Request) -> Answer {
     let mut keys = Ring::new(request.depth + SPARE);
     (0..request.depth).for_each(|_| subject.add(keys.next()));
@@ -54,7 +54,7 @@ pub fn cycle<K: Key>(mut subject: impl Subject<K>, request: &Request) -> Answer 
     meter.stop(request.n)
 }
 
-/// The same, so many at once.
+/// Measures the same cycles in batches.
 pub fn batch<K: Key>(mut subject: impl Batches<K> + Subject<K>, request: &Request) -> Answer {
     let mut keys = Ring::new(request.depth + SPARE);
     (0..request.depth).for_each(|_| subject.add(keys.next()));
@@ -69,7 +69,7 @@ pub fn batch<K: Key>(mut subject: impl Batches<K> + Subject<K>, request: &Reques
     meter.stop(ops)
 }
 
-/// Adds of keys that are queued.
+/// Measures adds of keys that are already queued.
 pub fn add_queued<K: Key>(mut subject: impl Subject<K>, request: &Request) -> Answer {
     let count = request.depth.max(1);
     let mut keys = Ring::new(count);
@@ -79,7 +79,7 @@ pub fn add_queued<K: Key>(mut subject: impl Subject<K>, request: &Request) -> An
     meter.stop(request.n)
 }
 
-/// All in, all out.
+/// Adds all keys, then takes all.
 pub fn fill_drain<K: Key>(mut subject: impl Subject<K>, request: &Request) -> Answer {
     let keys = K::some(request.n);
     let meter = Meter::start();
@@ -88,12 +88,12 @@ pub fn fill_drain<K: Key>(mut subject: impl Subject<K>, request: &Request) -> An
     meter.stop(request.n)
 }
 
-/// Some time between one and two hours, in no order.
+/// Returns a random delay between one and two hours.
 fn later(random: &mut fastrand::Rng) -> Duration {
     HOUR + Duration::from_nanos(random.u64(..3_600_000_000_000))
 }
 
-/// Keys that come to wait.
+/// Measures adds of new keys with a delay.
 pub fn delayed_add<K: Key>(mut subject: impl Delays<K>, request: &Request) -> Answer {
     let (keys, mut random) = (K::some(request.n), fastrand::Rng::with_seed(1));
     let meter = Meter::start();
@@ -101,7 +101,7 @@ pub fn delayed_add<K: Key>(mut subject: impl Delays<K>, request: &Request) -> An
     meter.stop(request.n)
 }
 
-/// Keys that wait, and then for another time.
+/// Measures adds of waiting keys with another delay.
 pub fn delayed_readd<K: Key>(mut subject: impl Delays<K>, request: &Request) -> Answer {
     let (keys, mut random) = (K::some(request.depth.max(1)), fastrand::Rng::with_seed(1));
     keys.iter().for_each(|key| subject.add_after(key, later(&mut random)));
@@ -112,7 +112,7 @@ pub fn delayed_readd<K: Key>(mut subject: impl Delays<K>, request: &Request) -> 
     meter.stop(request.n)
 }
 
-/// Bytes of a key that is queued, and what is left of them.
+/// Measures the bytes of a queued key, and the bytes that are kept after it has left.
 pub fn memory<K: Key, S: Subject<K>>(make: impl FnOnce() -> S, request: &Request) -> Answer {
     let keys = K::some(request.n);
     let start = live();
@@ -129,7 +129,7 @@ pub fn memory<K: Key, S: Subject<K>>(make: impl FnOnce() -> S, request: &Request
     answer
 }
 
-/// Bytes of a key that waits, and what is left of them.
+/// Measures the bytes of a waiting key, and the bytes that are kept after it has left.
 pub fn memory_delayed<K: Key, S: Delays<K>>(make: impl FnOnce() -> S, request: &Request) -> Answer {
     let (keys, mut random) = (K::some(request.n), fastrand::Rng::with_seed(1));
     let start = live();

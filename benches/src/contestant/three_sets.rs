@@ -1,5 +1,5 @@
-//! client-go's queue as it is, line by line: what is queued in order, what is dirty, what is with a
-//! worker.
+//! A line-by-line port of client-go's queue: the queued keys in order, the dirty keys, and the keys
+//! in flight.
 
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use super::{Contestant, contended};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A mutex and a condition variable around the three.
+/// client-go's three collections, with a mutex and a condition variable.
 #[derive(Debug)]
 pub(super) struct ThreeSets;
 

@@ -1,4 +1,4 @@
-//! Timers with nothing around them: as exact as a wait of their kind can be.
+//! Timers without a queue: the best precision that a wait of their kind can have.
 
 use std::thread;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::versions;
 
 const SCENARIOS: &[Scenario] = &[Scenario::Fire, Scenario::SparseTimers];
 
-/// A thread that parks until each time, one after the other.
+/// A thread that parks until each time, in order.
 #[derive(Debug)]
 pub(super) struct ParkedThread;
 
@@ -45,7 +45,7 @@ impl Contestant for ParkedThread {
     }
 }
 
-/// A task that sleeps until each time, one after the other.
+/// A task that sleeps until each time, in order.
 #[derive(Debug)]
 pub(super) struct TokioSleep;
 

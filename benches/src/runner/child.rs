@@ -1,4 +1,4 @@
-//! A contestant's process.
+//! Runs a contestant in a process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,25 +10,25 @@ use serde::Serialize;
 
 use crate::protocol::{Answer, Hello};
 
-/// What starts a contestant.
+/// The command that starts a contestant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// What the contestant is called.
+    /// The name of the contestant.
     pub name: String,
-    /// The program's file.
+    /// The file of the program.
     pub path: PathBuf,
-    /// What it is called with.
+    /// Its arguments.
     pub args: Vec<OsString>,
 }
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 #[derive(Debug)]
 pub enum ChildError {
     /// The program could not be started, or its streams failed.
     Io(String, io::Error),
-    /// It ended.
+    /// The process exited.
     Ended(String),
-    /// It said something else.
+    /// The process did not follow the protocol.
     Garbled(String, serde_json::Error),
 }
 
@@ -44,21 +44,21 @@ impl fmt::Display for ChildError {
 
 impl std::error::Error for ChildError {}
 
-/// A contestant that runs. It ends when this is dropped.
+/// A running contestant. It is stopped when this is dropped.
 #[derive(Debug)]
 pub struct Running {
-    /// What it has said of itself.
+    /// Its first message.
     pub hello: Hello,
     child: Child,
     answers: BufReader<ChildStdout>,
 }
 
 impl Running {
-    /// Starts it.
+    /// Starts a contestant.
     ///
     /// # Errors
     ///
-    /// When it can't be started, or does not say who it is.
+    /// If it cannot be started, or does not introduce itself.
     pub fn start(program: &Program) -> Result<Self, ChildError> {
         let mut child = Command::new(&program.path)
             .args(&program.args)
@@ -66,7 +66,7 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| ChildError::Io(program.name.clone(), error))?;
-        let Some(stdout) = child.stdout.take() else { unreachable!("it was asked for") };
+        let Some(stdout) = child.stdout.take() else { unreachable!("stdout is piped") };
         let mut answers = BufReader::new(stdout);
         let line = read(&program.name, &mut answers)?;
         let hello = serde_json::from_str(&line)
@@ -74,11 +74,11 @@ impl Running {
         Ok(Self { hello, child, answers })
     }
 
-    /// Has it do a round.
+    /// Runs a round.
     ///
     /// # Errors
     ///
-    /// When it does not answer.
+    /// If there is no answer.
     pub fn ask(&mut self, request: &impl Serialize) -> Result<Answer, ChildError> {
         let name = &self.hello.contestant;
         let garbled = |error| ChildError::Garbled(name.clone(), error);
@@ -102,7 +102,7 @@ fn read(name: &str, answers: &mut BufReader<ChildStdout>) -> Result<String, Chil
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that hangs is not waited for.
+        // Do not wait for a process that hangs.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,5 +1,5 @@
-//! Rows of producers and workers that share a queue, by the time on the wall: from the first add to
-//! the last completion, for each key. All sides get the same keys, each of them once.
+//! Rows of producers and workers that share a queue. The figure is wall-clock time per key, from
+//! the first add to the last completion. All sides get the same keys, each of them once.
 
 use super::heat::{Heat, of};
 use super::metric::Metric;
@@ -9,7 +9,8 @@ use crate::protocol::{Keys, Request, Scenario};
 /// Producers and workers.
 const CROWDS: [(usize, usize); 5] = [(1, 1), (1, 16), (4, 4), (16, 1), (16, 16)];
 
-/// Nanoseconds that a worker computes for each key, and enough keys for tenths of a second.
+/// The nanoseconds that a worker computes for each key, and a number of keys that takes tenths of a
+/// second.
 const WORK: [(u64, &str, usize); 3] = [
     (0, "no work", 1_000_000),
     (1_000, "1 µs of work", 400_000),

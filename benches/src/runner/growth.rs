@@ -1,4 +1,4 @@
-//! How costs grow with the number of keys.
+//! Measures how costs grow with the number of keys.
 
 use super::heat::{Field, Heat, of};
 use super::metric::Metric;
@@ -7,10 +7,10 @@ use super::stats::Spread;
 use super::table::Scale;
 use crate::protocol::{Keys, Request, Scenario};
 
-/// So many keys.
+/// The numbers of keys.
 pub const SIZES: [usize; 5] = [1000, 10_000, 100_000, 1_000_000, 10_000_000];
 
-/// Of one contestant, over the numbers of keys.
+/// The figures of one contestant over the numbers of keys.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Series {
@@ -20,7 +20,7 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// A place on the line.
+/// A point of the line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Point {
@@ -28,11 +28,11 @@ pub struct Point {
     pub figure: f64,
 }
 
-/// What is done, which figure is looked at, and the round for so many keys and, where keys are not
-/// themselves what is done, operations.
+/// A scenario with its name, the figure, and the round. The round is for a number of keys and,
+/// where keys are not the operations themselves, a number of operations.
 type Path = (&'static str, Metric, fn(usize, usize) -> Request);
 
-/// Ours and client-go's, side by side, at each number of keys.
+/// Measures requeue and client-go at each number of keys.
 pub fn run(field: &mut Field, scale: Scale, wanted: impl Fn(&str) -> bool, report: &mut Report) {
     let paths: [Path; 9] = [
         ("add + get + done, as many queued", Metric::Cpu, |keys, n| Request {

@@ -1,4 +1,4 @@
-//! What is measured together: contenders that take turns, and the rows that come of it.
+//! Heats: contestants that take turns, and the rows that are computed from their answers.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,42 @@ use super::child::{Program, Running};
 use super::metric::{Limit, Metric};
 use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 
-/// Libraries that users come from.
+/// The libraries from which users migrate.
 pub(super) const LIBRARIES: [&str; 3] = ["client-go", "controller-runtime", "kube-runtime"];
 
-/// The limit for our time divided by that of a library: nothing gets slower for a user who moves. The
-/// tenth allows for noise, because ratios of the same code differ by as much from run to run.
+/// The limit for requeue's time divided by that of a library: a user who migrates must not lose
+/// speed. The tenth allows for noise, because ratios of the same code differ by as much from run to
+/// run.
 pub const NO_MORE: f64 = 1.1;
 
-/// A contestant, with what it has to do.
+/// A contestant with its request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Side {
-    /// What rows call it.
+    /// Its name in rows.
     pub tag: &'static str,
-    /// Who it is.
+    /// The name of the contestant.
     pub contestant: &'static str,
-    /// A round.
+    /// The request for a round.
     pub request: Request,
 }
 
-/// Ours beside a peer.
+/// A comparison of requeue with a peer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
-    /// What was done.
+    /// The name of the operation.
     pub path: String,
-    /// The tag of ours.
+    /// The tag of requeue's side.
     pub ours: &'static str,
-    /// The tag of what it is compared with.
+    /// The tag of the peer.
     pub peer: Option<&'static str>,
-    /// Which figure.
+    /// The figure.
     pub metric: Metric,
-    /// What ours is to be at most.
+    /// The upper limit for requeue.
     pub limit: Option<Limit>,
 }
 
 impl Row {
-    /// Everything that names it, for `--only`.
+    /// Returns everything that names the row, for `--only`.
     #[must_use]
     pub fn id(&self, keys: Keys) -> String {
         let keys = match keys {
@@ -52,50 +53,50 @@ impl Row {
     }
 }
 
-/// Contenders that take turns.
+/// Sides that take turns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Heat {
-    /// Of all sides.
+    /// The kind of keys of all sides.
     pub keys: Keys,
-    /// In the order of their first turns.
+    /// The sides in the order of their first turns.
     pub sides: Vec<Side>,
-    /// What is made of it.
+    /// The rows that are computed.
     pub rows: Vec<Row>,
-    /// How many rounds do, where a round takes long.
+    /// The greatest number of rounds, for rounds that take long.
     pub rounds: usize,
-    /// Whether contestants are started anew for each round.
+    /// True if contestants are started again for each round.
     pub fresh: bool,
     path: String,
 }
 
 impl Heat {
-    /// Nobody yet.
+    /// Creates a heat without sides.
     pub fn new(path: impl Into<String>, keys: Keys) -> Self {
         let (sides, rows) = (Vec::new(), Vec::new());
         Self { keys, sides, rows, rounds: usize::MAX, fresh: false, path: path.into() }
     }
 
-    /// No more rounds than that.
+    /// Limits the number of rounds.
     #[must_use]
     pub const fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// For what earlier rounds leave behind in a process.
+    /// Starts contestants again for each round, because earlier rounds would affect later ones.
     #[must_use]
     pub const fn fresh(mut self) -> Self {
         self.fresh = true;
         self
     }
 
-    /// One more contender.
+    /// Adds a side.
     #[must_use]
     pub fn side(self, contestant: &'static str, request: Request) -> Self {
         self.side_as(contestant, contestant, request)
     }
 
-    /// One more, where a contestant is there twice.
+    /// Adds a side with a tag, for a contestant with several sides.
     #[must_use]
     pub fn side_as(
         mut self,
@@ -108,13 +109,13 @@ impl Heat {
         self
     }
 
-    /// One more row, of processor time.
+    /// Adds a row of processor time.
     #[must_use]
     pub fn row(self, ours: &'static str, peer: &'static str) -> Self {
         self.row_of(Metric::Cpu, ours, peer)
     }
 
-    /// One more row. Its target is [`NO_MORE`], if it is of time and its peer a library.
+    /// Adds a row. Its target is [`NO_MORE`] if it is of time and its peer is a library.
     #[must_use]
     pub fn row_of(mut self, metric: Metric, ours: &'static str, peer: &'static str) -> Self {
         let path = match metric {
@@ -134,7 +135,7 @@ impl Heat {
         self
     }
 
-    /// The last row has no peer to be compared with: a figure of ours alone.
+    /// Makes the last row one without a peer.
     #[must_use]
     pub fn alone(mut self) -> Self {
         if let Some(row) = self.rows.last_mut() {
@@ -143,7 +144,7 @@ impl Heat {
         self
     }
 
-    /// What the last row is held to is not a ratio, but a figure.
+    /// Sets an absolute limit for the last row, instead of a ratio.
     #[must_use]
     pub fn at_most(mut self, figure: f64) -> Self {
         if let Some(row) = self.rows.last_mut() {
@@ -163,10 +164,10 @@ impl Heat {
     }
 }
 
-/// The answers of each side, by its tag, round by round; or why there are none.
+/// The answers of each side by tag, one per round, or the reason why there are none.
 pub type Answers = BTreeMap<&'static str, Result<Vec<Answer>, String>>;
 
-/// All contestants: those that run, and how to start the others.
+/// All contestants: the running ones, and the programs that start the others.
 #[derive(Debug, Default)]
 pub struct Field {
     programs: Vec<Program>,
@@ -174,18 +175,18 @@ pub struct Field {
 }
 
 impl Field {
-    /// None of them runs yet.
+    /// Creates a field in which no contestant runs yet.
     #[must_use]
     pub const fn new(programs: Vec<Program>) -> Self {
         Self { programs, running: BTreeMap::new() }
     }
 
-    /// Those that have run.
+    /// Returns the first messages of those that have run.
     pub fn hellos(&self) -> impl Iterator<Item = &Hello> {
         self.running.values().flatten().map(|running| &running.hello)
     }
 
-    /// Lets all sides have their turns: first to last, then last to first, and so on.
+    /// Runs the rounds of all sides: first to last, then last to first, and so on.
     pub fn run(&mut self, heat: &Heat, rounds: usize) -> Answers {
         let mut answers: Answers =
             heat.sides.iter().map(|side| (side.tag, Ok(Vec::new()))).collect();
@@ -221,8 +222,8 @@ impl Field {
             return Err(format!("{name} has no {scenario}"));
         }
         let mut answer = running.ask(&side.request);
-        // A machine that is busy may have been too slow for a plan of times. Other errors are not
-        // tried again: they are faults of the contestant, such as a lost key.
+        // On a busy machine, the plan of due times may have been too fast. Other errors are not
+        // retried: they are faults of the contestant, such as a lost key.
         let timers = matches!(side.request.scenario, Scenario::Fire | Scenario::SparseTimers);
         for _ in 0..3 {
             if timers && answer.as_ref().is_ok_and(|answer| answer.error.is_some()) {
@@ -242,12 +243,12 @@ impl Field {
     }
 }
 
-/// Who comes when: nobody always comes after the same.
+/// Returns the order of the sides in a round. No side always follows the same one.
 pub fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |at| if round.is_multiple_of(2) { at } else { sides - 1 - at })
 }
 
-/// One of many things to do, so many times.
+/// Returns a request for `n` operations of a scenario.
 #[must_use]
 pub const fn of(scenario: Scenario, n: usize) -> Request {
     Request::new(scenario, n)

@@ -1,4 +1,4 @@
-//! What was measured on: without it, figures mean nothing.
+//! The machine of a run. Figures have no meaning without it.
 
 use std::env;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
-/// The machine, and what built the contestants.
+/// The machine, and the compiler of the contestants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Machine {
@@ -15,12 +15,12 @@ pub struct Machine {
     pub system: String,
     pub rustc: String,
     pub go: Option<String>,
-    /// Over one, five and fifteen minutes, before the first round.
+    /// The load averages over one, five and fifteen minutes before the first round.
     pub load: Option<String>,
 }
 
 impl Machine {
-    /// This one, now.
+    /// Describes this machine.
     #[must_use]
     pub fn here() -> Self {
         let unknown = || "unknown".to_owned();

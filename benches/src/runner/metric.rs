@@ -1,36 +1,36 @@
-//! Which figure of an answer is looked at.
+//! The figures of an answer.
 
 use crate::protocol::Answer;
 
-/// A figure.
+/// A figure of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metric {
-    /// Processor time of an operation.
+    /// The processor time of an operation.
     Cpu,
-    /// Time on the wall of an operation.
+    /// The wall-clock time of an operation.
     Wall,
-    /// How late a key comes, at the median.
+    /// The median lateness of a key.
     LatenessP50,
-    /// How late the latest hundredth comes.
+    /// The 99th percentile of the lateness of a key.
     LatenessP99,
-    /// From add to worker, at the median.
+    /// The median time from add to worker.
     LatencyP50,
-    /// From add to worker, of the slowest hundredth.
+    /// The 99th percentile of the time from add to worker.
     LatencyP99,
-    /// Memory per key or queue.
+    /// The memory per key or queue.
     Bytes,
-    /// Which part of the memory is kept.
+    /// The fraction of the memory that is kept.
     Kept,
     /// The longest operation.
     Longest,
-    /// Processor time in a second.
+    /// The processor time per second.
     CpuPerSecond,
-    /// Sleeps of workers per key, which is how often one had to be woken.
+    /// The sleeps of workers per key: how often a worker had to be woken.
     Sleeps,
 }
 
 impl Metric {
-    /// In nanoseconds, in bytes, or as a part.
+    /// Returns the figure in nanoseconds, in bytes, or as a fraction.
     #[must_use]
     pub fn of(self, answer: &Answer) -> Option<f64> {
         let per = |nanos: u64, by: u64| (by > 0).then(|| nanos as f64 / by as f64);
@@ -49,12 +49,12 @@ impl Metric {
         }
     }
 
-    /// Whether ratios of it mean something from run to run: not those of the slowest hundredth.
+    /// Returns true if ratios of this figure are reproducible: not those of the 99th percentile.
     pub(super) const fn is_steady_time(self) -> bool {
         matches!(self, Self::Cpu | Self::Wall | Self::LatenessP50 | Self::LatencyP50)
     }
 
-    /// For people.
+    /// Formats a figure with its unit.
     #[must_use]
     pub fn show(self, figure: f64) -> String {
         match self {
@@ -90,12 +90,12 @@ fn time(nanos: f64) -> String {
     format!("{figure:.digits$} {unit}")
 }
 
-/// What ours is to be at most.
+/// An upper limit for requeue.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
-    /// So many times the peer's.
+    /// A multiple of the peer's figure.
     Ratio(f64),
-    /// This figure.
+    /// An absolute figure.
     Figure(f64),
 }
 

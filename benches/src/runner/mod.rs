@@ -1,4 +1,4 @@
-//! Has contestants take turns, and says what came of it.
+//! Lets contestants take turns, and reports the results.
 
 pub mod child;
 mod contended;
@@ -23,14 +23,14 @@ use self::machine::Machine;
 use self::report::Report;
 use self::table::Scale;
 
-/// What is measured.
+/// The scope of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How much.
+    /// The number of rounds and keys.
     pub scale: Scale,
-    /// The rows whose names this matches.
+    /// A pattern for the names of rows.
     pub only: Option<Regex>,
-    /// And how costs grow.
+    /// True to measure also how costs grow.
     pub growth: bool,
 }
 
@@ -39,7 +39,7 @@ impl Plan {
         self.only.as_ref().is_none_or(|only| only.is_match(id))
     }
 
-    /// Measures; says on standard error how far it is.
+    /// Measures, and prints the progress on standard error.
     #[must_use]
     pub fn run(&self, mut field: Field) -> Report {
         let mut report = Report::new(Machine::here());
@@ -63,7 +63,7 @@ impl Plan {
 ///
 /// # Errors
 ///
-/// When the directory or a file can't be written.
+/// If the directory or a file cannot be written.
 pub fn write(report: &Report, dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("bench.txt"), text::show(report))?;

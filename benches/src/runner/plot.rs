@@ -1,4 +1,4 @@
-//! Pictures of the tables, for light and dark pages.
+//! Draws the tables as pictures, for light and dark pages.
 
 use std::fmt::Write as _;
 
@@ -19,12 +19,12 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}.h{font-weight:600}.s{fill:#596
 .l0{stroke:#3fb68f}}";
 
 const WIDTH: f64 = 1000.0;
-/// Where bars may be.
+/// The area of the bars.
 const LEFT: f64 = 370.0;
 const RIGHT: f64 = 690.0;
 const ROW: f64 = 20.0;
 
-/// A line of the picture: the same for each kind of keys.
+/// A line of the picture, with a bar for each kind of keys.
 struct Bars<'l> {
     label: String,
     peer: &'l str,
@@ -32,7 +32,7 @@ struct Bars<'l> {
 }
 
 impl<'l> Bars<'l> {
-    /// Of all that is held to a ratio, in the order of the table.
+    /// Returns the lines with a ratio as their limit, in the order of the table.
     fn of(lines: &'l [Line]) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for line in lines {
@@ -79,11 +79,11 @@ impl<'l> Bars<'l> {
     }
 }
 
-/// Ours to each peer's, on a logarithmic scale.
+/// Draws the ratios of requeue to each peer on a logarithmic scale.
 pub(super) fn ratios(lines: &[Line]) -> String {
     let all = Bars::of(lines);
     let ratios = lines.iter().filter_map(|line| line.ratio).map(|ratio| ratio.median);
-    // What lies further out is at the end.
+    // Ratios beyond these limits are drawn at the edge.
     let scale = Scale::new(ratios.chain([0.05, 2.0]).map(|r| r.clamp(0.005, 5.0)), LEFT, RIGHT);
     let (mut body, mut y) = (String::new(), 58.0);
     for peer in LIBRARIES {
@@ -118,12 +118,12 @@ pub(super) fn ratios(lines: &[Line]) -> String {
     svg(WIDTH, y, &(grid + &body))
 }
 
-/// A number of few digits, without zeros at its end.
+/// Formats a number with few digits, without trailing zeros.
 fn trim(number: f64) -> String {
     format!("{number:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// How costs grow: a panel for each path.
+/// Draws how costs grow, with a panel for each path.
 pub(super) fn growth(series: &[Series]) -> String {
     const COLUMNS: usize = 3;
     const PANEL: (f64, f64) = (330.0, 190.0);
@@ -171,7 +171,7 @@ fn panel(out: &mut String, lines: &[&Series], left: f64, top: f64) {
     }
 }
 
-/// A logarithmic scale over whole powers of ten, or less at the ends.
+/// A logarithmic scale over whole powers of ten, with less than a decade at each edge.
 struct Scale {
     low: f64,
     high: f64,
@@ -186,7 +186,7 @@ impl Scale {
             (low.min(log), high.max(log))
         });
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
-        // Never of no width.
+        // The width is never zero.
         Self { low: low - 0.05, high: high.max(low + 0.3) + 0.05, from, to }
     }
 
@@ -196,7 +196,7 @@ impl Scale {
         self.from + (self.to - self.from) * part
     }
 
-    /// These, times powers of ten, as far as they are on the scale.
+    /// Returns the multiples of powers of ten that are on the scale.
     fn ticks(&self, steps: &[f64]) -> Vec<f64> {
         let powers = self.low.floor() as i32..=self.high.ceil() as i32;
         let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));

@@ -1,4 +1,4 @@
-//! What came of it.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::protocol::{Answer, Hello, Keys};
 /// All results of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// What was measured on.
+    /// The machine that was used.
     pub machine: Machine,
-    /// Who took part, and in which version.
+    /// The contestants and their versions.
     pub contestants: BTreeMap<String, String>,
-    /// The table.
+    /// The lines of the table.
     pub lines: Vec<Line>,
-    /// How costs grow with the number of keys, where that was asked for.
+    /// The growth of costs with the number of keys, if requested.
     pub growth: Vec<Series>,
-    /// What could not be measured: why, and how many rows that has cost.
+    /// The reasons for missing rows, with the number of rows that each affects.
     pub missing: BTreeMap<String, usize>,
 }
 
 impl Report {
-    /// Nothing yet.
+    /// Creates an empty report.
     #[must_use]
     pub fn new(machine: Machine) -> Self {
         Self {
@@ -37,18 +37,18 @@ impl Report {
         }
     }
 
-    /// These took part.
+    /// Records the contestants that took part.
     pub fn note<'h>(&mut self, hellos: impl Iterator<Item = &'h Hello>) {
         self.contestants
             .extend(hellos.map(|hello| (hello.contestant.clone(), hello.version.clone())));
     }
 
-    /// A figure is missing.
+    /// Records a missing figure.
     pub fn miss(&mut self, why: String) {
         *self.missing.entry(why).or_default() += 1;
     }
 
-    /// Makes lines of what came of a heat.
+    /// Adds the lines for the rows of a heat.
     pub fn add(&mut self, heat: &Heat, answers: &Answers) {
         for row in &heat.rows {
             match Line::new(heat, row, answers) {
@@ -58,7 +58,7 @@ impl Report {
         }
     }
 
-    /// Of all lines that are held to something, how many meet it, and how many there are.
+    /// Returns the number of targets that are met, and the number of targets.
     #[must_use]
     pub fn met(&self) -> (usize, usize) {
         let judged = || self.lines.iter().filter_map(|line| line.met);
@@ -66,12 +66,12 @@ impl Report {
     }
 }
 
-/// One of the two that are compared.
+/// The figure of one side.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// Who.
+    /// The contestant.
     pub who: String,
-    /// Nanoseconds, bytes, or a part.
+    /// Nanoseconds, bytes, or a fraction.
     pub spread: Spread,
 }
 
@@ -84,9 +84,9 @@ pub struct Line {
     pub metric: Metric,
     pub ours: Figure,
     pub peer: Option<Figure>,
-    /// Of the ratios of the rounds.
+    /// The ratio over the rounds.
     pub ratio: Option<Spread>,
-    /// What ours is to be at most.
+    /// The upper limit for requeue.
     pub limit: Option<Limit>,
     pub met: Option<bool>,
 }
@@ -106,7 +106,7 @@ impl Line {
         let peer = match (row.peer.map(figures), row.limit) {
             (None, _) => None,
             (Some(Ok(figures)), _) => Some(figures),
-            // Ours can be judged without it.
+            // An absolute limit needs no peer.
             (Some(Err(_)), Some(Limit::Figure(_))) => None,
             (Some(Err(why)), _) => return Err(why),
         };
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_the_median_of_the_ratios_of_the_rounds() {
-        // The machine is slow in the second round, for both.
+        // In the second round, the machine is slow for both.
         let report = report(&heat(), &[10, 500, 12], took(&[40, 1000, 20]));
         let line = &report.lines[0];
         assert_eq!(line.ratio.unwrap().median, 0.5);

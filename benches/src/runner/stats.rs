@@ -1,18 +1,18 @@
-//! The middle of many figures, and how far they spread.
+//! The median and quartiles of figures.
 
 /// Median and quartiles.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// A quarter is below it.
+    /// The first quartile.
     pub q1: f64,
-    /// Half is below it.
+    /// The median.
     pub median: f64,
-    /// A quarter is above it.
+    /// The third quartile.
     pub q3: f64,
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Returns `None` for an empty list.
     #[must_use]
     pub fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.retain(|figure| figure.is_finite());

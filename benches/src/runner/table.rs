@@ -1,31 +1,31 @@
-//! The rows of the table. Rows of time are held to [`heat::NO_MORE`](super::heat::NO_MORE) where
-//! the peer is a library that users come from; what else has a target has it here.
+//! The rows of the table. A row of time is limited to [`heat::NO_MORE`](super::heat::NO_MORE) if
+//! its peer is a library that users come from. Other targets are stated here.
 
 use super::contended;
 use super::heat::{Heat, of};
 use super::metric::Metric;
 use crate::protocol::{Keys, Request, Scenario};
 
-/// How much is measured.
+/// The extent of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
-    /// Rounds of every side.
+    /// The rounds of every side.
     pub rounds: usize,
-    /// Every so-manieth of the keys.
+    /// The divisor of the numbers of keys.
     pub part: usize,
-    /// Over which keys fall due, or queues idle.
+    /// The seconds over which keys fall due, or queues are idle.
     pub seconds: f64,
 }
 
 impl Scale {
-    /// For figures to be quoted.
+    /// For figures to publish.
     pub const FULL: Self = Self { rounds: 9, part: 1, seconds: 2.0 };
-    /// To see that all of it runs.
+    /// To check that everything works.
     pub const QUICK: Self = Self { rounds: 2, part: 20, seconds: 0.2 };
-    /// To see that it would.
+    /// To check, in tests, that everything would work.
     pub const TINY: Self = Self { rounds: 1, part: 2000, seconds: 0.02 };
 
-    /// So many, or a part of them.
+    /// Returns `full` divided by `part`.
     #[must_use]
     pub const fn n(self, full: usize) -> usize {
         let n = full / self.part;
@@ -49,14 +49,14 @@ const DELAY_QUEUE: &str = "delay-queue";
 const THREAD: &str = "parked-thread";
 const SLEEP: &str = "tokio-sleep";
 
-/// A user notices a key that comes two milliseconds late, and nothing below the millisecond that
-/// timers of tokio are exact to.
+/// The limit for lateness, in nanoseconds. A user notices 2 ms; tokio's timers are exact only to 1
+/// ms, so less is not compared.
 const ON_TIME: f64 = 2e6;
 
-/// Where cycles compare with client-go's while so many are queued.
+/// The number of queued keys in the comparison of cycles with client-go's.
 const DEEP: usize = 65_536;
 
-/// All heats.
+/// Returns all heats.
 #[must_use]
 pub fn heats(scale: Scale) -> Vec<Heat> {
     let mut heats = Vec::new();
@@ -278,7 +278,8 @@ fn timers(scale: Scale) -> Vec<Heat> {
 
 fn memory(scale: Scale) -> Vec<Heat> {
     let mut heats = Vec::new();
-    // What is due goes into a bare hash set there; what waits, into a queue of delays and a map.
+    // In kube-runtime, due keys go into a bare hash set, and waiting keys into a queue of delays
+    // and a map.
     for (scenario, what, most) in
         [(Scenario::Memory, "queued", 60.0), (Scenario::MemoryDelayed, "delayed", 84.0)]
     {

@@ -1,4 +1,4 @@
-//! The table, for people.
+//! Formats the report as a text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::metric::Limit;
 use super::report::{Figure, Line, Report};
 use crate::protocol::Keys;
 
-/// All of it.
+/// Formats the whole report.
 #[must_use]
 pub fn show(report: &Report) -> String {
     let mut out = report.machine.to_string();
@@ -81,7 +81,7 @@ fn row(line: &Line) -> [String; 9] {
     ]
 }
 
-/// A ratio, with as many digits as it has.
+/// Formats a ratio with its significant digits.
 #[must_use]
 pub fn times(ratio: f64) -> String {
     match ratio {
@@ -92,7 +92,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// Columns, of which these are aligned to the right.
+/// Aligns columns; those in `right` are aligned to the right.
 #[must_use]
 pub fn align<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! How much room a store takes while keys go through it.
+//! Measures the disk space of a store while keys pass through it.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ use crate::run;
 use crate::table::{Engine, OURS};
 use crate::text::thousands;
 
-/// How often one looks.
+/// The number of measurements.
 const LOOKS: usize = 10;
 const ENGINES: [Engine; 3] = [Engine::Postgres, Engine::Redis, Engine::Sqlite];
 
-/// So many keys go through each engine, of which some ten thousand are there at a time.
+/// Passes `keys` keys through each engine, of which some ten thousand are in the queue at a time.
 pub(crate) fn measure(keys: usize) -> Result<(), Failed> {
     let ground = Ground::start()?;
     print!("{}", Machine::here());
@@ -32,7 +32,9 @@ pub(crate) fn measure(keys: usize) -> Result<(), Failed> {
             println!("\n{}: there is no such server here", engine.name());
             continue;
         };
-        let [ours] = &mut run::programs(Vec::new())?[..] else { unreachable!("there is one") };
+        let [ours] = &mut run::programs(Vec::new())?[..] else {
+            unreachable!("one program without peers")
+        };
         ours.args.push(place.address().into());
         let mut running = Running::start(ours)?;
         let mut rows = vec![[engine.name(), "a second", "room"].map(str::to_owned)];

@@ -1,4 +1,4 @@
-//! Ours, as a contestant.
+//! The contestant for requeue.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ use tokio::time::{sleep, timeout};
 use crate::Failed;
 use crate::protocol::{Request, Scenario};
 
-/// How much is added at once where it is not measured, and by how many.
+/// The batch size and the number of adders, for adds that are not measured.
 const FILL: (usize, usize) = (250, 8);
-/// How many keys are there at a time while many go through.
+/// The number of keys in the queue while many pass through.
 const THROUGH: usize = 10_000;
-/// For how long keys are waited for.
+/// The time limit for a round.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Says who it is, and answers requests until there are no more.
+/// Introduces itself, and answers requests until the input closes.
 pub(crate) async fn serve(address: &str) -> Result<(), Failed> {
     let store = Store::connect(address).await?;
     store.migrate().await?;
@@ -46,7 +46,7 @@ pub(crate) async fn serve(address: &str) -> Result<(), Failed> {
 }
 
 async fn round(store: &Store, keys: &Arc<Keys>, request: Request) -> Result<Answer, Failed> {
-    // Whatever the round before has left may be gone, also what says that there are queues.
+    // The reset after the last round may have removed the tables of queues, too.
     store.migrate().await?;
     let queue = store.queue("bench").open().await?;
     let keys = Arc::clone(keys);
@@ -60,7 +60,7 @@ async fn round(store: &Store, keys: &Arc<Keys>, request: Request) -> Result<Answ
     }
 }
 
-/// They are never the same in two rounds.
+/// Creates keys that are different in each round.
 #[derive(Default)]
 struct Keys(AtomicU64);
 
@@ -83,7 +83,7 @@ fn between(start: Instant, end: Instant, ops: usize) -> Answer {
     Answer { ops: ops as u64, wall_ns, ..Answer::default() }
 }
 
-/// So many tasks do the same; how often they have, in total.
+/// Runs `task` in `tasks` tasks. Returns the sum of their results.
 async fn tasks<F>(tasks: usize, task: impl Fn() -> F) -> Result<usize, Failed>
 where
     F: Future<Output = Result<usize, Failed>> + Send + 'static,
@@ -143,7 +143,7 @@ async fn add(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer, 
     Ok(since(start, added.await?))
 }
 
-/// From the first key that began until the last whose end is acknowledged.
+/// Measures from the start of the first run until the last completion is acknowledged.
 async fn work(queue: Queue, request: Request) -> Result<Answer, Failed> {
     let first = Arc::new(OnceLock::new());
     let begun = Arc::clone(&first);
@@ -161,7 +161,7 @@ async fn work(queue: Queue, request: Request) -> Result<Answer, Failed> {
     Ok(between(*start, last, request.n))
 }
 
-/// What is to be called so often, and when it was for the last time.
+/// Returns a function to call `from` times, and a receiver for the time of the last call.
 fn countdown(from: usize) -> (impl Fn() + Send + Sync, oneshot::Receiver<Instant>) {
     let (all, ended) = oneshot::channel();
     let (left, all) = (AtomicUsize::new(from), Mutex::new(Some(all)));
@@ -169,14 +169,14 @@ fn countdown(from: usize) -> (impl Fn() + Send + Sync, oneshot::Receiver<Instant
         if left.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(all) = all.lock().ok().and_then(|mut all| all.take())
         {
-            // Who waits may have given up.
+            // The receiver may have given up.
             let _ = all.send(Instant::now());
         }
     };
     (down, ended)
 }
 
-/// So many keys come and go, of which some ten thousand are there at a time.
+/// Passes `n` keys through the queue, of which some ten thousand are there at a time.
 async fn flow(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer, Failed> {
     let room = Arc::new(Semaphore::new(THROUGH));
     let freed = Arc::clone(&room);
@@ -202,7 +202,7 @@ async fn flow(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer,
     Ok(between(start, added?, request.n))
 }
 
-/// For each key that is taken and ended another one comes.
+/// Adds another key for each key that is completed.
 async fn cycle(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer, Failed> {
     let start = Instant::now();
     let span = Duration::try_from_secs_f64(request.seconds)?;
@@ -222,18 +222,18 @@ async fn cycle(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer
     Ok(since(start, cycled.await?))
 }
 
-/// From before an add until its key begins, with pauses of 5 to 15 ms between adds.
+/// Measures from before an add until its run starts, with pauses of 5 to 15 ms between adds.
 async fn latency(queue: Queue, keys: &Keys, request: Request) -> Result<Answer, Failed> {
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let workers = Workers::new(queue.clone(), move |_, _| {
-        // Who waits may have given up.
+        // The receiver may have given up.
         let _ = begun.send(Instant::now());
         async { Ok(Action::succeed()) }
     });
     let workers = workers.concurrency(request.tasks).run_until(async { drop(stopped.await) });
     let workers = tokio::spawn(workers);
-    // They are idle, and no longer starting.
+    // Let the workers start and become idle.
     sleep(Duration::from_millis(500)).await;
     let mut took = Vec::with_capacity(request.n);
     for _ in 0..request.n {

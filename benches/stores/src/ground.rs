@@ -1,4 +1,4 @@
-//! Servers that all have to do with, started for the run, with a place on them for each contestant.
+//! The servers that all contestants share, started for the run, with a place for each contestant.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::Failed;
 use crate::table::Engine;
 
-/// How PostgreSQL is set; the rest is its default.
+/// The settings of PostgreSQL that differ from its defaults.
 const SETTINGS: [&str; 3] = ["shared_buffers=256MB", "max_wal_size=4GB", "fsync=on"];
 
 pub(crate) struct Ground {
@@ -19,7 +19,7 @@ pub(crate) struct Ground {
     unsynced: Option<Postgres>,
     redis: Option<Redis>,
     dir: TempDir,
-    /// How long a sync of the disk takes, if that is known.
+    /// The time of a disk sync, if it is fixed.
     sync: Option<Duration>,
 }
 
@@ -28,7 +28,7 @@ impl Ground {
         Self::start_with(None)
     }
 
-    /// Where each sync takes so long, if that is said.
+    /// Starts the servers. If `sync` is given, each disk sync takes that long.
     pub(crate) fn start_with(sync: Option<Duration>) -> io::Result<Self> {
         let timing = sync.map(|_| "track_wal_io_timing=on");
         let settings: Vec<&str> = SETTINGS.into_iter().chain(timing).collect();
@@ -44,7 +44,7 @@ impl Ground {
         Ok(Self { postgres, unsynced, redis, dir: tempfile::tempdir()?, sync })
     }
 
-    /// How many microseconds PostgreSQL waited for each sync of its log.
+    /// Returns the microseconds that PostgreSQL waited for each sync of its log.
     pub(crate) fn sync_took(&self) -> Result<f64, Failed> {
         let (Some(server), Some(sync)) = (&self.postgres, self.sync) else { return Ok(f64::NAN) };
         let sql = "select 1000 * wal_sync_time / greatest(wal_sync, 1) from pg_stat_wal";
@@ -55,7 +55,7 @@ impl Ground {
         Ok(took)
     }
 
-    /// What is measured on, for the report.
+    /// Returns the versions of the servers, for the report.
     pub(crate) fn versions(&self) -> Vec<String> {
         let postgres = self.postgres.as_ref().map(|server| {
             let version = server.psql("postgres", "show server_version");
@@ -69,7 +69,7 @@ impl Ground {
         postgres.into_iter().chain(redis).collect()
     }
 
-    /// A place of its own for whoever has this name; `None` where there is no such server.
+    /// Creates a place for the contestant of this name. Returns `None` without such a server.
     pub(crate) fn place(&self, engine: Engine, name: &str, number: usize) -> Option<Place<'_>> {
         match engine {
             Engine::Postgres | Engine::PostgresUnsynced => {
@@ -90,7 +90,7 @@ impl Ground {
     }
 }
 
-/// Which tables have the keys.
+/// Returns the tables with the keys of a contestant.
 fn tables(contestant: &str) -> &'static str {
     match contestant {
         "river" => "river_job",
@@ -99,7 +99,7 @@ fn tables(contestant: &str) -> &'static str {
     }
 }
 
-/// Where one contestant has its keys.
+/// The place where one contestant keeps its keys.
 pub(crate) enum Place<'a> {
     Postgres {
         server: &'a Postgres,
@@ -110,7 +110,7 @@ pub(crate) enum Place<'a> {
         server: &'a Redis,
         number: String,
     },
-    /// A file; `is_full` makes each commit wait for the disk.
+    /// A file. With `is_full`, each commit waits for the disk.
     Sqlite {
         file: PathBuf,
         is_full: bool,
@@ -132,7 +132,7 @@ impl Place<'_> {
         }
     }
 
-    /// Takes all keys away, from a contestant that runs but for a file's.
+    /// Removes all keys. The contestant may be running, except with a file.
     pub(crate) fn clear(&self) {
         match self {
             Self::Postgres { server, database, tables } => {
@@ -143,15 +143,15 @@ impl Place<'_> {
             }
             Self::Sqlite { file, .. } => {
                 for end in ["", "-wal", "-shm"] {
-                    // It may not be there.
+                    // The file may not exist.
                     let _ = fs::remove_file(format!("{}{end}", file.display()));
                 }
             }
         }
     }
 
-    /// Has the server do now what it would do some time after so many adds, or in the middle of
-    /// somebody's turn.
+    /// Makes the server do its pending maintenance now. Otherwise it would happen after some number
+    /// of adds, or during another contestant's turn.
     pub(crate) fn settle(&self) {
         if let Self::Postgres { server, database, tables } = self {
             server.psql(database, &format!("vacuum (analyze) {tables}"));
@@ -159,7 +159,7 @@ impl Place<'_> {
         }
     }
 
-    /// How many bytes the keys have on disk.
+    /// Returns the bytes that the keys occupy on disk.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Postgres { server, database, tables } => {

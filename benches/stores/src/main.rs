@@ -1,4 +1,4 @@
-//! `make bench-store`: ours beside its peers, on servers of this machine, in one run.
+//! `make bench-store`: compares requeue with its peers on servers of this machine, in one run.
 
 mod bloat;
 mod contestant;
@@ -24,7 +24,7 @@ use crate::text::Report;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// What stores cost, beside each other.
+/// Compares stores
 #[derive(Parser)]
 #[command(name = "requeue-bench-stores")]
 struct Args {
@@ -34,16 +34,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Be what is measured, and answer requests on standard input.
+    /// Run one contestant, which answers requests on standard input
     Contestant {
-        /// Where the store is.
+        /// The address of the store
         address: String,
     },
-    /// Have contestants take turns, and print a table.
+    /// Let contestants take turns, and print a table
     Run(Run),
-    /// Let many keys go through ours, and print how much room they take.
+    /// Pass many keys through requeue's stores, and print the disk space that they occupy
     Bloat {
-        /// How many.
+        /// The number of keys
         #[arg(long, default_value_t = 10_000_000)]
         keys: usize,
     },
@@ -51,26 +51,26 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Run {
-    /// Few rounds of few keys, to see that all of it works.
+    /// Run few rounds with few keys, to check that everything works
     #[arg(long)]
     quick: bool,
-    /// How often each has its turn.
+    /// The number of rounds per contestant
     #[arg(long)]
     rounds: Option<usize>,
-    /// What is compared, if its engine and name, in small letters, match.
+    /// Only the heats whose engine and name, in lower case, match
     #[arg(long)]
     only: Option<Regex>,
-    /// Compare work by few workers instead, where a sync of the disk takes so many microseconds.
-    /// Preload `steady-disk.c`, which makes it so.
+    /// Compare few workers instead, on a disk whose syncs take N microseconds: preload
+    /// `steady-disk.c`
     #[arg(long, value_name = "N")]
     sync_micros: Option<u64>,
-    /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT.
+    /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT
     #[arg(long = "peer", value_parser = peer)]
     peers: Vec<(String, PathBuf, Vec<String>)>,
 }
 
 fn peer(arg: &str) -> Result<(String, PathBuf, Vec<String>), String> {
-    let (name, command) = arg.split_once('=').ok_or("it has to be NAME=PATH")?;
+    let (name, command) = arg.split_once('=').ok_or("it must be NAME=PATH")?;
     let mut words = command.split(':').map(str::to_owned);
     let path = words.next().unwrap_or_default().into();
     Ok((name.to_owned(), path, words.collect()))

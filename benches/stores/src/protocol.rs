@@ -1,8 +1,8 @@
-//! What runner and contestants say to each other: `peers-stores/README.md`.
+//! The protocol between runner and contestants, which `peers-stores/README.md` describes.
 
 use serde::{Deserialize, Serialize};
 
-/// What is done in a round.
+/// The operations of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scenario {
@@ -15,17 +15,17 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// What ours does.
+    /// The scenarios that requeue's contestant supports.
     pub(crate) const ALL: [Self; 6] =
         [Self::Fill, Self::Add, Self::Work, Self::Flow, Self::Cycle, Self::Latency];
 
-    /// As the protocol has it.
+    /// Returns the name in the protocol.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
 
-/// One round.
+/// A round.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) scenario: Scenario,

@@ -1,4 +1,4 @@
-//! Has contestants take turns.
+//! Lets contestants take turns.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ use crate::ground::{Ground, Place};
 use crate::protocol::{Request, Scenario};
 use crate::table::{Engine, Heat, Metric, Scale, Side};
 
-/// What a side did in each round; or why it did not.
+/// The answers of a side, one per round, or the reason why there are none.
 pub(crate) type Figures = Result<Vec<Answer>, String>;
 
-/// All who take part: on which engine, and in which role.
+/// All contestants, by engine and role.
 pub(crate) struct Field<'a> {
     ground: &'a Ground,
     programs: Vec<Program>,
-    /// By engine and tag.
+    /// The running contestants, by engine and tag.
     running: BTreeMap<(&'static str, &'static str), Result<Contender<'a>, String>>,
-    /// How many places were given out, by engine.
+    /// The number of places that were created, by engine.
     places: BTreeMap<&'static str, usize>,
-    /// Of those that have run.
+    /// The versions of those that have run.
     pub(crate) versions: BTreeMap<String, String>,
 }
 
@@ -37,8 +37,9 @@ impl<'a> Field<'a> {
         Self { ground, programs, running, places, versions }
     }
 
-    /// First to last, then last to first, and so on. The first turn of each counts for nothing: it
-    /// warms up, and says how many keys are enough for the others.
+    /// Runs the rounds: first side to last, then last to first, and so on. The first turn of each
+    /// side does not count: it warms up, and finds a number of keys that is sufficient for the
+    /// others.
     pub(crate) fn run(&mut self, heat: &Heat, scale: Scale) -> Vec<Figures> {
         let mut figures: Vec<Figures> =
             heat.sides.iter().map(|side| self.warm(heat.engine, side)).collect();
@@ -62,7 +63,7 @@ impl<'a> Field<'a> {
                 }
             }
         }
-        // What has many keys in it is not needed any more.
+        // Sides with many keys are not used by other heats.
         for side in heat.sides.iter().filter(|side| side.depth > 0) {
             self.dismiss(heat.engine, side);
         }
@@ -86,7 +87,7 @@ impl<'a> Field<'a> {
     fn turn(&mut self, engine: Engine, side: &Side, request: Request) -> Result<Answer, String> {
         if side.depth == 0 {
             if engine == Engine::Sqlite {
-                // Whoever has a file open goes on with it when it is gone.
+                // A process with an open file would keep using it after its removal.
                 self.dismiss(engine, side);
             } else {
                 self.of(engine, side)?.place.clear();
@@ -99,7 +100,7 @@ impl<'a> Field<'a> {
         self.ask(engine, side, &request)
     }
 
-    /// Has it end, and nothing is left of it.
+    /// Stops a side, and removes its place.
     fn dismiss(&mut self, engine: Engine, side: &Side) {
         if let Some(Ok(contender)) = self.running.remove(&(engine.name(), side.tag)) {
             let Contender { running, place } = contender;
@@ -121,7 +122,7 @@ impl<'a> Field<'a> {
         match self.running.get_mut(&at) {
             Some(Ok(running)) => Ok(running),
             Some(Err(why)) => Err(why.clone()),
-            None => unreachable!("it was put there"),
+            None => unreachable!("the entry was just added"),
         }
     }
 
@@ -156,7 +157,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// What starts ours, by this name, and the peers of other programs.
+/// Returns the program for requeue, under this name, and those of the peers.
 pub(crate) fn programs(
     peers: Vec<(String, PathBuf, Vec<String>)>,
 ) -> std::io::Result<Vec<Program>> {
@@ -177,7 +178,7 @@ fn rate(answer: &Answer) -> Option<f64> {
 }
 
 impl Metric {
-    /// Keys a second, or milliseconds.
+    /// Returns keys per second, or milliseconds.
     pub(crate) fn of(self, answer: &Answer) -> Option<f64> {
         match self {
             Self::Rate => rate(answer),

@@ -1,12 +1,12 @@
-//! What is measured, and what ours is held to.
+//! The heats and their targets.
 
 use crate::protocol::{Request, Scenario};
 
-/// Where keys are.
+/// The store of a heat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Engine {
     Postgres,
-    /// The same, where commits wait for no disk: what is left is what the work takes.
+    /// PostgreSQL whose commits do not wait for the disk: the rest is the cost of the work itself.
     PostgresUnsynced,
     Redis,
     Sqlite,
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// Who takes keys there besides ours.
+    /// Returns the peers on this engine.
     fn peers(self) -> Vec<Peer> {
         match self {
             Self::Postgres | Self::PostgresUnsynced => vec![
@@ -36,7 +36,7 @@ impl Engine {
                     ..Peer::of("river", 1000)
                 },
                 Peer::of("graphile-worker", 24),
-                // It adds as the other does.
+                // Its adds are those of `graphile-worker`.
                 Peer { adds: false, work: Some(5.0), ..Peer::of("graphile-worker-local", 100) },
             ],
             Self::Redis => vec![Peer {
@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// How many keys ours works on at once there: what it does best with.
+    /// Returns the number of keys that requeue processes at once: its best setting.
     const fn at_once(self) -> usize {
         match self {
             Self::Postgres | Self::PostgresUnsynced => 1000,
@@ -60,16 +60,16 @@ impl Engine {
     }
 }
 
-/// Somebody else's queue.
+/// A queue of another project.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// How many keys it works on at once: what it does best with.
+    /// The number of keys that it processes at once: its best setting.
     at_once: usize,
-    /// Whether its adds are measured.
+    /// True if its adds are measured.
     adds: bool,
-    /// How many times as quick ours is to be: in adds of a key, of a hundred, in work, and where
-    /// both work on as many keys at once.
+    /// The targets, as multiples of the peer's rate: adds of one key, adds of a hundred, work, and
+    /// work with the same number of keys at once.
     add: Option<f64>,
     batched: Option<f64>,
     work: Option<f64>,
@@ -83,15 +83,15 @@ impl Peer {
     }
 }
 
-/// How much is done.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub(crate) rounds: usize,
-    /// For which time each has its turn.
+    /// The seconds of each turn.
     pub(crate) seconds: f64,
-    /// How many keys wait where it is many.
+    /// The number of waiting keys, in heats with many.
     pub(crate) many: usize,
-    /// How many adds are waited for.
+    /// The number of adds whose latency is measured.
     pub(crate) latencies: usize,
 }
 
@@ -100,34 +100,34 @@ impl Scale {
     pub(crate) const QUICK: Self = Self { rounds: 1, seconds: 0.5, many: 20_000, latencies: 30 };
 }
 
-/// Which figure of an answer.
+/// A figure of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Metric {
-    /// Keys a second.
+    /// Keys per second.
     Rate,
     P50,
     P99,
 }
 
-/// A contestant with what it has to do.
+/// A contestant with its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
-    /// What rows call it.
+    /// Its name in rows.
     pub(crate) tag: &'static str,
     pub(crate) contestant: &'static str,
     pub(crate) request: Request,
-    /// How many keys there are all the time: where there are any, they are put there once.
+    /// The number of keys that are always in the queue. If not zero, they are added once.
     pub(crate) depth: usize,
 }
 
-/// What ours is to be at least.
+/// A lower limit for requeue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Times(f64),
     Rate(f64),
 }
 
-/// The first side beside another, or alone.
+/// A comparison of the first side with another, or the first side alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) metric: Metric,
@@ -135,18 +135,18 @@ pub(crate) struct Row {
     pub(crate) target: Option<Target>,
 }
 
-/// What is compared.
+/// Sides that take turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Heat {
     pub(crate) engine: Engine,
     pub(crate) what: &'static str,
-    /// The first is ours.
+    /// The sides. The first is requeue.
     pub(crate) sides: Vec<Side>,
     pub(crate) rows: Vec<Row>,
 }
 
 pub(crate) const OURS: &str = "requeue";
-/// How many keys are worked on at once, where nobody has what is best for it.
+/// The number of keys in flight, where all sides have the same.
 const ALIKE: usize = 64;
 
 pub(crate) fn heats(scale: Scale) -> Vec<Heat> {
@@ -156,7 +156,7 @@ pub(crate) fn heats(scale: Scale) -> Vec<Heat> {
 fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
     let peers = engine.peers();
     let adders: Vec<Peer> = peers.iter().copied().filter(|peer| peer.adds).collect();
-    // How quick graphile-worker is by itself depends on how many workers there are: see `few_workers`.
+    // The rate of graphile-worker alone depends on the number of its workers: see `few_workers`.
     let workers: Vec<Peer> = peers.iter().copied().filter(|peer| peer.work.is_some()).collect();
     let alike = |peer: &Peer| Peer { at_once: ALIKE, ..*peer };
     let alike: Vec<Peer> =
@@ -197,14 +197,14 @@ fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
         growing(engine, scale),
     ];
     if engine == Engine::Sqlite {
-        // It is the same once more.
+        // It would repeat the heat before it.
         heats.remove(3);
         heats[3].rows[0].target = Some(Target::Rate(10_000.0));
     }
     heats
 }
 
-/// How many keys are worked on at once, where they are few.
+/// The numbers of keys in flight, in comparisons of few workers.
 const FEW: [(usize, &str); 5] = [
     (1, "work by one worker, keys a second"),
     (4, "work by 4, keys a second"),
@@ -213,7 +213,7 @@ const FEW: [(usize, &str); 5] = [
     (256, "work by 256, keys a second"),
 ];
 
-/// Ours beside those who have as many workers, to see what it is worth not to wait for the disk.
+/// Compares sides with the same number of workers, to see the benefit of not waiting for the disk.
 pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
     let of = |engine: Engine, (tasks, what): (usize, &'static str)| {
         let names: &[&'static str] = match engine {
@@ -231,7 +231,8 @@ pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
 }
 
 impl Heat {
-    /// Ours and those, each of whom works on as many keys at once as is best for it.
+    /// Creates a heat of requeue and peers, each with the number of keys at once that suits it
+    /// best.
     fn new(engine: Engine, what: &'static str, request: Request, peers: &[Peer]) -> Self {
         let works = matches!(request.scenario, Scenario::Work | Scenario::Latency);
         let side = |tag, tasks| {
@@ -244,7 +245,7 @@ impl Heat {
         Self { engine, what, sides, rows: Vec::new() }
     }
 
-    /// Ours beside each of those, or alone.
+    /// Adds rows of requeue beside each peer, or alone.
     fn rows(mut self, metric: Metric, peers: &[Peer], target: fn(&Peer) -> Option<f64>) -> Self {
         if peers.is_empty() {
             self.rows.push(Row { metric, peer: None, target: None });
@@ -258,7 +259,7 @@ impl Heat {
     }
 }
 
-/// Ours with many keys beside ours with a thousand.
+/// Compares requeue with many keys and with a thousand.
 fn growing(engine: Engine, scale: Scale) -> Heat {
     let request = Request { tasks: ALIKE, seconds: scale.seconds, ..Request::of(Scenario::Cycle) };
     let side = |tag, depth| Side { tag, contestant: OURS, request, depth };

@@ -1,4 +1,4 @@
-//! The table.
+//! Formats the table.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use requeue_bench::runner::text::{align, times};
 use crate::run::Figures;
 use crate::table::{Engine, Heat, Metric, Row, Target};
 
-/// All that was measured so far.
+/// The results so far.
 #[derive(Default)]
 pub(crate) struct Report {
     rows: Vec<(Engine, [String; 8])>,
@@ -108,7 +108,7 @@ impl Metric {
     }
 }
 
-/// To three digits, as people write them.
+/// Formats a figure with three significant digits and separators.
 pub(crate) fn thousands(figure: f64) -> String {
     let unit = 10f64.powi((figure.max(1.0).log10().floor() as i32 - 2).max(0));
     let digits = format!("{:.0}", (figure / unit).round() * unit);

@@ -1,4 +1,4 @@
-//! What is seen of a queue after a step, against what was seen of client-go's.
+//! Compares the state of a queue after each step with the recorded state of client-go's.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::limiters::delay;
 use crate::queue::{Held, Over, Run, key};
 use crate::{Mismatch, nanos, same};
 
-/// What is said of one step; the rest holds until something else is said.
+/// Values that describe one step. All others remain valid until they are recorded again.
 const OF_A_STEP: [&str; 8] =
     ["got", "ended", "delay", "drained", "queued", "worked", "unfinished", "touched"];
 
@@ -20,7 +20,7 @@ impl<'q, 't> Run<'q, 't> {
         format!("{},{}", unfinished.as_nanos(), longest.as_nanos())
     }
 
-    /// The same from what we know ourselves.
+    /// Computes the same gauges from the deliveries of this test.
     fn gauges_counted(&self) -> String {
         let now = self.clock.now();
         let ages = self.held.values().map(|held| match held {
@@ -39,7 +39,7 @@ impl<'q, 't> Run<'q, 't> {
         same(self.sequence, at, name, expected, got)
     }
 
-    /// What was said of `name` last.
+    /// Returns the last recorded value of `name`.
     fn known(&self, name: &str) -> &'t str {
         self.expected.get(name).copied().unwrap_or("0")
     }
@@ -72,7 +72,8 @@ impl<'q, 't> Run<'q, 't> {
         self.compare_state(at, &theirs, met)
     }
 
-    /// Of equal deadlines, ours come as they arrived; and theirs are the same ones in the end.
+    /// Compares keys with equal due times. requeue's come in the order of their arrival;
+    /// client-go's must be the same keys in any order.
     fn compare_tied(
         &mut self,
         at: usize,
@@ -102,7 +103,7 @@ impl<'q, 't> Run<'q, 't> {
         Ok(())
     }
 
-    /// client-go's limiter counts what the queue then refuses.
+    /// Counts the failures of adds that client-go's limiter counts and its queue then refuses.
     fn note_refused(&mut self, step: &Step<'_>, key: char, now: &str, before: &str) {
         let [now, before] = [now, before].map(|n| n.parse::<i64>().unwrap());
         let by_key = step.did.starts_with("add_rate_limited")
@@ -156,7 +157,7 @@ impl<'q, 't> Run<'q, 't> {
                 Some(ours) if !self.was_refused => {
                     self.check(at, "delay", theirs, delay(ours, met))?;
                 }
-                // It has counted less by now. Nothing comes of the delay.
+                // It has recorded fewer failures by now. The delay has no effect.
                 Some(_) => {}
                 None => {
                     self.check(at, "shut", "1", self.known("shut"))?;

@@ -1,9 +1,9 @@
-//! Where we do something else than client-go, and mean to. docs/CONFORMANCE.md has the table.
+//! The deliberate differences from client-go. docs/CONFORMANCE.md has the table.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Each is accepted where the replay says, in exactly the case that is meant, and counted.
+/// A deliberate difference. The replay accepts and counts it in exactly the intended case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Difference {
     DoneNeedsAHandOut,
@@ -41,7 +41,7 @@ impl Difference {
     ];
 }
 
-/// As the table and the tests call it: `DoneNeedsAHandOut` is `done_needs_a_hand_out`.
+/// Prints the name in the table and of the test: `DoneNeedsAHandOut` is `done_needs_a_hand_out`.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, letter) in format!("{self:?}").chars().enumerate() {
@@ -54,7 +54,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// How often each was met.
+/// The number of occurrences of each difference.
 #[derive(Default, Debug)]
 pub(crate) struct Met(pub(crate) BTreeMap<Difference, u64>);
 

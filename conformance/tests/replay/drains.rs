@@ -1,4 +1,4 @@
-//! Who waits until the queue is drained, there and here.
+//! Compares calls that wait until the queue is drained.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ struct Waiting<'q> {
     /// `None` once it has returned.
     drain: Option<Pin<Box<Drain<'q, char>>>>,
     woken: Arc<Woken>,
-    /// Whether it has to have returned.
+    /// True once it must have returned.
     due: bool,
     theirs_returned: bool,
 }
@@ -29,7 +29,7 @@ impl<'q> Drains<'q> {
         self.0.push(Waiting { drain, woken: Woken::new(), due: false, theirs_returned: false });
     }
 
-    /// Those that were woken, before anything else could wake them.
+    /// Polls the drains that were woken, before anything else could wake them.
     pub(crate) fn poll(&mut self) {
         for waiting in &mut self.0 {
             if let Some(drain) = &mut waiting.drain
@@ -41,7 +41,7 @@ impl<'q> Drains<'q> {
         }
     }
 
-    /// What a drain promises, against what it does and what client-go's does.
+    /// Compares the drains with their promise, and with client-go's.
     pub(crate) fn compare(
         &mut self,
         sequence: &Sequence<'_>,
@@ -63,13 +63,13 @@ impl<'q> Drains<'q> {
             let theirs = step.saw.list("drained").any(|n| n == number.to_string());
             waiting.theirs_returned |= theirs;
             if theirs && !waiting.due {
-                // Nothing is with a worker; and what is ready does not count there.
+                // No key is in flight. client-go does not wait for ready keys.
                 same(sequence, at, "with a worker as a drain returned", 0, processing)?;
                 met.note(Difference::DrainWaitsForWhatIsReady);
             }
             if waiting.due && !was_due && !waiting.theirs_returned {
                 if ended && !drained {
-                    // Of a delaying queue, the first ShutDown alone does anything.
+                    // In a delaying queue of client-go, only the first ShutDown has an effect.
                     let again = sequence.with.get("layer") != Some("plain")
                         && sequence.steps[..at].iter().any(|step| step.did == "shut_down");
                     same(sequence, at, "it was shut down before", true, again)?;

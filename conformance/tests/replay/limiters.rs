@@ -1,4 +1,4 @@
-//! Limiters, asked alone.
+//! Replays limiters without a queue.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{Mismatch, nanos, same};
 
 pub(crate) type Boxed = Box<dyn RateLimiter<char>>;
 
-/// The limiter of this name and these numbers.
+/// Creates a limiter from its name and parameters.
 pub(crate) fn limiter(text: &str) -> Boxed {
     let (name, args) = call(text);
     let number = |at: usize| args[at].parse::<u32>().unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn limiter(text: &str) -> Boxed {
     }
 }
 
-/// A boxed limiter, where a limiter is asked for.
+/// A wrapper that makes a boxed limiter a limiter.
 struct Whole(Boxed);
 
 impl RateLimiter<char> for Whole {
@@ -48,7 +48,7 @@ impl RateLimiter<char> for Whole {
     }
 }
 
-/// A delay as client-go has it, which knows none longer than 292 years.
+/// Formats a delay as client-go does, whose longest delay is 292 years.
 pub(crate) fn delay(ours: Duration, met: &mut Met) -> String {
     const LONGEST: u128 = i64::MAX as u128;
     if ours.as_nanos() > LONGEST {

@@ -1,8 +1,8 @@
-//! Replays what was recorded of client-go, and holds requeue to it: the same hand-outs in the same
-//! order at the same moments, the same lengths, counts, durations and delays.
+//! Replays the recordings of client-go. requeue must produce the same deliveries in the same order
+//! at the same times, and the same lengths, counts, durations and delays.
 //!
-//! Where we differ on purpose, exactly that is accepted, and counted. `docs/CONFORMANCE.md` says
-//! how to read a trace, and what these differences are.
+//! A deliberate difference is accepted in exactly its case, and counted. `docs/CONFORMANCE.md`
+//! describes the format of a trace, and these differences.
 
 #![allow(clippy::unwrap_used, reason = "a trace that can't be read is a failure, and says where")]
 
@@ -21,18 +21,18 @@ use requeue_conformance::{Sequence, recorded, sequences};
 
 use crate::differences::{Difference, Met};
 
-/// Replays this one seed, to look at closely.
+/// The environment variable with a seed, to replay only its sequence.
 const ONLY: &str = "CONFORMANCE_SEED";
 
-/// Where we did something else, and what.
+/// The description of a difference that is not deliberate.
 pub(crate) struct Mismatch(String);
 
-/// So many nanoseconds.
+/// Parses nanoseconds.
 pub(crate) fn nanos(text: &str) -> Duration {
     Duration::from_nanos(text.parse().unwrap())
 }
 
-/// What was seen of a step has to be what is seen here.
+/// Compares a recorded value with the observed one.
 pub(crate) fn same(
     sequence: &Sequence<'_>,
     at: usize,
@@ -61,7 +61,7 @@ fn replay(
     how: impl Fn(&Sequence<'_>, &mut Met) -> Result<(), Mismatch>,
 ) -> usize {
     let text = recorded().expect("the file with the traces can be read");
-    let all = sequences(&text).expect("it holds traces");
+    let all = sequences(&text).expect("the file holds traces");
     let only =
         std::env::var(ONLY).ok().map(|seed| seed.parse::<u64>().expect("a seed is a number"));
     let mut count = 0;
@@ -81,12 +81,12 @@ fn replay(
         "{} of {count} sequences went another way; the first:\n{shown}",
         mismatches.len()
     );
-    assert!(count > 0 || only.is_some(), "there is none of {kinds:?}");
+    assert!(count > 0 || only.is_some(), "no sequences of {kinds:?}");
     println!("{count} sequences of {kinds:?} went as recorded");
     count
 }
 
-/// One test, because what it counts are the differences met in all of them.
+/// A single test, because it checks which differences occurred in all recordings together.
 #[test]
 fn what_client_go_did_is_done_here() {
     let mut met = Met::default();
@@ -141,7 +141,7 @@ fn the_table_and_the_tests_name_the_same_differences() {
 #[test]
 fn the_trace_that_the_page_shows_is_one_of_them() {
     let page = include_str!("../../../docs/CONFORMANCE.md");
-    let (_, shown) = page.split_once("```text\nsequence ").expect("it shows a trace");
+    let (_, shown) = page.split_once("```text\nsequence ").expect("the page shows a trace");
     let (shown, _) = shown.split_once("```").expect("which ends");
     assert!(recorded().unwrap().contains(&format!("\nsequence {shown}")), "{shown}");
 }

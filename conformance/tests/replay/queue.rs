@@ -1,4 +1,4 @@
-//! A queue, step by step.
+//! Replays the operations on a queue, step by step.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -16,20 +16,20 @@ use crate::limiters::limiter;
 use crate::seen::{InOrder, Seen, Watched, Woken};
 use crate::{Mismatch, nanos, same};
 
-/// The same thing can be said in several ways here; the seed says in which.
+/// The choices between equivalent calls of requeue's API. They depend on the seed.
 pub(crate) struct Style {
-    /// Hand-outs end by their item, not by their key.
+    /// Completes deliveries by their items, not by their keys.
     pub(crate) by_item: bool,
     pub(crate) own_order: bool,
-    /// After the clock has jumped, the next operation is the first to see what is due.
+    /// After the clock has jumped, the next operation is the first to see due keys.
     pub(crate) looks_late: bool,
-    /// Metrics are kept. Without them the queue has shorter ways.
+    /// Records metrics. Without them the queue uses its fast paths.
     pub(crate) measured: bool,
-    /// While time flows, nobody looks when something falls due.
+    /// While time passes, no operation happens when a key falls due.
     pub(crate) unwatched: bool,
 }
 
-/// A hand-out, by its item or by its ticket, and when it began.
+/// A delivery, as an item or a ticket, and the time of its start.
 pub(crate) enum Held<'q> {
     Item(Item<'q, char>, Time),
     Ticket(Ticket, Time),
@@ -46,24 +46,26 @@ pub(crate) struct Run<'q, 't> {
     pub(crate) held: BTreeMap<char, Held<'q>>,
     pub(crate) getters: Vec<(Get<'q, char>, Arc<Woken>)>,
     pub(crate) drains: Drains<'q>,
-    /// Of this step: hand-outs, with the time since it began where that can differ.
+    /// The deliveries of this step, with the time since their start where it can differ.
     pub(crate) got: Vec<String>,
     pub(crate) ended: usize,
-    /// What holds until a step says otherwise.
+    /// The recorded values that are valid until a step changes them.
     pub(crate) expected: BTreeMap<&'t str, &'t str>,
     pub(crate) touched: Vec<char>,
     pub(crate) gauges: Option<&'t str>,
-    /// How much later than it was due a key was seen to be.
+    /// The time from the due time of a key until the queue noticed it.
     pub(crate) late: BTreeMap<char, Duration>,
-    /// Failures that client-go's limiter counts of adds that were refused.
+    /// The failures that client-go's limiter has counted for refused adds.
     pub(crate) refused: BTreeMap<char, i64>,
     pub(crate) was_refused: bool,
-    /// Of equal deadlines: in which order the keys came to wait, and came out there.
+    /// Keys with equal due times: in the order of their arrival, and as client-go delivered them.
     pub(crate) tied: Option<[Vec<char>; 2]>,
-    /// Failures in a row, counted by us; and tickets of hand-outs that have ended.
+    /// The failures in a row as counted by this test. `stale` has the tickets of completed
+    /// deliveries.
     pub(crate) failures: BTreeMap<char, u32>,
     pub(crate) stale: BTreeMap<char, Ticket>,
-    /// A worker panicked, or somebody said done who had nothing: nothing is alike any more.
+    /// Set after a panic of a worker, or a `done` without a delivery: from then on the two queues
+    /// differ.
     pub(crate) over: Option<Over>,
 }
 
@@ -123,7 +125,7 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         over: None,
     };
     let replayed = (0..sequence.steps.len()).try_for_each(|at| run.step(at, met));
-    // An item that is dropped would be a failure.
+    // Dropping an item would count as a failure.
     for held in std::mem::take(&mut run.held).into_values() {
         if let Held::Item(item, _) = held {
             let _ = item.into_parts();
@@ -182,7 +184,7 @@ impl<'q, 't> Run<'q, 't> {
             "later" => match self.held.remove(&key(arg)).unwrap() {
                 Held::Item(item, _) => {
                     if item.is_dirty() && after().is_zero() {
-                        // Done, then added: in one step, in which the key is ready in between.
+                        // A completion and an add in one step, between which the key is ready.
                         self.touched.push(key(arg));
                     }
                     item.requeue_after(after());
@@ -218,7 +220,8 @@ impl<'q, 't> Run<'q, 't> {
         self.compare(at, met)
     }
 
-    // --- Operations -------------------------------------------------------------------------------
+    // --- Operations
+    // -------------------------------------------------------------------------------
 
     fn get(&mut self, at: usize) {
         let now = self.clock.now();
@@ -236,7 +239,7 @@ impl<'q, 't> Run<'q, 't> {
         match item {
             Some(item) => self.hold(item, now, at),
             None => {
-                // Only a getter that would wait says whether this is the end.
+                // Only a getter that may wait shows whether the queue has ended.
                 let mut get = pin!(self.queue.get());
                 let poll = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 self.ended += usize::from(matches!(poll, Poll::Ready(None)));
@@ -256,10 +259,10 @@ impl<'q, 't> Run<'q, 't> {
             false => Held::Ticket(item.into_parts().1, now),
         };
         let other = self.held.insert(key, held);
-        assert!(other.is_none(), "{key} is with two workers at once in step {at}");
+        assert!(other.is_none(), "{key} is in flight twice in step {at}");
     }
 
-    /// Those who were woken, and nobody else.
+    /// Polls the getters that were woken, and no others.
     fn poll_getters(&mut self, began: Time, step: usize) {
         while let Some(at) = self.getters.iter().position(|(_, woken)| woken.take()) {
             let (get, woken) = &mut self.getters[at];
@@ -286,7 +289,7 @@ impl<'q, 't> Run<'q, 't> {
             Held::Ticket(ticket, _) if at.is_multiple_of(2) => self.queue.done_ticket(ticket),
             Held::Ticket(..) => self.queue.done(&key),
         };
-        assert!(ended, "{key} was with a worker, and is not done in step {at}");
+        assert!(ended, "{key} was in flight, and cannot be completed in step {at}");
     }
 
     fn done(&mut self, at: usize, key: char) -> Result<(), Mismatch> {
@@ -333,8 +336,8 @@ impl<'q, 't> Run<'q, 't> {
         }
     }
 
-    /// When something comes due, or is to be looked at. Where somebody waits, the clock's alarm says
-    /// so: one that is not set is seen.
+    /// Returns the next time at which a key falls due, or the gauges are read. If a getter waits,
+    /// this is the clock's alarm, so that a missing alarm is detected.
     fn next_moment(&self, tick: Option<Time>) -> Option<Time> {
         let due = match self.getters.is_empty() {
             true => self.entries().filter_map(|(_, _, due)| due).min(),
@@ -351,7 +354,8 @@ impl<'q, 't> Run<'q, 't> {
         })
     }
 
-    /// What falls due meanwhile becomes ready, or dirty, when somebody looks.
+    /// Records keys that fall due in the meantime: they become ready, or dirty, at the next
+    /// operation.
     fn note_late(&mut self, target: Time) {
         let late: Vec<_> = self
             .entries()
@@ -380,7 +384,7 @@ impl<'q, 't> Run<'q, 't> {
 
     fn abandon(&mut self, key: char) {
         drop(self.held.remove(&key));
-        let entry = self.queue.look_up(&key).expect("it is to be retried");
+        let entry = self.queue.look_up(&key).expect("the key is retried");
         let day = self.clock.now() + Duration::from_secs(24 * 3600);
         let runs = entry.phase == Phase::Ready || entry.due.is_some_and(|due| due <= day);
         self.over = Some(Over::Dropped { key, runs });

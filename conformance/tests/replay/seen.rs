@@ -1,4 +1,4 @@
-//! What a queue tells those who watch it: its hooks, its limiter, its order, its wakers.
+//! Observes a queue through its hooks, its limiter, its order and its wakers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use requeue::{CustomOrder, RateLimiter, Time};
 
 use crate::limiters::Boxed;
 
-/// What the queue has told so far, or since it was last asked.
+/// The notifications of the queue, in total or since they were last read.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) adds: u64,
@@ -64,7 +64,7 @@ impl<K> MetricsProvider<K> for Seen {
     }
 }
 
-/// A limiter whose last answer is remembered.
+/// A limiter whose last delay is recorded.
 pub(crate) struct Watched(pub(crate) Boxed, pub(crate) Seen);
 
 impl RateLimiter<char> for Watched {
@@ -83,7 +83,7 @@ impl RateLimiter<char> for Watched {
     }
 }
 
-/// client-go's own order, given as one of the user's.
+/// client-go's order, as a custom order.
 pub(crate) struct InOrder(VecDeque<char>, Seen);
 
 impl InOrder {
@@ -110,7 +110,8 @@ impl CustomOrder<char> for InOrder {
     }
 }
 
-/// Whether somebody was woken. Who was not is not polled: a wake that is missed is seen.
+/// Records whether a getter was woken. Getters that were not woken are not polled, so that a missed
+/// wake is detected.
 pub(crate) struct Woken(AtomicBool);
 
 impl Woken {

@@ -1,4 +1,4 @@
-//! Backoffs, what makes them start over, and the loops that wait by them.
+//! Replays backoffs, the managers that reset them, and the loops that wait by them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -102,11 +102,11 @@ pub(crate) fn managers(sequence: &Sequence<'_>, _met: &mut Met) -> Result<(), Mi
     Ok(())
 }
 
-/// The condition's own error.
+/// An error of the condition.
 #[derive(PartialEq, Debug)]
 struct Fails;
 
-/// What the function of a loop does in each of its runs, and how the last one ends.
+/// The runs of a loop's function: their durations, and the result of the last one.
 struct Script<'a> {
     clock: &'a FakeClock,
     began: Time,
@@ -133,7 +133,7 @@ impl Script<'_> {
         }
     }
 
-    /// Whether a try took longer than the interval, and was not the last.
+    /// Returns true if a try, except for the last, took longer than the interval.
     fn was_late(&self, interval: Duration) -> bool {
         let starts = self.starts.borrow();
         let tries = starts.len().saturating_sub(1);
@@ -177,7 +177,7 @@ pub(crate) fn loops(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Mismat
                 same(sequence, at, "a try was late", true, script.was_late(interval))?;
                 met.note(Difference::PollCountsFromItsLastTry);
             } else {
-                // Both came during one try, the time's end first.
+                // Both came during one try, the timeout first.
                 let first = Duration::ZERO < timeout && timeout < stop.min(nanos(&ours[1]));
                 same(sequence, at, "the time was up first", true, first)?;
                 same(sequence, at, "end", &theirs[1], &ours[1])?;
@@ -201,8 +201,8 @@ pub(crate) fn loops(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Mismat
     Ok(())
 }
 
-/// What `poll_until` promises: each interval counts from the start of a try, client-go's ticker goes
-/// on by its own beat; and a stop that has come is what ended it.
+/// Computes the promised behaviour of `poll_until`. Each interval counts from the start of a try,
+/// whereas client-go's ticker is independent of it. A stop takes precedence over a timeout.
 fn polled_here(
     script: &Script<'_>,
     [interval, timeout, stop]: [Duration; 3],

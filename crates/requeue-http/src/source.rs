@@ -20,7 +20,8 @@ pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn gauges(&self) -> Gauges;
-    /// Returns up to `limit` running keys, the longest first; none if times are not kept.
+    /// Returns up to `limit` running keys, the longest first. Empty if the queue does not keep
+    /// times.
     fn longest(&self, limit: usize) -> Vec<Row>;
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
@@ -108,7 +109,7 @@ pub(crate) struct Gauges {
     pub(crate) counts: Counts,
     pub(crate) given_up: u64,
     pub(crate) panics: u64,
-    /// `None` if times are not kept.
+    /// `None` if the queue does not keep times.
     pub(crate) times: Option<Histograms>,
     pub(crate) oldest_ready: Duration,
     pub(crate) longest_running: Duration,

@@ -234,7 +234,7 @@ mod tests {
         };
         assert!(!is_away_after(None));
         assert!(is_away_after(Some(Err(()))));
-        assert!(is_away_after(None), "as far as is known");
+        assert!(is_away_after(None), "a timeout does not change the last known state");
         assert!(!is_away_after(Some(Ok(Counts::default()))));
         assert!(!is_away_after(None));
     }

@@ -2,13 +2,13 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How many requests walk at once. Each takes a processor, which work on keys needs too.
+/// The number of searches at a time. Each one occupies a processor, which the workers need too.
 const AT_ONCE: usize = 1;
-/// How many wait for that: as many as the program has connections. A client that is refused asks again at
-/// once, which takes more time than to have it wait.
+/// The number of searches that wait: as many as the program has connections. A client that is
+/// refused asks again at once, which costs more than letting it wait.
 const WAITING: usize = 64;
 
-/// The turns, which are given out in the order of the requests.
+/// The turns, in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Turns {
     at_once: Semaphore,

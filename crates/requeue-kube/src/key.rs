@@ -28,9 +28,10 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
 
-/// The queue of a [`Controller`](crate::Controller). It hashes keys with SipHash: whoever may
-/// create objects chooses their names, and must not be able to choose names of equal hashes, which
-/// would slow the queue down for all objects.
+/// The queue of a [`Controller`](crate::Controller).
+///
+/// It hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash
+/// they could choose names of equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {

@@ -1,8 +1,8 @@
-//! `make bench-kube`: a controller of ours beside one of kube's. Each run is a process of its own,
-//! which is this program once more, with what it is to do as its argument.
+//! `make bench-kube`: compares a controller of requeue-kube with one of kube. Each run is a process
+//! of its own: this program, started again with its task as an argument.
 
 #[path = "../../tests/controller/kinds.rs"]
-#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests' kinds, as they are")]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared with the tests")]
 mod kinds;
 mod memory;
 mod patches;
@@ -18,7 +18,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // Cargo's own argument is not one.
+    // Cargo adds `--bench`, which is not a request.
     let Some(request) = std::env::args().nth(1).filter(|arg| arg != "--bench") else {
         return runner::run().await;
     };

@@ -1,4 +1,4 @@
-//! Events from memory.
+//! Measures controllers with events from memory.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -21,7 +21,7 @@ use crate::protocol::{Answer, Memory, Who};
 
 const WORKERS: u16 = 2;
 
-/// What is left of a pass.
+/// The progress of a pass.
 struct Pass {
     objects: usize,
     left: AtomicUsize,
@@ -37,14 +37,14 @@ impl Pass {
     }
 
     async fn end(&self) {
-        // It is never closed.
+        // The semaphore is never closed.
         if let Ok(permit) = self.ended.acquire().await {
             permit.forget();
         }
     }
 }
 
-/// A list, and then as many passes as are asked for, each after the end of the one before.
+/// Returns a list, followed by a pass for each permit of `passes`.
 fn events(
     objects: usize,
     passes: Arc<Semaphore>,
@@ -91,10 +91,10 @@ pub(crate) async fn run(who: Who, work: Memory) -> Result<Answer> {
             tokio::spawn(stream.for_each(|_| ready(())))
         }
         Who::Kube => {
-            // What kube's controller is made of; to have one of a stream is unstable there.
+            // The parts of kube's controller. A controller on a stream is unstable there.
             let requests = events.applied_objects().map_ok(|map| ObjectRef::from_obj(&map));
             let config = kube::runtime::controller::Config::default().concurrency(WORKERS);
-            // As it does, a task for each run.
+            // A task for each run, as in kube's controller.
             let reconcile = |_: Arc<ConfigMap>, pass: Arc<Pass>| {
                 tokio::spawn(kubes(pass)).map(|ended| ended.unwrap_or(Ok(Action::await_change())))
             };
@@ -109,7 +109,7 @@ pub(crate) async fn run(who: Who, work: Memory) -> Result<Answer> {
             ready(())
         })),
     };
-    // The list, which is not measured.
+    // The list is not measured.
     pass.end().await;
     let meter = Meter::start();
     for _ in 0..work.passes {

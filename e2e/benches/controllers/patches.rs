@@ -1,4 +1,4 @@
-//! A status patch for each object, on an API server.
+//! Measures a status patch for each object on an API server.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -22,7 +22,7 @@ use crate::protocol::{Answer, Patches, Who};
 struct Context {
     tasks: Api<Task>,
     work: Patches,
-    /// Who was reconciled with its new status.
+    /// The objects that were reconciled with their new status.
     settled: Mutex<HashSet<String>>,
     all: Notify,
 }
@@ -84,7 +84,8 @@ async fn kubes(task: Arc<Task>, context: Arc<Context>) -> kube::Result<Action> {
     Ok(Action::await_change())
 }
 
-/// Nothing may fail, or it would not be the same work.
+/// Waits until all objects have settled. A failure is an error, because it would change the amount
+/// of work.
 async fn until_all<T, E>(
     results: impl Stream<Item = std::result::Result<T, E>>,
     context: &Context,

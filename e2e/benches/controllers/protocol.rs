@@ -1,4 +1,4 @@
-//! What the runner asks of a contestant, and what it is told.
+//! The requests of the runner, and the answers of contestants.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::Result;
 pub(crate) enum Who {
     Ours,
     Kube,
-    /// kube's store alone, which both of them have: what is left when nothing is reconciled.
+    /// kube's store alone, which both controllers contain: the cost without any reconciliation.
     Store,
 }
 
@@ -27,32 +27,33 @@ pub(crate) enum Work {
     Memory(Memory),
 }
 
-/// Each object of a namespace has its status patched, and is reconciled once more for that.
+/// Work that patches the status of each object of a namespace. Each object is reconciled once more
+/// for that.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Patches {
     pub(crate) namespace: String,
     pub(crate) objects: usize,
     pub(crate) concurrency: u16,
-    /// What the status is to be, which it has not been before.
+    /// The value for the status, different from all earlier ones.
     pub(crate) number: u32,
 }
 
-/// Events that come from memory, for a reconciler that does nothing: each object changes in turn, so
-/// many times. The objects of a pass are all queued before those of the next change.
+/// Work with events from memory, for a reconciler that does nothing. Each object changes once per
+/// pass. All objects of a pass are queued before those of the next.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) objects: usize,
     pub(crate) passes: usize,
 }
 
-/// What it took.
+/// The cost of the work.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) count: usize,
     pub(crate) wall_ns: u64,
-    /// User and system.
+    /// User and system time.
     pub(crate) cpu_ns: u64,
-    /// Of the process, at its largest.
+    /// The peak memory of the process.
     pub(crate) peak_kb: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Has the contestants take turns.
+//! Lets the contestants take turns.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::kinds::{Task, TaskSpec, install};
 use crate::protocol::{Answer, Memory, Patches, Request, Who, Work};
 use crate::table::{Metric, Row, show};
 
-/// One piece of work, and what each has taken for it, round by round.
+/// A piece of work, and the answers of each contestant, round by round.
 struct Heat {
     name: String,
     work: Work,
@@ -31,12 +31,12 @@ impl Heat {
         self.answers.get(&who).map_or(&[], Vec::as_slice)
     }
 
-    /// Ours beside kube's.
+    /// Compares requeue with kube.
     fn row(&self, metric: Metric) -> Row {
         Row::new(&self.name, metric, ("kube", self.of(Who::Kube)), self.of(Who::Ours))
     }
 
-    /// The same beside less of it.
+    /// Compares a contestant with itself at less work.
     fn row_beside(&self, less: &Self, who: Who, metric: Metric) -> Row {
         let side = match who {
             Who::Ours => "ours",
@@ -54,7 +54,7 @@ impl Heat {
     }
 }
 
-/// All are asked for the same, in rounds, each round the other way round.
+/// Runs the same work on all contestants in rounds, and reverses their order in each round.
 pub(crate) async fn run() -> Result<()> {
     let quick = std::env::var("QUICK").is_ok_and(|quick| !quick.is_empty());
     let rounds = match std::env::var("ROUNDS") {
@@ -140,7 +140,7 @@ async fn create(client: &Client, namespace: &str, objects: usize) -> Result<()> 
     Ok(())
 }
 
-/// A process of its own, so that time and memory are the contestant's alone.
+/// Starts a process for each run, so that time and memory are the contestant's alone.
 fn ask(server: &Server, request: &Request) -> Result<Answer> {
     let output = Command::new(std::env::current_exe()?)
         .arg(serde_json::to_string(request)?)

@@ -1,4 +1,4 @@
-//! What came of it, for people.
+//! Formats the results as a table.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,12 @@ use crate::protocol::Answer;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Metric {
-    /// Objects; the more, the better.
+    /// Objects per second. More is better.
     PerSecond,
-    /// Of one object or event, as is the next.
+    /// The time per object or event, as is the next.
     Wall,
     Cpu,
-    /// The process at its largest.
+    /// The peak memory of the process.
     Peak,
 }
 
@@ -39,7 +39,7 @@ impl Metric {
         }
     }
 
-    /// How a ratio stands to 1, which it is to reach, or not to pass.
+    /// Compares a ratio with 1, which is a lower or an upper limit.
     fn judge(self, ratio: Spread) -> &'static str {
         let (good, bad) = match self {
             Self::PerSecond => (ratio.median >= 1.0, ratio.q3 < 1.0),
@@ -53,7 +53,7 @@ impl Metric {
     }
 }
 
-/// One figure of ours beside the same of another.
+/// A figure of requeue beside that of another contestant.
 pub(crate) struct Row {
     name: String,
     metric: Metric,
@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    /// Beside the others, but nobody's target.
+    /// Marks a row that has no target.
     pub(crate) fn untold(self) -> Self {
         Self { told: false, ..self }
     }

@@ -1,4 +1,5 @@
-//! As much of kubectl as the example of a controller in a shell script calls, for machines that have none.
+//! The parts of kubectl that the example of a controller in a shell script calls, for machines
+//! without kubectl.
 
 use std::error::Error;
 use std::io;

@@ -1,4 +1,4 @@
-//! Who fails, and who is waited for.
+//! Failing objects back off, and delay no others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::kinds::{Estate, EstateSpec, Task, TaskSpec, TaskStatus, install};
 
-/// When each object was reconciled.
+/// The times of each object's runs.
 #[derive(Default)]
 struct Runs(Mutex<BTreeMap<String, Vec<Instant>>>);
 
@@ -34,7 +34,7 @@ struct Context {
     runs: Runs,
 }
 
-/// Writes to its own status, as so many do, and then fails for some.
+/// Writes to the object's own status, as many reconcilers do, and then fails for some objects.
 async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed> {
     let name = task.name_any();
     let runs = {
@@ -46,7 +46,7 @@ async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed>
     let tasks: Api<Task> =
         Api::namespaced(context.client.clone(), task.metadata.namespace.as_deref().unwrap());
     let is_bad = name.starts_with("bad");
-    // It brings itself back by that: a good one comes to an end.
+    // The write triggers another run; a good object stops writing at some point.
     if is_bad || runs < ENOUGH {
         let status = Patch::Merge(json!({ "status": TaskStatus { runs } }));
         let params = PatchParams::default();
@@ -55,7 +55,7 @@ async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed>
     if is_bad { Err(Failed::OnPurpose) } else { Ok(Action::await_change()) }
 }
 
-/// How often a good one runs by itself.
+/// The number of runs that a good object triggers by itself.
 const ENOUGH: u32 = 20;
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl std::fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// A controller that is ended with this.
+/// A controller that is aborted on drop.
 struct Running(AbortHandle);
 
 impl Drop for Running {
@@ -104,7 +104,7 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     let tasks: Api<Task> = Api::namespaced(client, &namespace);
     let context = Arc::new(Context { client: controllers.clone(), runs: Runs::default() });
     let (base, failures) = (Duration::from_millis(50), if full() { 8 } else { 5 });
-    // After so many failures it waits for longer than any test.
+    // The next delay exceeds the length of any test.
     let last = base * 2u32.pow(failures - 1);
     let config = Config::default()
         .concurrency(4)
@@ -120,11 +120,11 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     }
 
     let wanted = failures as usize + 1;
-    until("the bad ones have failed so often", async || {
+    until("the bad ones have failed often enough", async || {
         ["bad-1", "bad-2"].iter().all(|name| context.runs.of(name).len() == wanted)
     })
     .await;
-    // client-go's delays, beside what there was.
+    // The delays are at least client-go's.
     for name in ["bad-1", "bad-2"] {
         let mut client_go = ExponentialFailure::new(base, last);
         for pair in context.runs.of(name).windows(2) {
@@ -133,14 +133,14 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
             assert!(waited >= delay, "{name} came after {waited:?} in place of {delay:?}");
         }
     }
-    // Others are not held up meanwhile.
+    // In the meantime, others are not delayed.
     until("the good ones are done", async || {
         ["good-1", "good-2"].iter().all(|name| context.runs.of(name).len() >= ENOUGH as usize)
     })
     .await;
 
-    // Events change nothing of it: by the time that a good one has been through as many, the bad one
-    // has not run.
+    // Events do not shorten the backoff: a good object has run for an equal event, and the bad one
+    // has not.
     let before = context.runs.of("good-1").len();
     for number in 0..20 {
         for name in ["bad-1", "good-1"] {
@@ -150,14 +150,14 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     }
     until("the good one has run", async || context.runs.of("good-1").len() > before).await;
     assert_eq!(context.runs.of("bad-1").len(), wanted);
-    // But a new generation does.
+    // A new generation ends the backoff.
     let spec = json!({ "spec": { "wanted": 2 } });
     tasks.patch("bad-1", &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
     until("the bad one is tried again", async || context.runs.of("bad-1").len() > wanted).await;
     assert_eq!(context.runs.of("bad-2").len(), wanted);
 }
 
-/// A limiter whose delays become very long after so many failures.
+/// A limiter whose delays become very long after a number of failures.
 struct Cliff<L> {
     inner: L,
     failures: u32,
@@ -199,7 +199,7 @@ async fn an_owner_of_the_cluster_with_children_in_three_namespaces_never_overlap
         if seen.running.fetch_add(1, Ordering::SeqCst) > 0 {
             seen.overlaps.fetch_add(1, Ordering::SeqCst);
         }
-        // Long enough for another to begin.
+        // Long enough for another run to start.
         tokio::time::sleep(Duration::from_millis(5)).await;
         seen.running.fetch_sub(1, Ordering::SeqCst);
         seen.runs.fetch_add(1, Ordering::SeqCst);
@@ -241,6 +241,6 @@ async fn an_owner_of_the_cluster_with_children_in_three_namespaces_never_overlap
         });
         futures_util::future::join_all(creates).await;
     }
-    until("it has run several times", async || seen.runs.load(Ordering::SeqCst) >= 5).await;
+    until("the object has run several times", async || seen.runs.load(Ordering::SeqCst) >= 5).await;
     assert_eq!(seen.overlaps.load(Ordering::SeqCst), 0);
 }

@@ -17,17 +17,17 @@ use requeue_kube::{Controller, policy};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-/// How many are reconciled, and deleted, at once.
+/// The number of objects that are reconciled and deleted at the same time.
 const AT_ONCE: usize = 32;
 
-/// One object.
+/// The observed events of an object.
 #[derive(Default)]
 struct Fate {
     running: AtomicBool,
-    /// It is being reconciled: whoever waits for this may delete it.
+    /// Opens when a run of the object has begun, so that the test can delete the object.
     begun: Gate,
     deleted: Gate,
-    /// How often it was seen that it is gone, or going.
+    /// The number of runs that have seen that the object is gone or is being deleted.
     ends: AtomicUsize,
 }
 
@@ -45,7 +45,7 @@ impl Gate {
     }
 
     async fn pass(&self) {
-        // It is never closed, and stays open.
+        // The semaphore is never closed, and the gate stays open.
         drop(self.0.acquire().await.unwrap());
     }
 }
@@ -57,15 +57,14 @@ struct Context {
 }
 
 impl Context {
-    /// What the reconciler does with an object that is there: by the time that it is done, somebody
-    /// has deleted it.
+    /// Reconciles an existing object. The test deletes the object during this run.
     async fn keep_until_deleted(&self, name: &str) {
         let fate = &self.fates[name];
         fate.begun.open();
         fate.deleted.pass().await;
     }
 
-    /// A run, for as long as this is kept.
+    /// Records a run until the returned value is dropped.
     fn run(&self, name: &str) -> Run<'_> {
         let fate = &self.fates[name];
         if fate.running.swap(true, Ordering::SeqCst) {
@@ -109,7 +108,7 @@ async fn finalize(
     .await
 }
 
-/// Deletes each while it is reconciled, and waits until all are seen to be gone.
+/// Deletes each object during its run, and waits until the deletion of all has been seen.
 async fn delete_amid(prefix: &str, run: impl AsyncFn(Controller<ConfigMap>, Arc<Context>)) {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace(prefix).await;
@@ -145,7 +144,7 @@ async fn delete_amid(prefix: &str, run: impl AsyncFn(Controller<ConfigMap>, Arc<
             fate.deleted.open();
             let ended = async || fate.ends.load(Ordering::SeqCst) > 0;
             until(&format!("the end of {name} is seen"), ended).await;
-            until("it is gone", async || maps.get_opt(name).await.unwrap().is_none()).await;
+            until("the object is gone", async || maps.get_opt(name).await.unwrap().is_none()).await;
         });
     tokio::select! {
         () = controlling => panic!("the controller has ended"),

@@ -1,5 +1,4 @@
-//! Whatever happens to the API server and the way there: no key is lost, and no object is with two
-//! workers.
+//! Faults of the API server and of the network: no key is lost, and no object is in flight twice.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,7 +29,7 @@ async fn deletes_behind_410_gone_are_heard_of() {
     world.is_known().await;
 
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     join_all([0, 1].map(|n| world.delete_main(&names[n]))).await;
     join_all([2, 3].map(|n| world.delete_owned(&names[n]))).await;
     join_all([4, 5].map(|n| world.delete_watched(&names[n]))).await;
@@ -103,7 +102,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
     for names in one.chunks(10) {
         create(&world, names).await;
     }
-    // In the middle of it.
+    // During the outage.
     let stopping = running.stop();
     let deleting = async {
         for names in one.chunks(20) {
@@ -114,7 +113,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
         }
     };
     futures_util::future::join(stopping, deleting).await;
-    // What was deleted meanwhile concerns something that is still there.
+    // An object that was deleted in the meantime concerns another that still exists.
     let again = world.control("restart", world.access(server).client().await);
     for names in other.chunks(20) {
         join_all(names.iter().map(|name| world.delete_main(name))).await;

@@ -1,4 +1,4 @@
-//! Kinds of our own.
+//! Custom resources for the tests.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -8,7 +8,7 @@ use kube::{Api, Client, CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// In a namespace.
+/// A kind with a namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, JsonSchema)]
 #[kube(group = "e2e.example.com", version = "v1", kind = "Task", namespaced)]
 #[kube(status = "TaskStatus")]
@@ -21,12 +21,12 @@ pub(crate) struct TaskStatus {
     pub(crate) runs: u32,
 }
 
-/// In none.
+/// A kind of the cluster.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, JsonSchema)]
 #[kube(group = "e2e.example.com", version = "v1", kind = "Estate")]
 pub(crate) struct EstateSpec {}
 
-/// Makes them known to the server, and waits until they are.
+/// Installs the kinds on the server, and waits until they are served.
 pub(crate) async fn install(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in [Task::crd(), Estate::crd()] {

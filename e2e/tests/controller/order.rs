@@ -1,4 +1,4 @@
-//! Who goes first.
+//! The order in which objects run.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -14,17 +14,17 @@ use requeue_kube::{Controller, ObjectKey, ObjectQueue, policy};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A controller with one worker, which notes in which order it runs.
+/// A controller with one worker, which records the order of its runs.
 #[derive(Default)]
 struct Turns {
     queue: OnceLock<ObjectQueue>,
     runs: Mutex<Vec<ObjectKey>>,
-    /// After so many runs the queue is paused.
+    /// The number of runs after which the queue is paused.
     pause_after: Mutex<Option<usize>>,
 }
 
 impl Turns {
-    /// Begins, and waits until it has done what there is.
+    /// Starts a controller, and waits until all existing objects have run.
     async fn begin(maps: Api<ConfigMap>, wc: watcher::Config, config: Config) -> Begun {
         let turns = Arc::new(Self::default());
         let controller = Controller::new(maps, wc).with_config(config.concurrency(1));
@@ -43,7 +43,7 @@ impl Turns {
             );
         let running = AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())));
         readiness.ready().await;
-        until("all in the first list has run", async || turns.queue().is_idle()).await;
+        until("all objects of the first list have run", async || turns.queue().is_idle()).await;
         Begun { turns, _running: running }
     }
 
@@ -59,7 +59,7 @@ impl Turns {
         }
     }
 
-    /// How many runs there were before that of `key`.
+    /// Returns the number of runs before that of `key`.
     fn before(&self, key: &ObjectKey) -> usize {
         self.runs.lock().unwrap().iter().position(|run| run == key).unwrap()
     }
@@ -80,14 +80,14 @@ struct Begun {
     _running: AbortOnDropHandle<()>,
 }
 
-/// What a controller needs that does nothing.
+/// Returns the rules for a controller that only reads.
 fn reads() -> Value {
     json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }])
 }
 
 const LABEL: &str = "e2e=order";
 
-/// Makes so many, in the order of their keys.
+/// Creates objects, and returns their keys in order.
 async fn create(client: &Client, namespace: &str, count: usize) -> Vec<ObjectKey> {
     let maps: &Api<ConfigMap> = &Api::namespaced(client.clone(), namespace);
     let made = stream::iter(0..count).map(async |number| {
@@ -124,13 +124,13 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     let begun = Turns::begin(watched, wc, config).await;
     let turns = &begun.turns;
 
-    // Everything is listed anew, and one has changed: the last in the order of a list.
+    // Everything is listed again, and the last object of the list has changed.
     turns.queue().pause();
     turns.runs.lock().unwrap().clear();
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let [.., later, changed] = &keys[..] else { unreachable!("there are many") };
+    let [.., later, changed] = &keys[..] else { unreachable!("there are many keys") };
     change(&maps, changed).await;
     server.compact().await;
     proxy.up();
@@ -139,7 +139,7 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     assert_eq!(priority(changed), Some(0));
     assert!(keys[..count - 1].iter().all(|key| priority(key) == Some(LOW_PRIORITY)));
 
-    // One more changes in the middle of it.
+    // Another object changes in the middle of the resync.
     let middle = count / 3;
     *turns.pause_after.lock().unwrap() = Some(middle);
     turns.queue().resume();
@@ -149,7 +149,7 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     turns.queue().resume();
     turns.are(count).await;
 
-    // Of ten in a row one may be the oldest, whatever its priority.
+    // One in ten deliveries may take the oldest key instead of the one with the highest priority.
     assert!(turns.before(changed) <= 1, "{} went ahead", turns.before(changed));
     let ahead = turns.before(later) - middle;
     assert!(ahead <= 1, "{ahead} of the resync went ahead");
@@ -171,15 +171,15 @@ async fn only_what_has_changed_is_queued_after_410_gone() {
 
     turns.queue().pause();
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let [changed, gone, later, ..] = &keys[..] else { unreachable!("there are many") };
+    let [changed, gone, later, ..] = &keys[..] else { unreachable!("there are many keys") };
     change(&maps, changed).await;
     maps.delete(gone.name(), &Default::default()).await.unwrap();
     server.compact().await;
     proxy.up();
     turns.queued(2).await;
-    // Seen after all that the list shows.
+    // This change is observed after all objects of the list.
     change(&maps, later).await;
     until("the change is known", async || turns.queue().look_up(later).is_some()).await;
     assert_eq!(turns.queue().len(), 3);
@@ -206,7 +206,7 @@ async fn a_namespace_that_floods_leaves_another_its_share() {
     turns.queue().resume();
     turns.are(count).await;
 
-    // Every other turn is its own; and one in ten may be the oldest's.
+    // Every other turn belongs to the quiet namespace; one in ten may be that of the oldest key.
     let runs = turns.runs.lock().unwrap();
     let is_quiet = |key: &ObjectKey| key.namespace() == Some(&quiet);
     let of_quiet = runs.iter().enumerate().filter(|(_, key)| is_quiet(key));

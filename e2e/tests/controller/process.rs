@@ -1,6 +1,6 @@
-//! A controller that is a process: the test's own program, started once more.
+//! A controller in a process of its own: the test's program, started again.
 //!
-//! It says what it does on standard output, a line of JSON each.
+//! It reports its runs on standard output, as one line of JSON each.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,59 +20,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::{State, World, config};
 
-/// What a process is told.
+/// The orders for a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) namespace: String,
-    /// It works while it leads, with leases of 3/2/0.5 s.
+    /// It elects a leader, with durations of 3, 2 and 0.5 s.
     pub(crate) elects: bool,
-    /// Objects whose names begin so are never done with.
+    /// A prefix of names whose runs never end.
     pub(crate) hangs_at: Option<String>,
-    /// 30 s unless said.
+    /// By default 30 s.
     pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Said {
-    /// All its watches have listed.
+    /// All its watches have listed their objects.
     Listed,
     Begun {
         name: String,
         at: Nanos,
     },
-    /// It works at it no more, and has seen how it is unless it was cut off.
+    /// The run has ended. It has observed the object's state, unless it was cut off.
     Ended {
         name: String,
         at: Nanos,
         state: Option<State>,
     },
-    /// The last that it says, if that is so.
+    /// The last message, if the shutdown has cut runs off.
     CutOff {
         names: Vec<String>,
     },
 }
 
 fn say(said: &Said) {
-    // In one piece, as several tasks speak.
+    // A single write, because several tasks report.
     let line = format!("\nsaid {}\n", serde_json::to_string(said).unwrap());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
 const ORDERS: &str = "REQUEUE_E2E_CONTROLLER";
 
-/// With a network of its own.
+/// A controller's process, with a network of its own.
 pub(crate) struct Process {
     pub(crate) node: Node<'static>,
     pub(crate) proxy: Proxy,
-    /// When it was killed.
+    /// The time at which it was killed.
     killed: Option<Nanos>,
 }
 
-/// One run of the reconciler.
+/// A run of the reconciler.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) begun: Nanos,
-    /// Later than anything, if it has not ended.
+    /// The greatest possible time if the run has not ended.
     pub(crate) ended: Nanos,
     pub(crate) state: Option<State>,
 }
@@ -97,18 +97,19 @@ impl Process {
 
     fn said(&self) -> Vec<Said> {
         let log = self.node.log();
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let said = whole.lines().filter_map(|line| line.strip_prefix("said "));
         said.map(|said| serde_json::from_str(said).unwrap()).collect()
     }
 
-    /// Whether all its watches have listed: what is made from now on goes ahead of what there was.
+    /// Returns true if all its watches have listed: from now on, new objects run before those of
+    /// the first list.
     pub(crate) fn has_listed(&self) -> bool {
         self.said().iter().any(|said| matches!(said, Said::Listed))
     }
 
-    /// Of each object its runs, in order.
+    /// Returns the runs of each object, in order.
     pub(crate) fn runs(&self) -> BTreeMap<String, Vec<Run>> {
         let mut runs = BTreeMap::<_, Vec<_>>::new();
         for said in self.said() {
@@ -127,14 +128,14 @@ impl Process {
         runs
     }
 
-    /// From its first run to the end of its last.
+    /// Returns the times of the start of its first run and the end of its last.
     pub(crate) fn worked(&self) -> Option<(Nanos, Nanos)> {
         let runs = self.runs();
         let first = runs.values().flatten().map(|run| run.begun).min()?;
         Some((first, runs.values().flatten().map(|run| run.ended).max()?))
     }
 
-    /// What it says that it has cut off.
+    /// Returns the objects whose runs it has cut off.
     pub(crate) fn cut_off(&self) -> Vec<String> {
         match self.said().pop() {
             Some(Said::CutOff { names }) => names,
@@ -143,13 +144,14 @@ impl Process {
     }
 }
 
-/// The state in which `name` was last found, by any of these.
+/// Returns the last state of `name` that any of these processes has found.
 pub(crate) fn known(processes: &[Process], name: &str) -> Option<State> {
     let runs = processes.iter().filter_map(|process| process.runs().remove(name)).flatten();
     runs.filter(|run| run.state.is_some()).max_by_key(|run| run.ended)?.state
 }
 
-/// How often one has begun at an object before another had ended.
+/// Returns the number of runs that started before another process' run of the same object had
+/// ended.
 pub(crate) fn overlaps(processes: &[Process]) -> usize {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     for (name, runs) in processes.iter().flat_map(Process::runs) {
@@ -162,7 +164,7 @@ pub(crate) fn overlaps(processes: &[Process]) -> usize {
     overlaps.sum()
 }
 
-/// How a process has ended that says why.
+/// The exit code of a process whose shutdown has cut runs off.
 pub(crate) const CUT_OFF: i32 = 3;
 pub(crate) const LEADERSHIP_LOST: i32 = 4;
 
@@ -179,7 +181,7 @@ async fn reconcile(
     if context.orders.hangs_at.as_ref().is_some_and(|prefix| working.name.starts_with(prefix)) {
         std::future::pending().await
     }
-    // As long as one with something to do takes.
+    // As long as a task needs that has work to do.
     for _ in 0..3 {
         context.world.look(&working.name).await?;
     }
@@ -187,7 +189,7 @@ async fn reconcile(
     Ok(Action::await_change())
 }
 
-/// A run, also if it is cut off.
+/// A run, which is also reported if it is cut off.
 struct Working {
     name: String,
     state: Option<State>,

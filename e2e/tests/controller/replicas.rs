@@ -1,5 +1,5 @@
-//! Replicas of a controller, of which one works: no run of one that led is still under way when the
-//! next begins.
+//! Replicas of a controller, of which one works at a time. No run of a former leader is still in
+//! progress when the next leader begins.
 
 use futures_util::future::{Either, select};
 use requeue_e2e::{Nanos, Server, full, now, until};
@@ -9,14 +9,14 @@ use crate::faults::{create, names};
 use crate::process::{LEADERSHIP_LOST, Orders, Process, known, overlaps};
 use crate::world::World;
 
-/// What happens to one who leads.
+/// A fault of the leader.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Stop,
     Kill,
-    /// Its connections are cut, and new ones refused.
+    /// Its connections are cut, and new ones are refused.
     CutOff,
-    /// Nothing it sends arrives, and nobody says so.
+    /// Its connections stay open, but nothing arrives.
     Silence,
 }
 
@@ -33,7 +33,7 @@ impl Fault {
     }
 }
 
-/// Waits until one of these works.
+/// Waits until one of the replicas works.
 async fn one_works(replicas: &[Process]) -> usize {
     let mut found = None;
     until("a replica works", async || {
@@ -63,7 +63,7 @@ async fn replicas_of_a_controller_hand_over_without_an_overlap() {
     let rounds = if full() { 20 } else { 3 };
     for (round, fault) in Fault::ALL.into_iter().cycle().take(rounds).enumerate() {
         let mut former = replicas.swap_remove(leader);
-        // In the middle of its work, which never ends.
+        // During its work, which never ends.
         let changing = async {
             for number in 0_u32.. {
                 let name = &names[number as usize % names.len()];
@@ -73,14 +73,14 @@ async fn replicas_of_a_controller_hand_over_without_an_overlap() {
         let failing = async {
             let runs = || former.runs().values().map(Vec::len).sum::<usize>();
             let before = runs();
-            until("it is at work", async || runs() > before).await;
+            until("the replica works", async || runs() > before).await;
             let from = now();
             fault.happen(&mut former).await;
             leader = one_works(&replicas).await;
             from
         };
         let from = match select(Box::pin(changing), Box::pin(failing)).await {
-            Either::Left(_) => unreachable!("it goes on for ever"),
+            Either::Left(_) => unreachable!("the changes never end"),
             Either::Right((from, _)) => from,
         };
         if matches!(fault, Fault::CutOff | Fault::Silence) {

@@ -1,4 +1,4 @@
-//! A process that is told to stop in the middle of its work.
+//! A process that is terminated in the middle of its work.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use crate::faults::{create, names};
 use crate::process::{CUT_OFF, Orders, Process, known, overlaps};
 use crate::world::World;
 
-/// Makes these, and when the process has begun at so many of them, tells it to stop.
+/// Creates objects, and terminates the process once it has begun a number of runs.
 async fn stopped_amid(
     world: &World,
     made: &[String],
     process: &Process,
     begun: impl Fn(&Process) -> bool,
 ) -> Option<i32> {
-    until("it has listed", async || process.has_listed()).await;
+    until("the process has listed", async || process.has_listed()).await;
     let creating = async {
         for names in made.chunks(5) {
             create(world, names).await;
         }
     };
     let stopping = async {
-        until("it is in the middle of it", async || begun(process)).await;
+        until("the process is in the middle of its work", async || begun(process)).await;
         process.node.terminate().await.code()
     };
     join(creating, stopping).await.1
 }
 
-/// What it has begun, and not done.
+/// Returns the objects whose runs have begun and not ended.
 fn undone(process: &Process) -> BTreeSet<String> {
     let undone = |runs: &Vec<_>| runs.iter().any(|run: &crate::process::Run| run.state.is_none());
     process.runs().into_iter().filter(|(_, runs)| undone(runs)).map(|(name, _)| name).collect()
@@ -43,7 +43,7 @@ async fn sigterm_drains_and_what_is_cut_off_comes_again_in_the_next_process() {
     let (rounds, count) = if full() { (10, 50) } else { (1, 15) };
     let (mut past, mut drained, mut cut_off) = (Vec::new(), 0, 0);
     for round in 0..rounds {
-        // It finishes what it has begun, and begins nothing.
+        // It finishes the runs that have begun, and begins no others.
         let process = Process::start(server, &world, Orders::default()).await;
         let made = names(&format!("a{round}"), count);
         let amid = |process: &Process| process.runs().contains_key(&made[count / 3]);
@@ -52,7 +52,7 @@ async fn sigterm_drains_and_what_is_cut_off_comes_again_in_the_next_process() {
         drained += process.runs().values().map(Vec::len).sum::<usize>();
         past.push(process);
 
-        // What takes too long is cut off.
+        // Runs that take too long are cut off.
         let hanging = format!("hang{round}");
         let orders = Orders {
             hangs_at: Some(hanging.clone()),

@@ -1,5 +1,5 @@
-//! ConfigMaps, the Secrets that they own, and ConfigMaps that concern them; and a controller that
-//! notes how it has found them. What it knows in the end has to be what there is.
+//! ConfigMaps, the Secrets that they own, ConfigMaps that concern them, and a controller that
+//! records their states. In the end, its records must equal the actual states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The versions of an object, of what it owns, and of what concerns it.
+/// The versions of an object, of the objects that it owns, and of those that concern it.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     main: Option<String>,
@@ -29,19 +29,19 @@ pub(crate) struct State {
     watched: Option<String>,
 }
 
-/// What the controller has found, and how often it was twice at one object.
+/// The states that the controller has found, and the number of concurrent runs of one object.
 #[derive(Default)]
 pub(crate) struct Found {
     states: Mutex<BTreeMap<String, State>>,
     running: Mutex<BTreeSet<String>>,
     pub(crate) overlaps: AtomicUsize,
     pub(crate) runs: AtomicUsize,
-    /// Lists that were due because a version was too old.
+    /// The number of lists that were necessary because a version was too old.
     pub(crate) gone: AtomicUsize,
 }
 
-/// Whom the controllers run as. It may do no more than the crate's page says that it has to, and
-/// what the reconciler does.
+/// The account of the controllers. It has only the permissions that the crate's page lists, and
+/// those that the reconciler needs.
 const ACCOUNT: &str = "controller";
 
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl World {
     pub(crate) async fn new(server: &Server, prefix: &str) -> Self {
         let world = Self::of(server.client().await, &server.namespace(prefix).await);
         let rules = json!([
-            // The reconciler looks up main and watched ones by name.
+            // The reconciler gets main and watched objects by name.
             { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "get"] },
             { "apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"] },
         ]);
@@ -64,7 +64,7 @@ impl World {
         world
     }
 
-    /// How controllers get in.
+    /// Returns the access of controllers.
     pub(crate) fn access<'a>(&self, server: &'a Server) -> Access<'a> {
         server.access().service_account(self.namespace(), ACCOUNT)
     }
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// The same, through another client.
+    /// Returns the same world through another client.
     fn through(&self, client: Client) -> Self {
         let namespace = self.namespace();
         Self {
@@ -125,7 +125,7 @@ impl World {
         self.maps.delete(&format!("w-{name}"), &DeleteParams::default()).await.unwrap();
     }
 
-    /// How it is.
+    /// Returns the actual state of an object.
     pub(crate) async fn look(&self, name: &str) -> Result<State, kube::Error> {
         let version = |map: ConfigMap| map.resource_version().unwrap();
         let owned = ListParams::default().labels(&format!("owner={name}"));
@@ -137,13 +137,13 @@ impl World {
         })
     }
 
-    /// Waits until the controller knows of every object how it is.
+    /// Waits until the controller knows the state of every object.
     pub(crate) async fn is_known(&self) {
         self.is_known_by(|name| self.found.states.lock().unwrap().get(name).cloned()).await;
         assert_eq!(self.found.overlaps.load(Ordering::SeqCst), 0, "overlapping runs");
     }
 
-    /// Waits until this says of every object how it is.
+    /// Waits until `known` returns the actual state of every object.
     pub(crate) async fn is_known_by(&self, known: impl Fn(&str) -> Option<State>) {
         let names = self.names.lock().unwrap().clone();
         for name in names {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// A controller that looks at it through `client`.
+    /// Starts a controller that uses `client`.
     pub(crate) fn control(&self, name: &str, client: Client) -> Running {
         let world = self.through(client);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// For those that fail: they are not to be waited for.
+/// Returns a configuration with short backoffs, because the tests wait for retries.
 pub(crate) fn config() -> Config {
     let limiter = || ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1));
     Config::default().concurrency(4).rate_limiter(limiter)
@@ -209,7 +209,7 @@ fn map(name: &str, role: &str) -> ConfigMap {
     ConfigMap { metadata, ..ConfigMap::default() }
 }
 
-/// The reconciler.
+/// Records the state of an object.
 async fn note(object: ObjectRef<ConfigMap>, world: Arc<World>) -> Result<Action, kube::Error> {
     let found = &world.found;
     let _here = Here::new(found, &object.name);
@@ -219,7 +219,7 @@ async fn note(object: ObjectRef<ConfigMap>, world: Arc<World>) -> Result<Action,
     Ok(Action::await_change())
 }
 
-/// A run that is at an object, also if it is cut off.
+/// A run of an object, whose end is also recorded if it is cut off.
 struct Here<'a>(&'a Found, &'a str, bool);
 
 impl<'a> Here<'a> {
@@ -240,14 +240,14 @@ impl Drop for Here<'_> {
     }
 }
 
-/// A controller, until this is dropped.
+/// A controller that runs until this is dropped.
 pub(crate) struct Running {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    /// Shuts it down in order.
+    /// Shuts the controller down in order.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         (&mut self.task).await.unwrap();

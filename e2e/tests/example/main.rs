@@ -1,7 +1,7 @@
-//! The example in `examples/website`: two replicas of it, with its manifests, and with what these
-//! allow it and no more.
+//! Tests the example in `examples/website`: two replicas with its manifests, and with exactly the
+//! permissions of these manifests.
 
-/// The text of a file of the example's.
+/// Includes a file of the example.
 macro_rules! manifest {
     ($path:literal) => {
         include_str!(concat!("../../../examples/website/", $path))
@@ -21,14 +21,14 @@ use website_controller::CONTROLLER;
 use crate::replica::{Replica, leader_first};
 use crate::world::World;
 
-/// The controller's own namespace, as the manifests have it.
+/// The controller's own namespace, as in the manifests.
 const NAMESPACE: &str = "website-system";
 
 #[tokio::test]
 async fn the_example_does_what_it_says_with_what_it_is_allowed() {
     let dir = tempfile::tempdir().expect("a directory");
     let [policy, audit] = ["policy.yaml", "audit.log"].map(|name| dir.path().join(name));
-    std::fs::write(&policy, rights::AUDIT_POLICY).expect("it can be written");
+    std::fs::write(&policy, rights::AUDIT_POLICY).expect("the policy can be written");
     let policy = format!("--audit-policy-file={}", policy.display());
     let log = format!("--audit-log-path={}", audit.display());
     let Some(server) = Server::start_with(&[&policy, &log]).await else { return };
@@ -47,18 +47,18 @@ async fn the_example_does_what_it_says_with_what_it_is_allowed() {
     assert!(leader.get("/").await.contains("<title>websites"));
     let done = r#"controller_runtime_reconcile_total{controller="website",result="success"}"#;
     let metrics = leader.get("/metrics").await;
-    let done = metrics.lines().find_map(|line| line.strip_prefix(done)).expect("it is there");
+    let done = metrics.lines().find_map(|line| line.strip_prefix(done)).expect("the series exists");
     assert!(done.trim().parse::<u64>().expect("a number") > 0);
 
     leader.node.kill().await;
-    until("the other leads", async || standby.leads().await).await;
+    until("the standby leads", async || standby.leads().await).await;
     world.changes("<h1>Hello from the other</h1>", 4).await;
     world.goes().await;
 
     standby.node.terminate().await;
     let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
-    let lease = leases.get(CONTROLLER).await.expect("it is there");
+    let lease = leases.get(CONTROLLER).await.expect("the Lease exists");
     let holder = lease.spec.and_then(|spec| spec.holder_identity);
-    assert_eq!(holder.as_deref().unwrap_or_default(), "", "it was not released");
+    assert_eq!(holder.as_deref().unwrap_or_default(), "", "the Lease was not released");
     assert_eq!(rights::used(&audit), rights::allowed());
 }

@@ -1,4 +1,4 @@
-//! A replica: the test's own program, started once more.
+//! A replica: the test's program, started again.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -32,7 +32,7 @@ impl Replica {
             whole.lines().find_map(|line| line.strip_prefix("serving at ")?.parse().ok())
         };
         until("a replica serves", async || address().is_some()).await;
-        let replica = Self { address: address().expect("it was there"), node };
+        let replica = Self { address: address().expect("the address was printed"), node };
         until("a replica is ready", async || replica.get("/readyz").await == "ok\n").await;
         assert_eq!(replica.get("/healthz").await, "ok\n");
         replica
@@ -43,7 +43,7 @@ impl Replica {
         self.get("/metrics").await.lines().any(|line| line == gauge)
     }
 
-    /// What it answers; nothing while it does not yet.
+    /// Returns the answer for a path, or an empty text if there is none yet.
     pub(crate) async fn get(&self, path: &str) -> String {
         let answer = async {
             let mut stream = TcpStream::connect(self.address).await?;
@@ -60,7 +60,7 @@ impl Replica {
     }
 }
 
-/// Both, with the one that leads first.
+/// Returns both replicas, the leader first.
 pub(crate) async fn leader_first([one, other]: [Replica; 2]) -> [Replica; 2] {
     let mut other_leads = false;
     until("one of them leads", async || {
@@ -76,12 +76,12 @@ async fn is_the_controller_when_told_so() {
     if std::env::var_os(REPLICA).is_none() {
         return;
     }
-    let config = kube::Config::infer().await.expect("it was written");
+    let config = kube::Config::infer().await.expect("the kubeconfig is valid");
     let election = leader::Config::new(&config.default_namespace, CONTROLLER)
         .lease_duration(Duration::from_secs(12))
         .renew_deadline(Duration::from_secs(9))
         .retry_period(Duration::from_millis(500));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     println!("\nserving at {}", listener.local_addr().expect("an address"));
-    run(config, election, listener).await.expect("it ends in order");
+    run(config, election, listener).await.expect("the controller ends in order");
 }

@@ -1,4 +1,4 @@
-//! What the controller may do, and what it does.
+//! The permissions of the controller, and those that it uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::manifests::objects;
 
 const USER: &str = "system:serviceaccount:website-system:website-controller";
 
-/// Of each request its user, verb, resource and the code of its answer.
+/// Logs the user, verb, resource and response code of each request.
 pub(crate) const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -18,15 +18,15 @@ rules:
 - level: Metadata
 "#;
 
-/// A verb, and a group and resource that it may be, or was, used on.
+/// A verb, and the group and resource that it is used on.
 pub(crate) type Use = (String, String, String);
 
-/// What the roles in the manifest allow.
+/// Returns the permissions in the manifest.
 pub(crate) fn allowed() -> BTreeSet<Use> {
     let rules = objects(manifest!("manifests/rbac.yaml"));
     let rules = rules.iter().filter_map(|object| object.data["rules"].as_array()).flatten();
     let texts = |of: &Value| -> Vec<String> {
-        serde_json::from_value(of.clone()).expect("it is a list of texts")
+        serde_json::from_value(of.clone()).expect("a list of texts")
     };
     let mut allowed = BTreeSet::new();
     for rule in rules {
@@ -42,10 +42,11 @@ pub(crate) fn allowed() -> BTreeSet<Use> {
     allowed
 }
 
-/// What the controller has used of it, by the API server's own account. Nothing was refused.
+/// Returns the permissions that the controller has used, from the audit log. Fails if any request
+/// was refused.
 pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
-    let audit = std::fs::read_to_string(audit).expect("it is there");
-    let events = audit.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    let audit = std::fs::read_to_string(audit).expect("the audit log exists");
+    let events = audit.lines().map(|line| serde_json::from_str(line).expect("an event is JSON"));
     let events = events.filter(|event: &Value| event["impersonatedUser"]["username"] == USER);
     let mut used = BTreeSet::new();
     for event in events {
@@ -58,7 +59,7 @@ pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
             resource = format!("{resource}/{subresource}");
         }
         if code == 201 {
-            // An apply that has created.
+            // An apply that created an object also needs `create`.
             used.insert(("create".to_owned(), group.clone(), resource.clone()));
         }
         used.insert((text(&event["verb"]), group, resource));

@@ -1,4 +1,4 @@
-//! A website, and all that there is of it.
+//! A website and all objects that belong to it.
 
 use std::fmt::Debug;
 
@@ -36,13 +36,14 @@ impl World {
         }
     }
 
-    /// It has what it owns, a status that says so, an Event, and its place in the directory.
+    /// Checks that the website gets its objects, a status, an Event, and its entry in the
+    /// directory.
     pub(crate) async fn comes_up(&self) {
         apply(self.sites.clone().into_client(), manifest!("website.yaml")).await;
         let site = self.site_when("seen", |site| observed(site) == Some(1)).await;
-        let uid = site.uid().expect("it has one");
-        let map = self.maps.get(SITE).await.expect("it is there");
-        let deployment = self.deployments.get(SITE).await.expect("it is there");
+        let uid = site.uid().expect("an object has a uid");
+        let map = self.maps.get(SITE).await.expect("the ConfigMap exists");
+        let deployment = self.deployments.get(SITE).await.expect("the Deployment exists");
         for owners in [map.owner_references(), deployment.owner_references()] {
             let [owner] = owners else { panic!("{owners:?}") };
             assert_eq!((&owner.uid, owner.controller), (&uid, Some(true)));
@@ -54,39 +55,46 @@ impl World {
         self.has_event("Applied").await;
     }
 
-    /// There is no controller of Deployments here, so that what it would say is said for it.
+    /// Checks that the status follows the Deployment's. There is no controller of Deployments, so
+    /// the test writes that status.
     pub(crate) async fn follows_its_deployment(&self) {
-        let deployment = self.deployments.get(SITE).await.expect("it is there");
+        let deployment = self.deployments.get(SITE).await.expect("the Deployment exists");
         let generation = deployment.metadata.generation;
         let status = json!({ "status": {
             "observedGeneration": generation, "replicas": 2, "readyReplicas": 2,
         } });
         let params = PatchParams::default();
-        self.deployments.patch_status(SITE, &params, &Patch::Merge(status)).await.expect("it is");
+        self.deployments
+            .patch_status(SITE, &params, &Patch::Merge(status))
+            .await
+            .expect("the status is written");
         let site = self.site_when("ready", |site| ready(site).0 == "True").await;
         assert_eq!(ready(&site), ("True", "2 of 2 replicas are ready"));
     }
 
-    /// Another content: other pods.
+    /// Checks that another content replaces the pods.
     pub(crate) async fn changes(&self, to: &str, generation: i64) {
         let before = self.version_of_pods().await;
         self.change(to).await;
         self.site_when("seen", |site| observed(site) == Some(generation)).await;
-        let map = self.maps.get(SITE).await.expect("it is there");
+        let map = self.maps.get(SITE).await.expect("the ConfigMap exists");
         assert_eq!(content(&map), to);
         let version = self.version_of_pods().await;
         assert!(version != before && version == map.resource_version());
     }
 
-    /// What it owns comes back when it is deleted.
+    /// Checks that owned objects are created again after a deletion.
     pub(crate) async fn is_mended(&self) {
         comes_back(&self.maps).await;
         comes_back(&self.deployments).await;
     }
 
-    /// Without the directory a change comes to nothing, which is said. It is tried again by itself.
+    /// Checks that a change fails and is reported without the directory, and is retried afterwards.
     pub(crate) async fn fails_and_recovers(&self) {
-        self.directory.delete("websites", &DeleteParams::default()).await.expect("it is");
+        self.directory
+            .delete("websites", &DeleteParams::default())
+            .await
+            .expect("the directory is deleted");
         self.change("<h1>Hello at last</h1>").await;
         self.has_event("Failed").await;
         apply(self.sites.clone().into_client(), manifest!("manifests/deployment.yaml")).await;
@@ -94,13 +102,15 @@ impl World {
         assert_eq!(self.in_directory().await, site.uid());
     }
 
-    /// The finalizer clears up what garbage collection does not.
+    /// Checks that the finalizer removes objects that garbage collection does not.
     pub(crate) async fn goes(&self) {
-        self.sites.delete(SITE, &DeleteParams::default()).await.expect("it is");
-        until("it is gone", async || self.sites.get_opt(SITE).await.expect("an answer").is_none())
-            .await;
+        self.sites.delete(SITE, &DeleteParams::default()).await.expect("the website is deleted");
+        until("the website is gone", async || {
+            self.sites.get_opt(SITE).await.expect("an answer").is_none()
+        })
+        .await;
         assert_eq!(self.in_directory().await, None);
-        until("all of it is gone", async || {
+        until("all its objects are gone", async || {
             let map = self.maps.get_opt(SITE).await.expect("an answer");
             let deployment = self.deployments.get_opt(SITE).await.expect("an answer");
             map.is_none() && deployment.is_none()
@@ -111,11 +121,14 @@ impl World {
     async fn change(&self, to: &str) {
         let change = json!({ "spec": { "content": to } });
         let params = PatchParams::default();
-        self.sites.patch(SITE, &params, &Patch::Merge(change)).await.expect("it is");
+        self.sites
+            .patch(SITE, &params, &Patch::Merge(change))
+            .await
+            .expect("the website is changed");
     }
 
     async fn has_event(&self, reason: &str) {
-        let uid = self.sites.get(SITE).await.expect("it is there").uid();
+        let uid = self.sites.get(SITE).await.expect("the website exists").uid();
         until(&format!("there is an Event {reason}"), async || {
             let events = self.events.list(&ListParams::default()).await.expect("a list");
             events.iter().any(|event| {
@@ -128,19 +141,19 @@ impl World {
 
     async fn site_when(&self, what: &str, is: impl Fn(&Website) -> bool) -> Website {
         until(&format!("the website is {what}"), async || {
-            is(&self.sites.get(SITE).await.expect("it is there"))
+            is(&self.sites.get(SITE).await.expect("the website exists"))
         })
         .await;
-        self.sites.get(SITE).await.expect("it is there")
+        self.sites.get(SITE).await.expect("the website exists")
     }
 
     async fn version_of_pods(&self) -> Option<String> {
-        let deployment = self.deployments.get(SITE).await.expect("it is there");
+        let deployment = self.deployments.get(SITE).await.expect("the Deployment exists");
         deployment.spec.template.metadata?.annotations?.remove("example.com/content")
     }
 
     async fn in_directory(&self) -> Option<String> {
-        let directory = self.directory.get("websites").await.expect("it is there");
+        let directory = self.directory.get("websites").await.expect("the directory exists");
         directory.data?.remove(&format!("default.{SITE}"))
     }
 }
@@ -149,9 +162,9 @@ async fn comes_back<K>(api: &Api<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let uid = api.get(SITE).await.expect("it is there").uid();
-    api.delete(SITE, &DeleteParams::default()).await.expect("it is");
-    until("it is there again", async || {
+    let uid = api.get(SITE).await.expect("the object exists").uid();
+    api.delete(SITE, &DeleteParams::default()).await.expect("the object is deleted");
+    until("the object exists again", async || {
         let object = api.get_opt(SITE).await.expect("an answer");
         object.is_some_and(|object| object.uid() != uid)
     })
@@ -166,9 +179,9 @@ fn observed(site: &Website) -> Option<i64> {
     site.status.as_ref()?.observed_generation
 }
 
-/// The status of its condition `Ready`, and what it says.
+/// Returns the status and the message of the condition `Ready`.
 fn ready(site: &Website) -> (&str, &str) {
-    let status = site.status.as_ref().expect("it has one");
+    let status = site.status.as_ref().expect("a website has a status");
     let [ready] = &*status.conditions else { panic!("{:?}", status.conditions) };
     assert_eq!(ready.type_, "Ready");
     (&ready.status, &ready.message)

@@ -1,4 +1,4 @@
-//! Leaders that are killed, cut off, frozen and stopped, one after the other.
+//! Handovers between leaders that are killed, cut off, frozen and stopped.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
@@ -10,14 +10,15 @@ use serde_json::json;
 use crate::replica::{OBJECT, Replica, Said};
 use crate::report::{Fault, Report};
 
-/// When one who runs has said this after `since`.
+/// Returns the running replica that was the first to report `what` after `since`, and the time of
+/// it.
 fn first(replicas: &[Replica], what: Said, since: Nanos) -> Option<(usize, Nanos)> {
     replicas.iter().enumerate().find_map(|(index, replica)| {
         Some((index, replica.said(what).into_iter().find(|at| *at > since)?))
     })
 }
 
-/// What is waited for, and when it was, said by one that runs.
+/// Waits until a running replica reports `what`, and returns it and the time of the report.
 async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos) {
     let mut found = None;
     requeue_e2e::until(&format!("a replica says {what:?}"), async || {
@@ -25,10 +26,10 @@ async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos)
         found.is_some()
     })
     .await;
-    found.expect("it was waited for")
+    found.expect("the wait has found one")
 }
 
-/// The replicas that run, and what came of those that did.
+/// The running replicas, and the report about those that have stopped.
 struct Fleet {
     server: &'static Server,
     namespace: String,
@@ -43,8 +44,8 @@ impl Fleet {
         self.started += 1;
     }
 
-    /// A replica leads once. On a machine that stands still for seconds one may lose the lease by
-    /// itself: another takes its place.
+    /// Replaces replicas that no longer lead, because each leads at most once. If the machine
+    /// stalls for seconds, a replica may lose the lease without a fault.
     async fn replace_spent(&mut self) {
         while let Some((spent, _)) = first(&self.running, Said::End, 0) {
             let spent = self.running.swap_remove(spent);
@@ -54,18 +55,18 @@ impl Fleet {
         }
     }
 
-    /// Does this to the one of them who leads, and returns who leads next.
+    /// Injects a fault into the leader, and returns the next leader.
     async fn hand_over(&mut self, leader: usize, fault: Fault) -> usize {
         let leader = [self.running.swap_remove(leader)];
         let [replica] = &leader;
-        // In the middle of its work.
+        // The leader is in the middle of its work.
         let (_, begun) = until(&leader, Said::Begin, 0).await;
         until(&leader, Said::Accepted, 0).await;
         for other in &self.running {
             until(std::slice::from_ref(other), Said::Standing, 0).await;
         }
         let start = now();
-        // It does no more once it is stopped, which is after that.
+        // After this time the stopped process does nothing.
         let mut stopped = None;
         match fault {
             Fault::Kill => {
@@ -82,7 +83,7 @@ impl Fleet {
         }
         let (_, led) = until(&self.running, Said::Begin, begun).await;
         let mut found = None;
-        requeue_e2e::until("another has claimed the object", async || {
+        requeue_e2e::until("another replica has claimed the object", async || {
             found = first(&self.running, Said::Claimed, begun);
             if found.is_none() {
                 self.replace_spent().await;
@@ -90,12 +91,12 @@ impl Fleet {
             found.is_some()
         })
         .await;
-        let (next, claimed) = found.expect("it was waited for");
+        let (next, claimed) = found.expect("the wait has found one");
         if matches!(fault, Fault::Refuse | Fault::Silence | Fault::Freeze) {
             replica.proxy.up();
             replica.proxy.thaw();
             replica.node.thaw();
-            // It goes on with the writes in its hands.
+            // It continues with the writes that it has prepared.
             requeue_e2e::until("three late writes were answered", async || {
                 late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
             })
@@ -110,12 +111,13 @@ impl Fleet {
     }
 }
 
-/// How many writes were answered so that it has sent after another had claimed the object.
+/// Returns the number of answers to writes that the replica sent after another had claimed the
+/// object.
 fn late(replica: &Replica, answer: Said, claimed: Nanos) -> usize {
     replica.said(answer).into_iter().filter(|sent| *sent > claimed).count()
 }
 
-/// What a leader may do, and nothing else; and an object for it to write to.
+/// Creates a role with exactly the permissions of a leader, and an object for its writes.
 async fn prepare(server: &Server, namespace: &str) {
     let rules = json!([
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
@@ -130,7 +132,8 @@ async fn prepare(server: &Server, namespace: &str) {
     maps.create(&PostParams::default(), &map).await.expect("a map");
 }
 
-/// Half of the hand-overs each, at the same time: most of it is waiting.
+/// Runs a share of the handovers. Shares run in parallel, because most of the time is spent
+/// waiting.
 async fn hand_overs(replicas: usize, skipped: usize) {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace("leader").await;

@@ -1,4 +1,4 @@
-//! What an API server makes of the requests.
+//! The API server's answers to the requests of an election.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use serde_json::json;
 use crate::replica::config;
 
 async fn term(server: &Server, namespace: &str) -> Term {
-    // No lease has to run out here, whatever the machine does.
+    // Long durations, so that no lease expires on a slow machine.
     let config = config(namespace)
         .lease_duration(Duration::from_secs(60))
         .renew_deadline(Duration::from_secs(40));
     let client = config.client(server.access().config().await).expect("a client");
-    LeaderElector::new(client, config).expect("it is safe").acquire().await
+    LeaderElector::new(client, config).expect("the configuration is safe").acquire().await
 }
 
 #[tokio::test]
@@ -45,7 +45,7 @@ async fn a_lease_that_is_deleted_ends_the_term_and_the_next_has_another_token() 
     assert_eq!(before.token().transitions(), after.token().transitions());
     assert_ne!(before.token(), after.token());
 
-    // The numbers are the same: it takes the uid, and a renewal, to tell.
+    // The numbers are equal: only the uid, and a renewal, differ.
     let new = after.fence();
     let claim = new.claim(&maps.get("map").await.unwrap()).await.unwrap().unwrap();
     maps.patch("map", &params, &claim).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_late_write_to_the_status_and_a_late_claim_are_refused() {
     let write = |value: &str| {
         let condition = json!({ "type": "Written", "status": value });
         let write = json!([{ "op": "add", "path": "/status/conditions", "value": [condition] }]);
-        serde_json::from_value(write).expect("it is a patch")
+        serde_json::from_value(write).expect("a valid patch")
     };
     let code = |refused| match refused {
         kube::Error::Api(status) => status.code,

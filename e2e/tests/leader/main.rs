@@ -1,5 +1,5 @@
-//! Leader election by replicas that are processes, against an API server: they are killed, cut off,
-//! frozen and stopped while they lead.
+//! Leader election between replicas in processes of their own, against an API server. They are
+//! killed, cut off, frozen and stopped while they lead.
 
 mod handovers;
 mod lease;

@@ -1,7 +1,7 @@
-//! A replica: the test's own program, started once more.
+//! A replica: the test's program, started again.
 //!
-//! It says what it does on standard output, a line each, with the time by a clock that all
-//! processes of a machine share.
+//! It reports events on standard output, a line each, with the time on a clock that all processes
+//! of a machine share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,14 +20,15 @@ use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, RunError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a replica is told: the path of its kubeconfig, and its namespace.
+/// The environment variable with the path of a replica's kubeconfig. `NAMESPACE` names the one with
+/// its namespace.
 const REPLICA: &str = "REQUEUE_E2E_REPLICA";
 const NAMESPACE: &str = "REQUEUE_E2E_REPLICA_NAMESPACE";
 
-/// The object that the leader writes to.
+/// The object to which the leader writes.
 pub(crate) const OBJECT: &str = "written-by-the-leader";
 
-/// Leases of 3/2/0.5 s.
+/// Returns a configuration with durations of 3, 2 and 0.5 s.
 pub(crate) fn config(namespace: &str) -> Config {
     Config::new(namespace, "web")
         .lease_duration(Duration::from_secs(3))
@@ -35,27 +36,28 @@ pub(crate) fn config(namespace: &str) -> Config {
         .retry_period(Duration::from_millis(500))
 }
 
-/// What a replica says that it did.
+/// An event that a replica reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// It knows who leads.
+    /// It knows the leader.
     Standing,
     /// It leads, and works.
     Begin,
-    /// It has claimed the object: from here on the writes of others are late.
+    /// It has claimed the object: from now on, writes of earlier leaders are late.
     Claimed,
-    /// It works no more. The time is when it was last seen to lead: on a machine that stands still it
-    /// may be late to say so, and the fence is there for what it does meanwhile.
+    /// It has stopped working. The time is the last at which it observed that it leads. On a
+    /// machine that stalls, the report may be late; the fencing token covers its writes in the
+    /// meantime.
     End,
-    /// A write was accepted, or refused by the fence. The time is when it was sent.
+    /// A write was accepted, or refused by the fencing token. The time is that of sending.
     Accepted,
     Refused,
 }
 
 fn say(said: Said, at: Nanos) {
-    // In one piece, as several tasks speak.
+    // A single write, because several tasks report.
     let line = format!("\nreplica {said:?} {at}\n");
-    std::io::stdout().write_all(line.as_bytes()).expect("somebody listens");
+    std::io::stdout().write_all(line.as_bytes()).expect("standard output is open");
 }
 
 /// A replica with a network of its own. It leads at most once.
@@ -74,28 +76,29 @@ impl Replica {
         Self { node: server.spawn(&format!("{namespace}-{number}"), command), proxy }
     }
 
-    /// When it has said this, each time.
+    /// Returns the times of all its reports of this event.
     pub(crate) fn said(&self, what: Said) -> Vec<Nanos> {
         let (log, begin) = (self.node.log(), format!("replica {what:?} "));
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let times = whole.lines().filter_map(|line| line.strip_prefix(&begin));
-        times.map(|at| at.parse().expect("it says when")).collect()
+        times.map(|at| at.parse().expect("a report has a time")).collect()
     }
 }
 
 #[tokio::test]
 async fn is_a_replica_when_told_so() {
     let Some(kubeconfig) = std::env::var_os(REPLICA) else { return };
-    let namespace = std::env::var(NAMESPACE).expect("it comes with the other");
-    let kubeconfig = Kubeconfig::read_from(Path::new(&kubeconfig)).expect("it was written");
+    let namespace = std::env::var(NAMESPACE).expect("both variables are set");
+    let kubeconfig =
+        Kubeconfig::read_from(Path::new(&kubeconfig)).expect("the kubeconfig is valid");
     let options = KubeConfigOptions::default();
     let access = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("is one");
     let config = config(&namespace);
     let client = config.client(access.clone()).expect("a client");
     let maps = Api::namespaced(Client::try_from(access).expect("a client"), &namespace);
 
-    let elector = LeaderElector::new(client, config).expect("it is safe");
+    let elector = LeaderElector::new(client, config).expect("the configuration is safe");
     let status = elector.status();
     tokio::spawn(async move {
         while status.leader().is_none() {
@@ -105,7 +108,7 @@ async fn is_a_replica_when_told_so() {
     });
     match elector.run_until(told_to_stop(), async |leadership| lead(leadership, maps).await).await {
         Ok(_) => {}
-        // What was begun goes on, until it is killed or told to stop.
+        // Writes continue until the process is killed or terminated.
         Err(RunError::Lost(_)) => told_to_stop().await,
         Err(other) => panic!("{other}"),
     }
@@ -114,12 +117,12 @@ async fn is_a_replica_when_told_so() {
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 async fn told_to_stop() {
-    signal(SignalKind::terminate()).expect("it can be waited for").recv().await;
+    signal(SignalKind::terminate()).expect("the signal can be awaited").recv().await;
     STOPPING.store(true, Ordering::Relaxed);
 }
 
 async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
-    /// When it was last seen to lead.
+    /// The last time at which it observed that it leads.
     struct Work(Cell<Nanos>);
     impl Drop for Work {
         fn drop(&mut self) {
@@ -145,7 +148,7 @@ async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
         say(Said::Claimed, now());
         let writing = tokio::spawn(write_on(fence, maps));
         leadership.stopping().await;
-        writing.await.expect("it ends when it is told to");
+        writing.await.expect("the writes stop with the process");
     };
     tokio::select! {
         () = looking => {}
@@ -155,7 +158,7 @@ async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
 
 async fn claim(fence: &Fence, maps: &Api<ConfigMap>) {
     loop {
-        // Whatever goes wrong goes wrong for as long as this one leads.
+        // Any failure is retried for as long as this replica leads.
         let Ok(map) = maps.get(OBJECT).await else { continue };
         let Ok(Some(claim)) = fence.claim(&map).await else { continue };
         if maps.patch(OBJECT, &PatchParams::default(), &claim).await.is_ok() {
@@ -164,7 +167,7 @@ async fn claim(fence: &Fence, maps: &Api<ConfigMap>) {
     }
 }
 
-/// Writes, and never asks whether it may: as a write does that was under way when its process
+/// Writes without checking the leadership, like a write that was in progress when its process
 /// froze.
 async fn write_on(fence: Fence, maps: Api<ConfigMap>) {
     for count in 0_u64.. {
@@ -173,12 +176,12 @@ async fn write_on(fence: Fence, maps: Api<ConfigMap>) {
         }
         let data = BTreeMap::from([("count", count.to_string())]);
         let write = json!([{ "op": "add", "path": "/data", "value": data }]);
-        let write = serde_json::from_value(write).expect("it is a patch");
+        let write = serde_json::from_value(write).expect("a valid patch");
         let sent = now();
         match maps.patch(OBJECT, &PatchParams::default(), &fence.patch(write)).await {
             Ok(_) => say(Said::Accepted, sent),
             Err(kube::Error::Api(status)) if status.code == 422 => say(Said::Refused, sent),
-            // It was cut off.
+            // The connection was cut.
             Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(25)).await;

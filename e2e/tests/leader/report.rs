@@ -1,4 +1,4 @@
-//! What the replicas have said, put together.
+//! Checks the reports of all replicas together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use requeue_e2e::Nanos;
 
 use crate::replica::{Replica, Said};
 
-/// What happens to one who leads.
+/// A fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     Kill,
-    /// Its connections are cut, and new ones refused.
+    /// Its connections are cut, and new ones are refused.
     Refuse,
-    /// Nothing it sends arrives, and nobody says so.
+    /// Its connections stay open, but nothing arrives.
     Silence,
-    /// SIGSTOP, and SIGCONT when another leads.
+    /// SIGSTOP, and SIGCONT once another leads.
     Freeze,
-    /// It is told to stop, and releases.
+    /// It is terminated, and releases the lease.
     Stop,
 }
 
@@ -28,24 +28,24 @@ impl Fault {
 
 #[derive(Default)]
 pub(crate) struct Report {
-    /// How many replicas there were, whether or not they ever led.
+    /// The number of replicas, including those that never led.
     replicas: usize,
-    /// When each has begun, and ended, to lead.
+    /// The start and the end of each term.
     terms: BTreeMap<Nanos, Option<Nanos>>,
     handovers: BTreeMap<Fault, HandOvers>,
 }
 
 #[derive(Default)]
 struct HandOvers {
-    /// From the fault until another led.
+    /// The times from the fault until another led.
     took: Vec<Nanos>,
-    /// Late writes.
+    /// The number of late writes that were refused.
     refused: usize,
     accepted: usize,
 }
 
 impl Report {
-    /// All that a replica has done, which could do nothing from `stopped` on.
+    /// Adds the events of a replica, which could do nothing after `stopped`.
     pub(crate) fn replica(&mut self, replica: &Replica, stopped: Option<Nanos>) {
         self.replicas += 1;
         let mut ends = replica.said(Said::End).into_iter();
@@ -62,7 +62,7 @@ impl Report {
         handovers.accepted += late.1;
     }
 
-    /// How often one has begun before another had ended.
+    /// Returns the number of terms that started before another had ended.
     fn overlaps(&self) -> usize {
         let ends = self.terms.values().map(|end| end.unwrap_or(Nanos::MAX));
         ends.zip(self.terms.keys().skip(1)).filter(|(end, next)| end >= next).count()

@@ -1,3 +1,5 @@
+//! Processes of the server that are killed, terminated and frozen.
+
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -77,7 +79,7 @@ async fn without_controllers_a_namespace_stays() {
     server.controllers().freeze();
     namespaces.delete(&name, &DeleteParams::default()).await.unwrap();
     let gone = async || namespaces.get_opt(&name).await.unwrap().is_none();
-    assert!(timeout(AWHILE, until("it is gone", gone)).await.is_err());
+    assert!(timeout(AWHILE, until("the namespace is gone", gone)).await.is_err());
     server.controllers().thaw();
     until("the namespace is gone", gone).await;
 }
@@ -88,13 +90,13 @@ async fn programs_of_ones_own_are_frozen_and_killed_alike() {
     let mut command = Command::new("sh");
     command.args(["-c", "i=0; while :; do i=$((i + 1)); echo $i; done"]);
     let counter = server.spawn("counter", command);
-    until("it counts", async || counter.log().contains("\n10\n")).await;
+    until("the program counts", async || counter.log().contains("\n10\n")).await;
 
     counter.freeze();
     let frozen = counter.log();
-    assert!(counter.log() == frozen, "it counts on");
+    assert!(counter.log() == frozen, "the frozen program counts");
     counter.thaw();
-    until("it goes on", async || counter.log().len() > frozen.len()).await;
+    until("the program counts again", async || counter.log().len() > frozen.len()).await;
     counter.kill().await;
     assert!(counter.log().starts_with(&frozen));
 }

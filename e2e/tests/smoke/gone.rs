@@ -1,3 +1,5 @@
+//! Watches that get `410 Gone`.
+
 use futures_util::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -17,7 +19,7 @@ async fn a_watch_from_before_a_compaction_is_gone() {
 
     server.compact().await;
     assert!(is_gone(&maps, &first).await);
-    // Not so for one that was there all along, and one from later.
+    // A watch that was open all the time, and one from a later version, are not gone.
     let third = create(&maps, "three").await;
     create(&maps, "four").await;
     assert_eq!(next_added(&mut open).await.unwrap(), "two");
@@ -35,13 +37,13 @@ async fn a_watch_from_before_a_new_start_is_gone_too() {
     server.compact().await;
     assert!(!is_gone(&maps, &first).await);
 
-    // Frozen or not, it can be killed.
+    // A frozen process can be killed, too.
     server.apiserver().freeze();
     server.apiserver().restart().await;
     assert!(is_gone(&maps, &first).await);
 }
 
-/// Whether a watch from there, after which something came, is answered by `410 Gone` and not by that.
+/// Returns true if a watch from this version gets `410 Gone` instead of the events after it.
 async fn is_gone(maps: &Api<ConfigMap>, version: &str) -> bool {
     let mut watch = match watch(maps, version).await {
         Ok(watch) => watch,

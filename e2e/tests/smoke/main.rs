@@ -1,4 +1,4 @@
-//! What the harness can do, by what a client sees of it.
+//! Tests the harness by the effects that a client observes.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

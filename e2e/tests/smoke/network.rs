@@ -1,3 +1,5 @@
+//! Networks that are cut, frozen and slowed down.
+
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
@@ -20,14 +22,14 @@ async fn a_watch_that_is_cut_ends_and_one_that_resumes_misses_nothing() {
     proxy.cut();
     assert_eq!(next_added(&mut raw).await, None);
 
-    // Its own connection comes after the cut.
+    // It connects after the cut.
     let watcher = watcher(proxied, watcher::Config::default()).default_backoff();
     let mut seen = Box::pin(watcher.applied_objects());
     assert_eq!(seen.try_next().await.unwrap().unwrap().metadata.name.unwrap(), "one");
     proxy.cut();
     create(&direct, "two").await;
     let two = loop {
-        // What it is cut by is an error that it goes on after.
+        // A cut is an error after which the watch continues.
         if let Ok(Some(map)) = seen.try_next().await {
             break map;
         }
@@ -93,7 +95,7 @@ async fn a_network_that_is_down_lets_nobody_through() {
 
     proxy.down();
     proxied.get("one").await.unwrap_err();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     proxy.up();
     proxied.get("one").await.unwrap();
 }
@@ -110,6 +112,6 @@ async fn a_slow_network_takes_its_time() {
     proxy.delay(AWHILE);
     let asked = Instant::now();
     proxied.get("one").await.unwrap();
-    // There and back.
+    // The request and the answer are delayed.
     assert!(asked.elapsed() >= 2 * AWHILE);
 }

@@ -1,3 +1,5 @@
+//! The functions of a server without faults.
+
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -73,7 +75,7 @@ async fn users_and_service_accounts_are_held_to_rbac() {
     Api::namespaced(client.clone(), namespace).create(&post, &role).await.unwrap();
     Api::namespaced(client, namespace).create(&post, &binding).await.unwrap();
     for allowed in [&user, &account] {
-        until("the role is heeded", async || allowed.get("one").await.is_ok()).await;
+        until("the role has an effect", async || allowed.get("one").await.is_ok()).await;
         let err = allowed.delete("one", &DeleteParams::default()).await.unwrap_err();
         assert!(matches!(err, kube::Error::Api(status) if status.code == 403));
     }
@@ -90,7 +92,8 @@ async fn what_is_owned_is_collected() {
     maps.create(&PostParams::default(), &owned).await.unwrap();
 
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    until("what was owned is gone", async || maps.get_opt("owned").await.unwrap().is_none()).await;
+    until("the owned object is gone", async || maps.get_opt("owned").await.unwrap().is_none())
+        .await;
 }
 
 #[tokio::test]

@@ -1,3 +1,5 @@
+//! ConfigMaps and watches for the tests of the harness.
+
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -8,15 +10,15 @@ use requeue_e2e::Server;
 
 pub(crate) type Watch = std::pin::Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>>>>;
 
-/// The ConfigMaps of a namespace of one's own.
+/// Returns the ConfigMaps of a new namespace.
 pub(crate) async fn maps(server: &Server, prefix: &str) -> Api<ConfigMap> {
     let namespace = server.namespace(prefix).await;
     Api::namespaced(server.client().await, &namespace)
 }
 
-/// The same, by another client.
+/// Returns the same ConfigMaps through another client.
 pub(crate) fn through(client: Client, maps: &Api<ConfigMap>) -> Api<ConfigMap> {
-    Api::namespaced(client, maps.namespace().expect("it has one"))
+    Api::namespaced(client, maps.namespace().expect("the client has a namespace"))
 }
 
 pub(crate) fn config_map(name: &str) -> ConfigMap {
@@ -24,17 +26,20 @@ pub(crate) fn config_map(name: &str) -> ConfigMap {
     ConfigMap { metadata, ..ConfigMap::default() }
 }
 
-/// Makes one, and returns its resource version.
+/// Creates a ConfigMap, and returns its resource version.
 pub(crate) async fn create(maps: &Api<ConfigMap>, name: &str) -> String {
-    let made = maps.create(&PostParams::default(), &config_map(name)).await.expect("it is made");
-    made.metadata.resource_version.expect("what is made has one")
+    let made = maps
+        .create(&PostParams::default(), &config_map(name))
+        .await
+        .expect("the ConfigMap is created");
+    made.metadata.resource_version.expect("a created object has a version")
 }
 
 pub(crate) async fn watch(maps: &Api<ConfigMap>, version: &str) -> kube::Result<Watch> {
     Ok(Box::pin(maps.watch(&WatchParams::default(), version).await?))
 }
 
-/// Who is added next; `None` when the watch has ended.
+/// Returns the name of the next object that is added, or `None` at the end of the watch.
 pub(crate) async fn next_added(watch: &mut Watch) -> Option<String> {
     match watch.next().await? {
         Ok(WatchEvent::Added(map)) => map.metadata.name,
@@ -43,5 +48,6 @@ pub(crate) async fn next_added(watch: &mut Watch) -> Option<String> {
     }
 }
 
-/// How long something is given to do what it must not do. A slow machine can't fail a test by it.
+/// The time that a test waits for an effect that must not occur. A slow machine cannot cause a
+/// failure.
 pub(crate) const AWHILE: Duration = Duration::from_millis(200);

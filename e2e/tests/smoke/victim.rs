@@ -1,3 +1,5 @@
+//! Servers do not outlive their tests.
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
@@ -7,7 +9,7 @@ use requeue_e2e::{Server, until};
 
 const VICTIM: &str = "REQUEUE_E2E_VICTIM";
 
-/// Starts itself once more, as a process that has a server, and kills that.
+/// Starts this test again, as a process that owns a server, and kills that process.
 #[tokio::test]
 async fn a_server_does_not_outlive_tests_that_are_killed() {
     if std::env::var_os(VICTIM).is_some() {
@@ -36,9 +38,9 @@ async fn a_server_does_not_outlive_tests_that_are_killed() {
 }
 
 async fn victim() {
-    let server = Server::start().await.expect("the other process found one");
+    let server = Server::start().await.expect("the other process found a server");
     let uri = server.access().config().await.cluster_url;
-    // Even what stands still has to go.
+    // Frozen processes must stop, too.
     server.apiserver().freeze();
     println!("\nvictim {} {}", uri.port_u16().expect("a port"), server.dir().display());
     std::future::pending().await

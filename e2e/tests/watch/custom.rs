@@ -1,4 +1,4 @@
-//! A custom resource, whose objects have generations; and objects of the cluster.
+//! Custom resources, whose objects have generations, and objects of the cluster.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -22,7 +22,7 @@ struct GadgetStatus {
     size: u32,
 }
 
-/// Gadgets in a namespace of one's own.
+/// Returns the gadgets of a new namespace.
 async fn gadgets(server: &Server, prefix: &str) -> (Api<Gadget>, String) {
     let client = server.client().await;
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -38,7 +38,7 @@ async fn patch(gadgets: &Api<Gadget>, name: &str, patch: &Value) {
     gadgets.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
-/// A failure is followed by a backoff of an hour.
+/// Options for a backoff of an hour after a failure.
 const AN_HOUR: [&str; 6] = ["--min-interval", "0", "--base-delay", "1h", "--max-delay", "1h"];
 const FAIL: &str = r#"echo "$REQUEUE_EVENT $1 $REQUEUE_ATTEMPT $(cat)"; exit 1"#;
 
@@ -53,7 +53,7 @@ async fn what_fails_waits_unless_something_else_is_wanted_of_it() {
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
 
-    // Its status is none of that, and a key that comes later has its turn.
+    // A change of the status is not a new generation, and a later key has its turn.
     let params = PatchParams::default();
     let status = Patch::Merge(json!({ "status": { "size": 1 } }));
     gadgets.patch_status("a", &params, &status).await.unwrap();
@@ -76,7 +76,8 @@ async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
     let (gadgets, ns) = gadgets(server, "during").await;
     let gadget = Gadget::new("a", GadgetSpec { size: 1 });
     gadgets.create(&PostParams::default(), &gadget).await.unwrap();
-    // The first run goes on until another one has been asked for: of that it is told by the page.
+    // The first run lasts until another one has been requested, which the run of another object
+    // shows.
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go").display().to_string();
     let script = format!(
@@ -87,7 +88,7 @@ async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
     let watching = Watching::start(server, "during", &args);
     watching.wait("apply", 1).await;
     patch(&gadgets, "a", &json!({ "spec": { "size": 2 } })).await;
-    // Seen after that one.
+    // This object is observed after the change.
     let gadget = Gadget::new("b", GadgetSpec { size: 1 });
     gadgets.create(&PostParams::default(), &gadget).await.unwrap();
     watching.wait(&format!("apply {ns}/b"), 1).await;
@@ -101,14 +102,14 @@ async fn an_object_of_the_cluster_has_its_name_for_a_key() {
     let Some(server) = Server::shared().await else { return };
     let ns = server.namespace("cluster").await;
     let show = r#"echo "$1 $REQUEUE_NAME [$REQUEUE_NAMESPACE]""#;
-    // The namespace is that of nothing here, as with kubectl.
+    // The namespace has no effect here, as with kubectl.
     let args = ["namespaces", "-n", &ns, "-c", show];
     let watching = Watching::start(server, "cluster", &args);
     assert_eq!(watching.wait(&format!("{ns} "), 1).await, [format!("{ns} []")]);
     watching.wait("default ", 1).await;
 }
 
-/// Writes an object by its JSON: it is nested deeper than a client of ours decodes.
+/// Writes an object as JSON: it is nested more deeply than our clients decode.
 async fn put(client: &Client, method: &str, path: &str, body: String) {
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let request = http::Request::builder().method(method).uri(path).header("Content-Type", kind);
@@ -159,7 +160,7 @@ async fn an_object_that_cannot_be_decoded_is_named_and_keeps_no_other_from_its_r
     put(&client, "POST", &path(&hostile), nest("deep", 130)).await;
     put(&client, "POST", &path(&tenant), nest("a", 10)).await;
 
-    // Whether it is in the list or in the watch, for itself or as what others own or have a copy of.
+    // The object may be in the list or in the watch, as a main object, an owned one or a snapshot.
     let show = r#"echo "$REQUEUE_EVENT $1""#;
     let args = ["nests", "-A", "--owns", "nests", "--snapshot", "nests=nests", "-c", show];
     let watching = Watching::start(server, "hostile", &args);

@@ -1,4 +1,4 @@
-//! What there is a run for, and what not.
+//! The events that cause a run, and those that do not.
 
 use requeue_e2e::{Server, until};
 use serde_json::json;
@@ -12,7 +12,7 @@ async fn what_is_there_at_the_start_can_be_left_out() {
     create(&maps, "there", "").await;
     let args = ["cm", "-n", &ns, "-j1", "--min-interval", "0", "--initial", "skip", "-c", SHOW];
     let watching = Watching::start(server, "skip", &args);
-    // Whatever is seen comes in its order; what is made before the list is in the list.
+    // Objects are observed in order. An object that was created before the list is in the list.
     let mut made = 0;
     until("something new has run", async || {
         create(&maps, &format!("new-{made}"), "").await;
@@ -37,7 +37,7 @@ async fn one_event_of_the_two_can_be_left_out() {
     let (applies, deletes) = (one("apply"), one("delete"));
     applies.wait(&format!("apply {ns}/a"), 1).await;
     delete(&maps, "a").await;
-    // The first may have been gone before its watch began.
+    // The first object may have been deleted before this watch began.
     let mut made = 0;
     until("a deletion is seen", async || {
         create(&maps, &format!("b{made}"), "").await;
@@ -63,13 +63,13 @@ async fn only_changes_that_are_asked_for_count() {
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
     patch(&maps, "a", &json!({ "metadata": { "labels": { "x": "y" } } })).await;
-    // What is seen after it has run, and so it would have.
+    // This object is observed after the change of labels, which would have run by then.
     create(&maps, "b", "1").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
     assert_eq!(watching.lines(&a).len(), 1);
     patch(&maps, "a", &json!({ "data": { "value": "2" } })).await;
     let runs = watching.wait(&a, 2).await;
-    // All of it is as it is now.
+    // The object is complete and current.
     assert!(runs[1].contains(r#""x":"y""#), "{runs:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The example, as it is shown, but for its kubectl: a stand-in that can do as much as it needs.
+//! Runs the example unchanged, with a stand-in for kubectl that supports the commands it needs.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{create, delete, patch};
 
-/// What the copy in a namespace holds.
+/// Returns the content of the copy in a namespace.
 async fn copied(copy: &Api<ConfigMap>) -> Option<String> {
     let map = copy.get_opt("shared").await.unwrap()?;
     map.data?.remove("value")
@@ -19,7 +19,7 @@ async fn copied(copy: &Api<ConfigMap>) -> Option<String> {
 
 #[tokio::test]
 async fn a_config_map_has_its_copy_in_every_namespace() {
-    // It works on all there are.
+    // The example works on all namespaces, so it needs its own server.
     let Some(server) = Server::start().await else { return };
     let client = server.client().await;
     let original: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -39,7 +39,7 @@ async fn a_config_map_has_its_copy_in_every_namespace() {
     let late = server.namespace("late").await;
     for namespace in [&early, &late] {
         let copy: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        until("there is a copy", async || copied(&copy).await.as_deref() == Some("1")).await;
+        until("the copy exists", async || copied(&copy).await.as_deref() == Some("1")).await;
     }
     patch(&original, "shared", &json!({ "data": { "value": "2" } })).await;
     let copy: Api<ConfigMap> = Api::namespaced(client.clone(), &late);

@@ -1,4 +1,4 @@
-//! `--finalizer`: no end of an object is missed.
+//! `--finalizer`: no deletion of an object is missed.
 
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -11,7 +11,7 @@ use crate::support::{SHOW, Watching, allow, create, delete, json, maps, patch};
 
 const OURS: &str = "example.com/cleanup";
 
-/// The finalizers of a ConfigMap; `None` if there is no such ConfigMap.
+/// Returns the finalizers of a ConfigMap, or `None` if it does not exist.
 async fn finalizers(maps: &Api<ConfigMap>, name: &str) -> Option<Vec<String>> {
     let map = maps.get_opt(name).await.unwrap()?;
     Some(map.metadata.finalizers.unwrap_or_default())
@@ -26,7 +26,7 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
     let watching = Watching::start(server, "finalizer", &args);
     let a = format!("apply {ns}/a");
     let applied = watching.wait(&a, 1).await;
-    // It was there before the first run, and is no reason for a second.
+    // The finalizer is added before the first run, and causes no second one.
     assert_eq!(json(&applied[0])["metadata"]["finalizers"], json!([OURS]));
     create(&maps, "b", "1").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
@@ -35,16 +35,16 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
 
     delete(&maps, "a").await;
     assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
-    // Nothing keeps it from that: neither what is left out at the start, nor what does not count.
+    // Objects that are skipped at the start and changes that do not count run for a deletion, too.
     let args = [&["--initial", "skip", "--changed", "/data"], &args[..]].concat();
     let again = Watching::start(server, "finalizer-again", &args);
     let ended = again.wait(&format!("delete {ns}/a"), 1).await;
     assert_eq!(json(&ended[0])["data"]["value"], "1");
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
 
-    // And one that is deleted while something runs; its finalizer is all there is to see of it.
+    // An object that is deleted while the program runs: only its finalizer shows the deletion.
     delete(&maps, "b").await;
-    until("it is gone", async || finalizers(&maps, "b").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "b").await.is_none()).await;
     create(&maps, "c", "1").await;
     again.wait(&format!("apply {ns}/c"), 1).await;
     for gone in ["a", "b"] {
@@ -75,12 +75,12 @@ async fn an_object_is_kept_until_a_run_succeeds_and_no_longer_than_others_want()
     assert_eq!(finalizers(&maps, "a").await, Some(both));
     std::fs::write(go, "").unwrap();
     let other = Some(vec!["example.com/other".to_owned()]);
-    until("ours is off", async || finalizers(&maps, "a").await == other).await;
-    // The last run was followed by that; what happens to the object from then on is others' affair.
+    until("our finalizer is removed", async || finalizers(&maps, "a").await == other).await;
+    // After the last run the finalizer was removed. Later changes of the object cause no run.
     let runs = watching.lines("delete").len();
     patch(&maps, "a", &json!({ "data": { "value": "x" } })).await;
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
     create(&maps, "b", "").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
     assert_eq!(watching.lines("delete").len(), runs);
@@ -102,9 +102,9 @@ async fn an_object_that_others_let_go_during_its_last_run_has_had_it() {
     delete(&maps, "a").await;
     watching.wait("delete", 1).await;
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
-    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
     std::fs::write(go, "").unwrap();
-    // One after the other, each after whatever was due before.
+    // One after the other, each after all keys that were due before.
     for name in ["b", "c"] {
         create(&maps, name, "").await;
         watching.wait(&format!("apply {ns}/{name}"), 1).await;
@@ -124,7 +124,7 @@ async fn an_object_that_is_no_longer_selected_is_let_go() {
     watching.wait("apply", 1).await;
     patch(&maps, "a", &json!({ "metadata": { "labels": null } })).await;
     watching.wait("delete", 1).await;
-    until("it is off", async || finalizers(&maps, "a").await == Some(vec![])).await;
+    until("the finalizer is removed", async || finalizers(&maps, "a").await == Some(vec![])).await;
 }
 
 #[tokio::test]
@@ -143,13 +143,13 @@ async fn who_may_no_longer_patch_is_told_and_goes_on_once_it_may() {
     };
     let rights = ["list", "watch", "patch"];
     allow(server, &ns, "reader", &rights).await;
-    until("it may patch", may_patch).await;
+    until("the user may patch", may_patch).await;
     let args = ["cm", "-n", &ns, "--finalizer", OURS, "--max-delay", "1s", "-c", SHOW];
     let watching = Watching::start_as(server, "unpatched", &access, &args);
     create(&maps, "first", "").await;
     watching.wait("apply", 1).await;
     allow(server, &ns, "reader", &rights[..2]).await;
-    until("it may not patch", async || !may_patch().await).await;
+    until("the user may not patch", async || !may_patch().await).await;
     create(&maps, "a", "").await;
     let said = format!("requeue: \"{ns}/a\": patch configmaps in namespace {ns}: 403: ");
     watching.wait(&said, 1).await;
@@ -159,7 +159,8 @@ async fn who_may_no_longer_patch_is_told_and_goes_on_once_it_may() {
     assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
 }
 
-/// The program takes this answer for a lost race, and no other one with that code.
+/// Checks that the program can recognise a lost race by the message of this answer, because other
+/// errors have the same code.
 #[tokio::test]
 async fn a_json_patch_that_comes_too_late_has_a_message_of_its_own() {
     let Some(server) = Server::shared().await else { return };

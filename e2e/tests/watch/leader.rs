@@ -1,4 +1,4 @@
-//! `--leader-election`: of several, one runs commands.
+//! `--leader-election`: one of several replicas runs commands.
 
 use std::process::Stdio;
 
@@ -8,7 +8,8 @@ use requeue_e2e::{Server, until};
 
 use crate::support::{Watching, create, maps, watch};
 
-/// Short ones, and for a slow machine long enough between the end of one and the beginning of another.
+/// Short durations, which still leave a slow machine enough time between the end of one and the
+/// start of the next.
 const TIMES: [&str; 6] =
     ["--lease-duration", "6s", "--renew-deadline", "2s", "--retry-period", "500ms"];
 
@@ -35,13 +36,14 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     create(&maps, "slow", "").await;
     first.wait(&format!("start {ns}/slow"), 1).await;
 
-    // It renews as long as something runs.
+    // The lease is renewed as long as a command runs.
     let leases: Api<Lease> = Api::namespaced(server.client().await, &ns);
     let renewed = async || leases.get("lock").await.unwrap().spec.unwrap();
     let ending = async {
         first.wait("requeue: SIGTERM", 1).await;
         let before = renewed().await;
-        until("it is renewed", async || renewed().await.renew_time > before.renew_time).await;
+        until("the lease is renewed", async || renewed().await.renew_time > before.renew_time)
+            .await;
         assert_eq!(renewed().await.holder_identity, before.holder_identity);
         assert!(second.lines(leads).is_empty());
         std::fs::write(&go, "").unwrap();
@@ -51,7 +53,7 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     let log = first.log();
     assert!(!log.contains("could not be released"), "{log}");
 
-    // All of them, also those that it has only heard of.
+    // All objects run, including those that the standby has only observed.
     for name in ["a", "slow"] {
         second.wait(&format!("end {ns}/{name} <"), 1).await;
     }
@@ -69,7 +71,7 @@ async fn who_can_not_renew_ends_all_that_runs_before_another_begins() {
     }
     let dir = tempfile::tempdir().unwrap();
     let alive = dir.path().join("alive").display().to_string();
-    // Each writes down that it runs, and says beside whom.
+    // Each command records that it runs, and reports an earlier one that still runs.
     let script = format!(
         r#"pid='{alive}-'"$REQUEUE_NAME"
         [ ! -e "$pid" ] || ! kill -0 "$(cat "$pid")" || echo "beside $1"
@@ -89,7 +91,7 @@ async fn who_can_not_renew_ends_all_that_runs_before_another_begins() {
     let mut command = tokio::process::Command::from(watch(&access.kubeconfig(), &args));
     let first = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let first = first.kill_on_drop(true).spawn().unwrap();
-    until("both run", async || {
+    until("both commands run", async || {
         ["heeds", "ignores"].iter().all(|name| std::fs::exists(format!("{alive}-{name}")).unwrap())
     })
     .await;

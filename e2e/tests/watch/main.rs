@@ -1,4 +1,4 @@
-//! `requeue watch`, with controllers in the shell.
+//! Tests `requeue watch` with controllers in the shell.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -1,4 +1,4 @@
-//! ConfigMaps: what a command is given, and when it runs.
+//! ConfigMaps: the input of commands, and the times of their runs.
 
 use requeue_e2e::Server;
 use serde_json::json;
@@ -46,7 +46,7 @@ async fn what_is_gone_is_known_until_a_run_succeeds() {
     let gone = watching.wait("delete", 2).await;
     assert_eq!(gone[0], gone[1]);
     assert!(gone[0].contains("last"), "{gone:?}");
-    // Somebody else's under the same name.
+    // Another object under the same name.
     create(&maps, "a", "other").await;
     let there = watching.wait("apply", 2).await;
     assert!(there[1].contains("other"), "{there:?}");
@@ -56,7 +56,7 @@ async fn what_is_gone_is_known_until_a_run_succeeds() {
 async fn an_object_that_is_not_read_is_no_failure() {
     let Some(server) = Server::shared().await else { return };
     let (maps, ns) = maps(server, "unread").await;
-    // More than a pipe holds.
+    // More data than a pipe holds.
     create(&maps, "large", &"x".repeat(500_000)).await;
     let args = ["cm", "-n", &ns, "--summary", "json", "-c", "echo ran"];
     let watching = Watching::start(server, "unread", &args);

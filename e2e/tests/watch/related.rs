@@ -1,4 +1,4 @@
-//! What concerns objects besides themselves.
+//! Runs for changes of other objects.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -32,7 +32,7 @@ where
     objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// A reference to an owner, which may be of another group than its kind is known for.
+/// Returns a reference to an owner, whose group may differ from the usual one of its kind.
 fn reference(owner: &impl Resource<DynamicType = ()>, api_version: &str, kind: &str) -> Value {
     let meta = owner.meta();
     json!({ "apiVersion": api_version, "kind": kind, "name": meta.name, "uid": meta.uid })
@@ -54,11 +54,11 @@ async fn an_object_comes_when_something_it_owns_changes() {
         watching.wait(&line(name), 1).await;
     }
 
-    // The second watch may not have begun.
+    // The second watch may not have begun yet.
     let both = [owner("a").await, owner("b").await];
     make(&secrets, "child", &both).await;
     let mut touched = 0;
-    until("an owner has come", async || {
+    until("an owner has run", async || {
         touched += 1;
         touch(&secrets, "child", &touched.to_string()).await;
         watching.lines(&line("a")).len() > 1
@@ -70,7 +70,7 @@ async fn an_object_comes_when_something_it_owns_changes() {
     secrets.delete("of-d", &Default::default()).await.unwrap();
     watching.wait(&line("d"), 3).await;
 
-    // Nobody's, and those of somebody of another kind or group.
+    // An object without an owner, and those with an owner of another kind or group.
     let c = maps.get("c").await.unwrap();
     let others = [reference(&c, "v1", "Secret"), reference(&c, "example.com/v1", "ConfigMap")];
     make(&secrets, "nobodys", &[]).await;
@@ -93,7 +93,7 @@ async fn an_owner_that_has_no_namespace_comes_by_its_name() {
     watching.wait(&format!("apply {ns} <"), 1).await;
     make(&secrets, "child", &[owner]).await;
     let mut touched = 0;
-    until("the owner has come", async || {
+    until("the owner has run", async || {
         touched += 1;
         touch(&secrets, "child", &touched.to_string()).await;
         watching.lines(&format!("apply {ns} <")).len() > 1
@@ -121,7 +121,7 @@ async fn all_come_when_what_they_all_depend_on_changes() {
     watching.wait(&format!("delete {ns}/gone <"), 1).await;
 
     let mut touched = 0;
-    until("all have come", async || {
+    until("all objects have run", async || {
         touched += 1;
         touch(&secrets, "settings", &touched.to_string()).await;
         ["a", "b"].iter().all(|name| watching.lines(&line(name)).len() > 1)

@@ -21,8 +21,7 @@ async fn own(secrets: &Api<Secret>, maps: &Api<ConfigMap>, owner: &str, name: &s
     secrets.create(&PostParams::default(), &secret).await.unwrap();
 }
 
-/// Runs `expire` in the middle of an outage, so that watches from before it are answered by
-/// `410 Gone`.
+/// Runs `expire` in the middle of an outage, so that watches from before it get `410 Gone`.
 async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Server)) {
     let (maps, ns) = maps(server, "relist").await;
     let secrets: Api<Secret> = Api::namespaced(server.client().await, &ns);
@@ -32,7 +31,7 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     own(&secrets, &maps, "owner", "of-owner").await;
     let proxy = server.proxy().await;
     let access = server.access().through(&proxy);
-    // One command after the other, in the order of the events; and an add would end a backoff.
+    // One command at a time, in the order of the events; an add would end a backoff.
     let args =
         ["cm", "-n", &ns, "-j1", "--min-interval", "0", "--order", "fifo", "--initial", "skip"];
     let related = ["--owns", "secrets", "--all-on", "secrets/none"];
@@ -53,7 +52,7 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     let before = watching.lines("run ").len();
 
     proxy.down();
-    until("nothing is open", async || proxy.connections() == 0).await;
+    until("all connections are closed", async || proxy.connections() == 0).await;
     patch(&maps, "changed", &json!({ "data": { "value": "2" } })).await;
     delete(&maps, "gone").await;
     delete(&maps, "recreated").await;
@@ -76,7 +75,7 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     assert_eq!(runs, expected.map(|run| format!("run {run}")));
 }
 
-/// Waits until all that both watches have seen has run: `name` comes after all others, by its time or
+/// Waits until all events of both watches have run. `name` comes after all others, by its time or
 /// in a list.
 async fn everything_has_run(
     watching: &Watching,

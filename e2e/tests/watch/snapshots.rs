@@ -1,4 +1,4 @@
-//! Other objects, as files.
+//! Snapshots of other objects, as files.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     };
     let values: &dyn Fn(&str) -> Vec<String> = &values;
 
-    // All of it is there before the first run.
+    // The snapshot is complete before the first run.
     let first = watching.wait("a [", 1).await;
     let list = json(&format!("[{}", first[0]));
     assert_eq!((&list[0]["kind"], &list[0]["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
@@ -45,7 +45,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     assert!(has(&ns) && has("default"), "{spaces}");
     watching.wait("b has", 1).await;
 
-    // What changes meanwhile is not in it, and is in that of the next.
+    // Changes during a run do not affect its snapshot, but that of the next run.
     create(&maps, "slow", "1").await;
     watching.wait("at ", 3).await;
     patch(&maps, "b", &json!({ "data": { "value": "2" } })).await;
@@ -62,7 +62,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     .await;
     std::fs::write(go, "").unwrap();
     let slow = watching.wait("slow [", 1).await;
-    // Whether it is in its own list is for another watch to say than its own.
+    // The object itself may be missing in its list, because another watch reads that.
     let others = values(&format!("[{}", slow[0]));
     assert_eq!(others[..2], [r#""a" "1""#, r#""b" "1""#]);
 

@@ -1,3 +1,5 @@
+//! A running `requeue watch`, and ConfigMaps for it.
+
 use std::path::Path;
 use std::process::Command;
 
@@ -8,14 +10,14 @@ use kube::api::{Patch, PatchParams, PostParams};
 use requeue_e2e::{Access, Node, Server, until};
 use serde_json::{Value, json};
 
-/// `requeue watch`, with these arguments, by this kubeconfig.
+/// Returns the command `requeue watch` with these arguments and this kubeconfig.
 pub(crate) fn watch(kubeconfig: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_e2e-requeue"));
     command.arg("watch").args(args).env("KUBECONFIG", kubeconfig);
     command
 }
 
-/// The same, as the administrator, until it is dropped; beside a server in a namespace of one's own.
+/// A `requeue watch` of the administrator that runs beside a server until it is dropped.
 pub(crate) struct Watching {
     node: Node<'static>,
 }
@@ -29,20 +31,21 @@ impl Watching {
         Self { node: server.spawn(name, watch(&by.kubeconfig(), args)) }
     }
 
-    /// The lines that its commands have written which begin so, in order.
+    /// Returns the lines of its commands that start with `start`, in order.
     pub(crate) fn lines(&self, start: &str) -> Vec<String> {
         let log = self.node.log();
         log.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
     }
 
-    /// Whether a line begins so. Fails where the program itself has said something: it has not begun.
+    /// Returns true if a line starts with `start`. Fails if the program itself has reported
+    /// something else.
     pub(crate) fn has_written(&self, start: &str) -> bool {
         let said = self.lines("requeue: ");
         assert!(said.is_empty(), "{said:?}");
         !self.lines(start).is_empty()
     }
 
-    /// Waits until so many lines begin so, and has what follows there.
+    /// Waits until this many lines start with `start`, and returns their rests.
     pub(crate) async fn wait(&self, start: &str, lines: usize) -> Vec<String> {
         until(&format!("{lines} lines begin with {start:?}"), async || {
             self.lines(start).len() >= lines
@@ -52,17 +55,17 @@ impl Watching {
         self.lines(start).into_iter().map(rest).collect()
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Terminates the program, and waits until it has exited.
     pub(crate) async fn terminate(&self) {
         self.node.terminate().await;
     }
 
-    /// All that it has written.
+    /// Returns all its output.
     pub(crate) fn log(&self) -> String {
         self.node.log()
     }
 
-    /// Ends it in order, and returns all that it has written.
+    /// Terminates the program in order, and returns all its output.
     pub(crate) async fn end(self) -> String {
         self.node.terminate().await;
         self.node.log()
@@ -70,7 +73,7 @@ impl Watching {
 }
 
 impl Drop for Watching {
-    /// A test that fails shows what the program has written.
+    /// Prints the program's output if a test fails.
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
@@ -78,10 +81,10 @@ impl Drop for Watching {
     }
 }
 
-/// Writes a line with the event, the key and the object.
+/// A script that writes a line with the event, the key and the object.
 pub(crate) const SHOW: &str = r#"printf '%s %s %s\n' "$REQUEUE_EVENT" "$1" "$(cat)""#;
 
-/// The ConfigMaps of a namespace of one's own, and its name.
+/// Returns the ConfigMaps of a new namespace, and its name.
 pub(crate) async fn maps(server: &Server, prefix: &str) -> (Api<ConfigMap>, String) {
     let namespace = server.namespace(prefix).await;
     (Api::namespaced(server.client().await, &namespace), namespace)
@@ -101,7 +104,8 @@ pub(crate) async fn delete(maps: &Api<ConfigMap>, name: &str) {
     maps.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
 }
 
-/// Lets a user do this with the ConfigMaps of a namespace, and nothing else. Listing is among it.
+/// Allows a user these verbs on the ConfigMaps of a namespace, and nothing else. `verbs` must
+/// include `list`.
 pub(crate) async fn allow(server: &Server, namespace: &str, user: &str, verbs: &[&str]) {
     let client = server.client().await;
     let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
@@ -124,7 +128,7 @@ pub(crate) async fn allow(server: &Server, namespace: &str, user: &str, verbs: &
     bindings.patch(user, &params, &Patch::Apply(&binding)).await.unwrap();
     let theirs = server.access().user(user).client().await;
     let maps: Api<ConfigMap> = Api::namespaced(theirs, namespace);
-    until("the role is heeded", async || maps.list(&Default::default()).await.is_ok()).await;
+    until("the role has an effect", async || maps.list(&Default::default()).await.is_ok()).await;
 }
 
 pub(crate) fn json(text: &str) -> Value {

@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn the_manifest_is_what_the_program_prints() {
         let manifest = include_str!("../manifests/crd.yaml");
-        let manifest: Value = serde_saphyr::from_str(manifest).expect("it is YAML");
-        let printed = to_value(Website::crd()).expect("it is JSON");
+        let manifest: Value = serde_saphyr::from_str(manifest).expect("the manifest is YAML");
+        let printed = to_value(Website::crd()).expect("the definition is JSON");
         assert_eq!(manifest, printed, "cargo run -p website-controller crd");
     }
 }

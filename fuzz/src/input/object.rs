@@ -1,4 +1,4 @@
-//! Another reading of the objects that keys come in as.
+//! A second parser for the JSON objects of the input.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,17 +11,17 @@ use serde_json::Value;
 
 use super::{checked, is_about};
 
-/// What is said of a wrong object begins with this, whichever of its faults is seen first.
+/// The start of each message about a wrong object, regardless of which fault is found first.
 const WRONG: &str = "JSON: ";
 
-/// What an object asks for.
+/// The operation that an object requests.
 #[derive(Debug)]
 pub(super) enum Reading {
     Add(Object),
     Cancel(Vec<u8>),
 }
 
-/// What is said of a key.
+/// The parts of an add.
 #[derive(Debug, Default)]
 pub(super) struct Object {
     pub(super) key: Vec<u8>,
@@ -33,9 +33,9 @@ pub(super) struct Object {
 #[derive(Debug)]
 enum Wait {
     For(Duration),
-    /// Depends on when it was read.
+    /// A range, because the result depends on the time of reading.
     Between(Duration, Duration),
-    /// A time that is written in a way which is not looked into here.
+    /// A time in a format that this parser does not evaluate.
     Some,
 }
 
@@ -60,12 +60,12 @@ impl Reading {
 }
 
 impl Object {
-    /// A key, and nothing else.
+    /// Returns an add of a key without options.
     pub(super) fn of(key: Vec<u8>) -> Self {
         Self { key, ..Self::default() }
     }
 
-    /// What `record` asks for, or something that must be said of it.
+    /// Parses `record`. Returns the start of a message if it must be rejected.
     pub(super) fn read(
         record: &[u8],
         clock: &RangeInclusive<Duration>,
@@ -121,7 +121,7 @@ impl Object {
                 let seconds = seconds.as_f64().ok_or("after: ")?;
                 Some(Wait::For(Duration::try_from_secs_f64(seconds).map_err(|_| "after: ")?))
             }
-            // What text can be is looked into elsewhere.
+            // The values of such texts are checked by another target.
             (Some(Value::String(text)), None) => {
                 Some(Wait::For(fuzz_api::duration(text).map_err(|_| "after: ")?))
             }
@@ -132,7 +132,7 @@ impl Object {
     }
 }
 
-/// One of several words; serde_json takes `{"word": null}` for it, too.
+/// Parses one of several words. serde_json also accepts `{"word": null}` for it.
 fn choice(value: Option<&Value>) -> Result<Option<&str>, &'static str> {
     match value {
         None => Ok(None),
@@ -144,8 +144,8 @@ fn choice(value: Option<&Value>) -> Result<Option<&str>, &'static str> {
     }
 }
 
-/// How long it is until `at`, if that is written as most programs write it; if not, an `at` that is
-/// a time is one, and of another is said what is wrong.
+/// Returns the delay until `at`, if it has the most common format. For another valid time the delay
+/// is not checked, and an invalid one has an error.
 fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static str> {
     let Some(at) = seconds(at) else {
         let record = serde_json::json!({"key": "a", "at": at}).to_string();
@@ -154,12 +154,12 @@ fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static st
     };
     let at = Duration::from_secs(at.max(0).cast_unsigned());
     let until = |now| at.saturating_sub(now);
-    // Neither clock need be the other to the nanosecond.
+    // The two clocks need not agree to the nanosecond.
     let slack = Duration::from_millis(5);
     Ok(Wait::Between(until(*clock.end() + slack), until(clock.start().saturating_sub(slack))))
 }
 
-/// Seconds since 1970 at "2001-02-03T04:05:06Z".
+/// Returns the seconds since 1970 at "2001-02-03T04:05:06Z".
 fn seconds(at: &str) -> Option<i64> {
     let shape = at.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
     if !shape.eq(*b"0000-00-00T00:00:00Z") {
@@ -169,7 +169,7 @@ fn seconds(at: &str) -> Option<i64> {
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
     let is_time = (1..=12).contains(&month) && hour < 24 && minute < 60 && second < 60;
-    // The last days of a month are left to others.
+    // The last days of months are not evaluated here.
     if !is_time || !(1..=28).contains(&day) {
         return None;
     }
@@ -183,7 +183,7 @@ fn seconds(at: &str) -> Option<i64> {
     Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-/// The bytes that canonical base64 stands for.
+/// Decodes canonical base64.
 fn base64(digits: &str) -> Option<Vec<u8>> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let padding = digits.bytes().rev().take_while(|&digit| digit == b'=').count();
@@ -205,7 +205,7 @@ fn base64(digits: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
-/// The names and values of an object, in order, of those that mean something.
+/// The known names of an object with their values, in order.
 struct Pairs(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Pairs {
@@ -226,7 +226,7 @@ impl<'de> Deserialize<'de> for Pairs {
                     if NAMES.contains(&&*name) {
                         pairs.push((name, map.next_value()?));
                     } else {
-                        // It need not be anything that a value can hold.
+                        // Unknown values may be of any type.
                         map.next_value::<IgnoredAny>()?;
                     }
                 }

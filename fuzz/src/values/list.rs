@@ -1,10 +1,10 @@
-//! Lists of exit codes, and when to halt.
+//! Fuzzes lists of exit codes, and conditions for halting.
 
 use requeue_cli::fuzz_api;
 
 use super::number;
 
-/// More than there are exit codes.
+/// A number above all exit codes.
 const AMONG: i32 = 300;
 
 /// The signals whose numbers are the same everywhere.

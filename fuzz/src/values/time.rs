@@ -1,4 +1,4 @@
-//! Times, and how often something happens in one.
+//! Fuzzes times and rates.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use requeue_cli::fuzz_api;
 
 use super::number;
 
-/// The units, as they are written, and their nanoseconds.
+/// The units with their spellings and their nanoseconds.
 const UNITS: [(&[&str], u128); 8] = [
     (&["w", "wk", "wks", "week", "weeks"], 604_800_000_000_000),
     (&["d", "day", "days"], 86_400_000_000_000),
@@ -19,7 +19,7 @@ const UNITS: [(&[&str], u128); 8] = [
     (&["ns", "nsec", "nanosecond", "nanoseconds"], 1),
 ];
 
-/// A time is written as these bytes say, and read as what it was.
+/// Writes a time in a format that these bytes select, and checks that it is read as the same time.
 pub(super) fn written(data: &[u8]) {
     let Ok((text, nanos)) = write(&mut Unstructured::new(data)) else { return };
     let read = fuzz_api::duration(&text).map(|read| read.as_nanos());
@@ -31,10 +31,10 @@ fn write(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     let (mut text, mut nanos) = (if is_iso { "PT" } else { "" }.to_owned(), 0);
     let units = if is_iso { &UNITS[2..5] } else { &UNITS[..] };
     let first = from.choose_index(units.len())?;
-    // Beside days and weeks, there are at most so many hours as in twenty thousand years.
+    // In formats with days and weeks, hours are limited to about twenty thousand years.
     let has_days = !is_iso && first < 2;
     for (at, (names, unit)) in units.iter().enumerate().skip(first) {
-        // The first one at least.
+        // At least the first unit is written.
         let is_last = at + 1 == units.len() || from.ratio(1, 3)?;
         if at != first && !is_last && from.ratio(1, 2)? {
             continue;
@@ -49,7 +49,7 @@ fn write(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
         if is_last && may_have_point && from.ratio(1, 2)? {
             let (digits, fraction) = digits(from)?;
             text += &format!(".{digits}");
-            // What is less than a nanosecond is cut off.
+            // Fractions of a nanosecond are cut off.
             nanos += fraction * unit / 1_000_000_000;
         }
         if is_iso {
@@ -65,7 +65,7 @@ fn write(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     Ok((text, nanos))
 }
 
-/// Up to nine digits after a point, and the billionths that they are.
+/// Returns up to nine digits after a point, and their value in billionths.
 fn digits(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     let places = from.int_in_range(1..=9)?;
     let fraction = from.int_in_range(0..=10_u32.pow(places) - 1)?;
@@ -73,8 +73,8 @@ fn digits(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     Ok((digits, u128::from(fraction) * 10_u128.pow(9 - places)))
 }
 
-/// A time as somebody has typed it: a plain number is one of seconds, to the digits of a double;
-/// whatever it was, it can be written so that it is the same to the nanosecond.
+/// Reads any text as a time. A plain number means seconds, to the precision of a double. Any valid
+/// time can be written so that it is the same to the nanosecond.
 pub(super) fn read(text: &str) {
     let read = fuzz_api::duration(text);
     if let Some((number, scale)) = decimal(text) {
@@ -87,7 +87,7 @@ pub(super) fn read(text: &str) {
             assert!(text.contains(|char: char| char.is_ascii_digit()), "{text:?}");
             assert!(!text.trim_start().starts_with('-') || time.is_zero(), "{text:?}: {time:?}");
             let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
-            // What is longer can't be written in units.
+            // Longer times cannot be written in units.
             if i64::try_from(seconds).is_ok() {
                 for again in [format!("{seconds}s {nanos}ns"), format!("PT{seconds}.{nanos:09}S")] {
                     assert_eq!(fuzz_api::duration(&again), Ok(time), "{text:?} as {again:?}");
@@ -98,7 +98,7 @@ pub(super) fn read(text: &str) {
     }
 }
 
-/// So many in a second, a minute or an hour, to the digits of a double.
+/// Reads a rate per second, minute or hour, to the precision of a double.
 pub(super) fn rate(text: &str) {
     let read = fuzz_api::rate(text);
     let units = [("/s", 1), ("/m", 60), ("/h", 3_600), ("", 1)];
@@ -111,7 +111,7 @@ pub(super) fn rate(text: &str) {
         return;
     };
     let nanos = (unit * 1_000_000_000 * scale).checked_div(number);
-    // A double can't tell what is right at the end of what a duration can be.
+    // Near the longest duration, a double is too imprecise to check the result.
     let most = Duration::MAX.as_nanos();
     match (read, nanos) {
         (Ok(every), Some(nanos)) => {
@@ -123,7 +123,8 @@ pub(super) fn rate(text: &str) {
     }
 }
 
-/// A number with a point or without, as a fraction; not too long a one.
+/// Parses a number with an optional point, as a fraction. Returns `None` for a number that is too
+/// long.
 fn decimal(text: &str) -> Option<(u128, u128)> {
     let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
     if whole.len() > 15 || places.len() > 15 || places.starts_with('+') {

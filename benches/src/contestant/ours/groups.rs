@@ -1,4 +1,4 @@
-//! With fair groups and a limit for each of them, which many keys have come up against.
+//! A queue with fair groups and a limit for each, which many keys have reached.
 
 use requeue::{Group, Queue};
 
@@ -7,10 +7,10 @@ use super::super::single::{self, Subject};
 use crate::keys::{Key, hash};
 use crate::protocol::{Answer, Request, Scenario};
 
-/// How many groups there are, and as many more in which every key is held back.
+/// The number of groups. There are as many keys more of which each is throttled.
 const GROUPS: u64 = 100;
 
-/// A queue in which groups take turns, with one key of each at work.
+/// A queue in which groups take turns, with at most one key of each in flight.
 #[derive(Debug)]
 pub(in super::super) struct WithGroups;
 
@@ -36,7 +36,7 @@ fn fair<K: requeue::Key>(group: impl Fn(&K) -> Group + Send + Sync + 'static) ->
     builder.build().expect("a limit of 1 makes sense")
 }
 
-/// A key that can be held back.
+/// A key that can be throttled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Held<K> {
     key: K,
@@ -66,7 +66,7 @@ fn held_back<K: Key>(request: &Request) -> Answer {
     for key in &*K::some(request.depth) {
         queue.add(Held { key: key.clone(), back: true });
     }
-    // One of each group is at work for as long as this lives.
+    // One key of each group is in flight for as long as this lives.
     let at_work = queue.try_get_many(GROUPS as usize);
     let free = Free { queue: queue.clone() };
     let answer = single::cycle(free, &Request { depth: 0, ..*request });

@@ -1,4 +1,4 @@
-//! Queues that nobody uses.
+//! Idle queues.
 
 use std::thread;
 use std::time::Duration;

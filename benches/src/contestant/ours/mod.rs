@@ -1,4 +1,4 @@
-//! Our queue, used as its documentation says.
+//! requeue's queue, used as its documentation describes.
 
 mod groups;
 mod idle;
@@ -92,7 +92,7 @@ fn with_metrics<K: Key>(metrics: &Metrics, number: usize) -> Queue<K> {
     builder.build().expect("each number is used once")
 }
 
-/// A queue in which a key that nobody else adds waits.
+/// Creates a queue in which one key waits that is never used.
 fn one_waits<K: Key>() -> Queue<K> {
     let queue = Queue::client_go();
     queue.add_after(K::other(), HOUR);
@@ -142,7 +142,7 @@ impl<K: Key> Subject<K> for Queue<K> {
     }
 }
 
-/// A worker's loop, which ends a key and takes the next in one go.
+/// A worker's loop, which completes a key and takes the next in one call.
 struct Worker<'q, K: Key> {
     queue: &'q Queue<K>,
     item: Option<Item<'q, K>>,

@@ -1,4 +1,4 @@
-//! With priorities: beside a queue that has them always.
+//! A queue with priorities, to compare with a peer that always has them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::{Contestant, contended, fire};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A queue in which each tenth key is the oldest, whatever its priority.
+/// A queue in which each tenth delivery takes the oldest key, regardless of its priority.
 #[derive(Debug)]
 pub(in super::super) struct WithPriorities;
 

@@ -1,4 +1,4 @@
-//! With tasks of one runtime, and its timers.
+//! A queue for the tasks of one runtime, with its timers.
 
 use requeue::clock::TokioClock;
 use requeue::{Builder, Queue};

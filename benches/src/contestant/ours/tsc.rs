@@ -1,4 +1,4 @@
-//! By a clock that reads the processor's counter.
+//! A queue whose clock reads the processor's counter.
 
 use prometheus_client::registry::Registry;
 use requeue::Queue;
@@ -10,7 +10,7 @@ use super::Worker;
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A queue with all defaults but for the clock.
+/// A queue with defaults except for the clock.
 #[derive(Debug)]
 pub(in super::super) struct ByTsc;
 

@@ -209,7 +209,7 @@ pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     args.next().filter(|name| name == NAME)?;
     Some(match guard(args.next()) {
         Ok(()) => Exit::Done.into(),
-        // The parent is dead, and nobody would see a message.
+        // The parent is dead, and cannot read a message.
         Err(_) => Exit::Failure.into(),
     })
 }

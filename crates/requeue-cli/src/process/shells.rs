@@ -38,7 +38,7 @@ const CODE_FIRST: &str = "awk gawk mawk nawk sed";
 const JOINING: &str =
     "autossh clush dbclient env_parallel hyperfine mosh parallel pdsh rsh sem ssh tmux watch";
 
-/// Whether `name` is one of these words.
+/// Returns true if `name` is one of these words.
 fn is_in(names: &str, name: &[u8]) -> bool {
     names.split(' ').any(|other| other.as_bytes() == name)
 }
@@ -134,8 +134,8 @@ fn program(word: &OsStr) -> &[u8] {
     &name[..end]
 }
 
-/// Whether an option takes code, as the next word or as the rest of this one. Long options may be
-/// abbreviated.
+/// Returns true if an option takes code, as the next word or as the rest of this one. Long options
+/// may be abbreviated.
 fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
     let arg = arg.as_bytes();
     let name = arg.split(|&byte| byte == b'=').next().unwrap_or_default();
@@ -150,7 +150,7 @@ fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
     }
 }
 
-/// Whether a key is code for the interpreter called `name`.
+/// Returns true if a key is code for the interpreter called `name`.
 fn is_interpreted(
     name: &[u8],
     args: &[OsString],

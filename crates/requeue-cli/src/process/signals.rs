@@ -1,7 +1,8 @@
 //! The signals that a run acts on.
 //!
-//! Of SIGINT, SIGTERM and SIGHUP, the first one stops reading and starting, the second terminates the commands, and the
-//! third kills them. SIGTSTP and SIGCONT also stop and continue the commands. SIGUSR1 asks for the progress.
+//! The first SIGINT, SIGTERM or SIGHUP stops reading and starting, the second terminates the
+//! commands, and the third kills them. SIGTSTP and SIGCONT also stop and continue the commands.
+//! SIGUSR1 asks for the progress.
 
 use std::io;
 use std::process::ExitCode;

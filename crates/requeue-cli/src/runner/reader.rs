@@ -56,7 +56,7 @@ pub(crate) fn spawn(
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            // Without a receiver, nobody needs the rest.
+            // Without a receiver, the rest is not needed.
             let _ = rest.send(read(&runner, input, &mut sink));
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;

@@ -65,7 +65,7 @@ impl Place {
                 // The run that ends a lease reports its key itself.
                 if parked.lease_expired {
                     let (key, attempts) = (Key::from(&*parked.key), parked.failures);
-                    // Nobody listens any more at the end.
+                    // At the end, the receiver may be gone.
                     let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
                 }
             });

@@ -31,16 +31,16 @@ impl Answer {
 
 #[track_caller]
 fn connect(server: SocketAddr, head: &str) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(server).expect("it listens");
-    // A time that no test takes unless the server hangs.
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
-    stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("it reads");
+    let mut stream = TcpStream::connect(server).expect("the server listens");
+    // A time limit that only a server that hangs exceeds.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("the timeout can be set");
+    stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("the server reads");
     BufReader::new(stream)
 }
 
 fn read_head(stream: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
-    let mut lines = stream.lines().map(|line| line.expect("it answers"));
-    let first = lines.next().expect("it answers");
+    let mut lines = stream.lines().map(|line| line.expect("the server answers"));
+    let first = lines.next().expect("the server answers");
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
     let headers = lines.take_while(|line| !line.is_empty()).map(|line| {
         let (name, value) = line.split_once(": ").expect("a header");
@@ -55,7 +55,7 @@ pub(crate) fn ask(server: SocketAddr, head: &str) -> Answer {
     let mut stream = connect(server, &format!("{head}\r\nConnection: close"));
     let (status, headers) = read_head(&mut stream);
     let mut body = Vec::new();
-    stream.read_to_end(&mut body).expect("it ends");
+    stream.read_to_end(&mut body).expect("the response ends");
     Answer { status, headers, body }
 }
 
@@ -84,7 +84,7 @@ impl Events {
         let mut name = String::new();
         loop {
             let mut line = String::new();
-            if self.0.read_line(&mut line).expect("it goes on or ends") == 0 {
+            if self.0.read_line(&mut line).expect("the stream goes on or ends") == 0 {
                 return None;
             }
             // Lines between the events have the sizes of chunks.

@@ -37,7 +37,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
     served.site.end();
     // More ticks may come first.
     let mut rest = std::iter::from_fn(|| events.next());
-    let (_, last) = rest.find(|(name, _)| name == "ended").expect("it is said");
+    let (_, last) = rest.find(|(name, _)| name == "ended").expect("the end is announced");
     assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
     assert_eq!(events.next(), None);
 }
@@ -76,7 +76,7 @@ fn the_end_is_not_held_up_by_those_who_stay() {
     let ended = served
         .runtime
         .block_on(async { tokio::time::timeout(Duration::from_secs(60), served.server).await });
-    ended.expect("it ends").expect("it does not panic").expect("it served");
+    ended.expect("the server ends").expect("the server does not panic").expect("the server served");
     assert!(TcpStream::connect(served.address).is_err());
 }
 

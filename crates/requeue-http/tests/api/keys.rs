@@ -35,12 +35,12 @@ fn walk(served: &Served, query: &str) -> (Vec<String>, usize) {
 fn states(queue: &Keys, clock: &FakeClock) -> Vec<Item<'static, Vec<u8>>> {
     let keys = ["again", "running", "failing", "ready"];
     queue.add_all(keys.map(|key| key.as_bytes().to_vec()));
-    let again = queue.try_get_owned().expect("it is ready");
+    let again = queue.try_get_owned().expect("a key is ready");
     queue.add(b"again".to_vec());
     clock.advance(Duration::from_secs(30));
-    let running = queue.try_get_owned().expect("it is ready");
+    let running = queue.try_get_owned().expect("a key is ready");
     clock.advance(Duration::from_secs(30));
-    queue.try_get().expect("it is ready").retry_after(Duration::from_secs(90));
+    queue.try_get().expect("a key is ready").retry_after(Duration::from_secs(90));
     queue.add_after(b"waiting".to_vec(), Duration::from_secs(600));
     vec![again, running]
 }

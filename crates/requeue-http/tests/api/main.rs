@@ -53,7 +53,7 @@ impl Served {
 fn queue() -> (Keys, FakeClock) {
     let clock = FakeClock::new();
     let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
-    (queue.build().expect("it makes sense"), clock)
+    (queue.build().expect("the settings are valid"), clock)
 }
 
 #[test]

@@ -17,11 +17,16 @@ use crate::{Served, check_both_formats};
 /// A queue in a file, with a key in each state.
 async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    let store = Store::connect(&url).await.expect("it opens");
+    let store = Store::connect(&url).await.expect("the store opens");
     store.migrate().await.expect("the schema is made");
     let hour = Duration::from_secs(3600);
-    let queue =
-        store.queue("mail").worker("web <1>").backoff(hour, hour).open().await.expect("it opens");
+    let queue = store
+        .queue("mail")
+        .worker("web <1>")
+        .backoff(hour, hour)
+        .open()
+        .await
+        .expect("the queue opens");
     let high = Add::now().priority(Priority::High);
     for key in ["parked", "failing", "running"] {
         queue.add_with(key, high).await.expect("added");
@@ -29,8 +34,8 @@ async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let mut items = queue.get_many(3).await;
     items.sort_by_key(|item| item.to_string());
     let [failing, parked, running] = items.try_into().expect("all three");
-    parked.give_up("no such address").await.expect("it is ours");
-    failing.retry("busy").await.expect("it is ours");
+    parked.give_up("no such address").await.expect("the lease is held");
+    failing.retry("busy").await.expect("the lease is held");
     queue.add_all(["ready", "ready 2", "running"]).await.expect("added");
     queue.add_after("waiting", hour).await.expect("added");
     (queue, running)
@@ -71,7 +76,7 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
         assert_eq!((names(&page), &page["next"]), (expected, &Value::Null), "{query}");
     }
     let first = keys(&served, "?limit=4");
-    let next = first["next"].as_str().expect("there are more");
+    let next = first["next"].as_str().expect("another page");
     let second = keys(&served, &format!("?limit=4&cursor={next}"));
     assert_eq!(names(&second), ["running", "waiting"]);
     assert_eq!(second["next"], Value::Null);
@@ -117,7 +122,7 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     let page = page.text();
     assert!(page.contains("data-count=\"parked\"") && !page.contains("data-count=\"failing\""));
     assert_eq!(get(served.address, "/readyz").status, 200);
-    served.runtime.block_on(running.succeed()).expect("it is ours");
+    served.runtime.block_on(running.succeed()).expect("the lease is held");
     queue.shut_down();
     assert_eq!(get(served.address, "/readyz").status, 503);
 }
@@ -130,9 +135,9 @@ fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let metrics = Metrics::register(&mut registry);
     let queue = runtime.block_on(async {
         let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-        let store = Store::connect(&url).await.expect("it opens");
+        let store = Store::connect(&url).await.expect("the store opens");
         store.migrate().await.expect("the schema is made");
-        let queue = store.queue("mail").metrics(&metrics).open().await.expect("it opens");
+        let queue = store.queue("mail").metrics(&metrics).open().await.expect("the queue opens");
         queue.recent_counts().await.expect("counted");
         queue
     });
@@ -144,11 +149,11 @@ fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
 #[test]
 fn a_damaged_row_is_shown_and_hides_no_other() {
     let (served, _queue, _running, dir) = served();
-    let file = rusqlite::Connection::open(dir.path().join("queues.db")).expect("it opens");
-    file.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
+    let file = rusqlite::Connection::open(dir.path().join("queues.db")).expect("the file opens");
+    file.pragma_update(None, "ignore_check_constraints", true).expect("the pragma is set");
     let changed =
         file.execute("update keys set lease_until = null where key = cast('running' as blob)", []);
-    assert_eq!(changed.expect("it is changed"), 1);
+    assert_eq!(changed.expect("the row is changed"), 1);
     let page = keys(&served, "");
     assert_eq!(names(&page), ["failing", "parked", "ready", "ready 2", "running", "waiting"]);
     let page = keys(&served, "?state=damaged");

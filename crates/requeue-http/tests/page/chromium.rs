@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// A time that no test takes unless the browser hangs.
+/// A time limit that only a browser that hangs exceeds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A browser with one page.
@@ -111,14 +111,14 @@ impl Chromium {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("there is a shell");
-        let to = process.stdin.take().expect("it is piped");
-        let stdout = process.stdout.take().expect("it is piped");
+            .expect("a shell");
+        let to = process.stdin.take().expect("the stream is piped");
+        let stdout = process.stdout.take().expect("the stream is piped");
         let (sender, from) = mpsc::channel();
         thread::spawn(move || {
             let messages = BufReader::new(stdout).split(0).map_while(Result::ok);
             for message in messages {
-                let message = serde_json::from_slice(&message).expect("it speaks JSON");
+                let message = serde_json::from_slice(&message).expect("messages are JSON");
                 if sender.send(message).is_err() {
                     return;
                 }
@@ -232,7 +232,7 @@ impl Chromium {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         let png = STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64");
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("png");
-        fs::write(file, png).expect("it can be written");
+        fs::write(file, png).expect("the screenshot can be written");
     }
 
     /// Returns the events with this name.

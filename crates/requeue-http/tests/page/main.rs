@@ -40,7 +40,7 @@ impl Served {
         let _inside = runtime.enter();
         let clock = FakeClock::new();
         let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
-        let queue: Keys = queue.build().expect("it makes sense");
+        let queue: Keys = queue.build().expect("the settings are valid");
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);
         let site = Site::builder(queue.clone())
@@ -102,8 +102,8 @@ fn counts_move_as_the_queue_does() {
     served.queue.add_all(keys);
     served.queue.add_after(b"later".to_vec(), Duration::from_secs(60));
     page.wait_for(&format!("{} === '1,234'", count("ready")));
-    let item = served.queue.try_get().expect("many are ready");
-    served.queue.try_get().expect("many are ready").retry();
+    let item = served.queue.try_get().expect("a key is ready");
+    served.queue.try_get().expect("a key is ready").retry();
     for (name, number) in [
         ("running", "1"),
         ("failing", "1"),
@@ -124,10 +124,10 @@ fn counts_move_as_the_queue_does() {
 fn a_stuck_key_is_found_by_search_among_many() {
     let served = Served::start();
     served.queue.add(b"src/Stuck <b>.rs".to_vec());
-    let stuck = served.queue.try_get().expect("it is ready");
+    let stuck = served.queue.try_get().expect("a key is ready");
     served.clock.advance(Duration::from_secs(3600));
     served.queue.add(b"docs/other".to_vec());
-    let other = served.queue.try_get().expect("it is ready");
+    let other = served.queue.try_get().expect("a key is ready");
     served.queue.add_all((0..250_000).map(|n| format!("docs/{n}").into_bytes()));
     served.queue.add_after(b"waits/1".to_vec(), Duration::from_secs(90));
 
@@ -353,7 +353,7 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     served.queue.add_all(names.map(|name| name.as_bytes().to_vec()));
     served.queue.add(b"a/key/that/is/long/and/has/no/place/to/break/".repeat(4));
     let running = served.queue.try_get();
-    served.queue.try_get().expect("it is ready").retry();
+    served.queue.try_get().expect("a key is ready").retry();
     served.queue.add_after(b"later".to_vec(), Duration::from_secs(600));
     // Under another path, without a slash at its end.
     let test = "it_can_be_read_light_and_dark_wide_and_narrow";

@@ -80,7 +80,7 @@ enum Ended<E> {
 impl<E> Ended<E> {
     const fn outcome(&self) -> Outcome {
         match self {
-            // As in controller-runtime, where a delay of zero is no delay.
+            // controller-runtime also ignores a delay of zero.
             Self::Ok(Action { completion: Completion::RequeueAfter(delay), .. })
                 if !delay.is_zero() =>
             {

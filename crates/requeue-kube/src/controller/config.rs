@@ -209,7 +209,7 @@ impl Config {
 
     /// Sets the bound on how long low priorities wait.
     ///
-    /// Of every `handed_out` deliveries in a row, at least one is the object that has been ready
+    /// At least one of every `handed_out` deliveries in a row is the object that has been ready
     /// longest, at any priority.
     ///
     /// The default is 10. [`u32::MAX`] disables the bound.
@@ -297,7 +297,8 @@ mod tests {
 
     use super::*;
 
-    /// Whoever may create objects chooses keys, and with foldhash could choose some that collide.
+    /// Checks for SipHash: with foldhash, a user who can create objects could choose keys that
+    /// collide.
     #[tokio::test]
     async fn a_controller_hashes_keys_with_siphash() {
         let queue = Config::default().fair_namespaces().queue().build().unwrap();

@@ -39,7 +39,7 @@ impl fmt::Display for LeadershipLost {
 
 impl std::error::Error for LeadershipLost {}
 
-/// How an elector's part in an election ended.
+/// The way in which an elector's part in an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Released,

@@ -29,7 +29,7 @@ async fn failures_are_spaced_by_their_own_backoff_whatever_events_arrive() {
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("bad", 0), map("good", 0)]);
-    // As from a reconciler that patches its own status: ten events per second.
+    // Like a reconciler that patches its own status: ten events per second.
     for version in 1..310 {
         feed.apply(&map("bad", version));
         feed.apply(&map("good", version));

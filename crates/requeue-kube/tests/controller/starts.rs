@@ -55,7 +55,7 @@ async fn a_failing_watch_waits_longer_each_time_until_it_lists() {
     let (feed, controller) = controller::<ConfigMap>();
     let log = Arc::new(Log::new());
     let reading = Reading::of(controller.run(note, policy::backoff, log));
-    // As with kube's watchers, where a failed list has begun.
+    // Like kube's watchers, whose failed list has already begun.
     for _ in 0..100 {
         feed.send(kube::runtime::watcher::Event::Init);
         feed.fail();

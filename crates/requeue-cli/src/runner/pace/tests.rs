@@ -1,3 +1,5 @@
+//! Tests of the pace: delays, debounces and minimum intervals.
+
 use std::time::Duration;
 
 use requeue::Queue;

@@ -162,7 +162,7 @@ async fn it_creates_renews_and_releases() {
 
     sleep(seconds(9.0)).await;
     let renewals = api.with(|inner| inner.log.split_off(0));
-    assert_eq!(renewals.len(), 4, "one every 2 s");
+    assert_eq!(renewals.len(), 4, "one renewal every 2 s");
     for (version, (method, at, lease)) in (1..).zip(&renewals) {
         assert_eq!((method, &**at), (&Method::PUT, &*format!("{path}/web")));
         assert_eq!(lease["metadata"]["resourceVersion"], json!(version.to_string()));
@@ -234,7 +234,7 @@ async fn a_machine_that_was_suspended_does_not_lead_on() {
     assert!(!it.leadership.is_leading(), "at once");
     let start = Instant::now();
     assert!(matches!(it.task.await.unwrap(), Err(RunError::Lost(_))));
-    assert!(start.elapsed() <= Duration::from_millis(501), "it is detected within 501 ms");
+    assert!(start.elapsed() <= Duration::from_millis(501), "the loss is detected within 501 ms");
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +316,8 @@ async fn stopped_before_it_leads_it_is_none() {
     let api = Api::default();
     api.with(|inner| inner.refuses = Some(403));
     let (elector, _) = elector(&api, usual());
-    let run = elector.run_until(sleep(seconds(60.0)), async |_leadership| panic!("it leads"));
+    let run =
+        elector.run_until(sleep(seconds(60.0)), async |_leadership| panic!("the elector leads"));
     assert!(matches!(run.await, Ok(None)));
 }
 

@@ -45,8 +45,8 @@ struct Candidate {
     token: Option<Token>,
     releasing: bool,
     cut_off_until: Real,
-    /// How often something happens, in thousandths: a response is the last one for a while, a
-    /// message is slow, and a message is lost.
+    /// The frequencies of faults, in thousandths: a response is the last one for a while, a message
+    /// is slow, and a message is lost.
     cuts: u32,
     slow: u32,
     lost: u32,
@@ -269,7 +269,7 @@ impl World {
             );
         }
         let candidate = &mut self.candidates[who];
-        let token = candidate.election.token().expect("it leads").clone();
+        let token = candidate.election.token().expect("the candidate leads").clone();
         if candidate.token.as_ref() != Some(&token) {
             assert!(self.tokens.insert(token.to_string()), "{token} was given before");
             candidate.token = Some(token);
