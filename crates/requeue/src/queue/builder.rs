@@ -118,9 +118,10 @@ impl<K: Key> Builder<K> {
     ///
     /// ```
     /// use requeue::Builder;
+    /// use requeue::clock::FakeClock;
     /// use std::time::Duration;
     ///
-    /// let queue = Builder::client_go().name("pods").build()?;
+    /// let queue = Builder::client_go().name("pods").clock(FakeClock::new()).build()?;
     /// queue.add_after("a", Duration::from_secs(10));
     /// queue.add("a");
     /// queue.try_get().expect("the add runs now").succeed();
@@ -209,15 +210,15 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Examples
     ///
     /// ```
-    /// use std::time::Duration;
     /// use requeue::Queue;
+    /// use requeue::clock::FakeClock;
+    /// use std::time::Duration;
     ///
-    /// let queue: Queue<String> =
-    ///     Queue::builder().backoff(Duration::from_secs(1), Duration::from_secs(60)).build()?;
-    /// queue.add("flaky".to_owned());
+    /// let second = Duration::from_secs(1);
+    /// let queue = Queue::builder().clock(FakeClock::new()).backoff(second, 60 * second).build()?;
+    /// queue.add("flaky");
     /// queue.try_get().unwrap().retry();
-    /// let due = queue.look_up("flaky").and_then(|entry| entry.due).expect("it backs off");
-    /// assert!(due.since(queue.now()) <= Duration::from_secs(1));
+    /// assert!(queue.next_due().expect("it backs off") <= queue.now() + second);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {

@@ -54,21 +54,19 @@ impl Context {
     /// # Examples
     ///
     /// ```
-    /// use requeue::workers::{Action, Context, Error, Workers};
     /// use requeue::Queue;
+    /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
     ///
-    /// async fn reconcile(_key: u32, context: Context) -> Result<Action, Error> {
+    /// fn reconcile(_key: u32, context: Context) -> Result<Action, Error> {
     ///     assert_eq!(context.is_last_attempt(), context.attempt() == 3);
     ///     Err("never works".into())
     /// }
     ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let queue = Queue::new();
     /// queue.add(7);
     /// queue.close();
-    /// Workers::new(queue.clone(), reconcile).max_retries(2).run().await;
+    /// ThreadWorkers::new(queue.clone(), reconcile).max_retries(2).run();
     /// assert_eq!((queue.given_up(), queue.panics()), (1, 0));
-    /// # });
     /// ```
     #[must_use]
     pub const fn is_last_attempt(&self) -> bool {

@@ -40,31 +40,26 @@ impl Action {
     /// # Examples
     ///
     /// ```
-    /// use requeue::workers::{Action, Context, Error, Workers};
     /// use requeue::Queue;
+    /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
     ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let queue = Queue::new();
     /// queue.add("a");
+    /// let (stop, stopped) = mpsc::channel();
     /// let handler = {
     ///     let queue = queue.clone();
     ///     move |_key, _context: Context| {
     ///         // This process has lost its leadership.
     ///         queue.pause();
-    ///         async { Ok::<_, Error>(Action::release()) }
+    ///         stop.send(()).expect("the workers run");
+    ///         Ok::<_, Error>(Action::release())
     ///     }
     /// };
-    /// tokio::select! {
-    ///     _ = Workers::new(queue.clone(), handler).run() => unreachable!("the queue is open"),
-    ///     () = async {
-    ///         while !queue.is_paused() || queue.processing() > 0 {
-    ///             tokio::task::yield_now().await;
-    ///         }
-    ///     } => {}
-    /// }
-    /// queue.resume();
-    /// assert_eq!(queue.try_get().unwrap().attempt(), 1);
-    /// # });
+    /// let workers = ThreadWorkers::new(queue, handler).drain_timeout(Duration::ZERO);
+    /// let left = workers.run_until(move || stopped.recv().unwrap());
+    /// assert_eq!(left.ready + left.dropped.len(), 1); // still pending, or reported as dropped
     /// ```
     pub const fn release() -> Self {
         Self::new(Completion::Release)
