@@ -1,12 +1,8 @@
 //! Checks that docs, help texts and doc comments are plain English: without any word of
 //! `scripts/prose.txt`, and without sentences of more than 35 words.
 //!
-//! `scripts/prose-allowed.txt` has the number of findings that each file may still have. The
-//! numbers only decrease: `UPDATE=1 cargo test -p requeue-sim --test prose` writes them.
-//! `FILE=path` lists the findings of one file.
+//! `scripts/prose-allowed.txt` lists the exceptions, with a reason for each.
 
-use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +21,9 @@ fn files() -> Vec<PathBuf> {
     fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository") {
             let path = entry.expect("an entry").path();
+            if path.is_symlink() {
+                continue; // Its target is checked.
+            }
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_dir() {
                 if !name.starts_with('.') && name != "target" && name != "node_modules" {
@@ -141,37 +140,28 @@ impl Checker {
 #[test]
 fn the_prose_is_plain() {
     let rules = fs::read_to_string(root().join(RULES)).expect(RULES);
-    let allowed = fs::read_to_string(root().join(ALLOWED)).unwrap_or_default();
-    let allowed: BTreeMap<&str, usize> = allowed
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(count, path)| (path, count.parse().expect("COUNT PATH")))
+    let allowed = fs::read_to_string(root().join(ALLOWED)).expect(ALLOWED);
+    let lines = allowed.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut unused: Vec<(&str, &str)> = lines
+        .map(|line| line.split_once(" = ").expect("PATH: WORDS = REASON").0)
+        .map(|exception| exception.split_once(": ").expect("PATH: WORDS = REASON"))
         .collect();
-    let only = env::var("FILE").ok();
-    let (mut left, mut complaints) = (String::new(), Vec::new());
+    let exceptions = unused.clone();
     let checker = Checker::new(&rules);
+    let mut complaints = Vec::new();
     for file in files() {
         let text = fs::read_to_string(&file).expect("a file of the repository");
-        let findings = checker.findings(&file, &text);
-        let path = file.strip_prefix(root()).expect("below it").to_str().expect("ASCII");
-        if !findings.is_empty() {
-            left.push_str(&format!("{} {path}\n", findings.len()));
-        }
-        let too_many = findings.len() > allowed.get(path).copied().unwrap_or(0);
-        if only.as_deref() == Some(path) || too_many && only.is_none() {
-            complaints.extend(findings.iter().map(|finding| format!("{path}: {finding}")));
+        let path = file.strip_prefix(root()).expect("a file below the root").display().to_string();
+        for finding in checker.findings(&file, &text) {
+            let is_it = |(of, words): &&(&str, &str)| *of == path && finding.contains(words);
+            match exceptions.iter().find(is_it) {
+                Some(exception) => unused.retain(|unused| unused != exception),
+                None => complaints.push(format!("{path}: {finding}")),
+            }
         }
     }
-    if env::var_os("UPDATE").is_some() {
-        fs::write(root().join(ALLOWED), left).expect("the file can be written");
-        return;
-    }
-    assert!(
-        complaints.is_empty(),
-        "{} findings in files that have more of them than {ALLOWED} allows:\n{}",
-        complaints.len(),
-        complaints.join("\n"),
-    );
+    assert!(complaints.is_empty(), "see {RULES} and {ALLOWED}:\n{}", complaints.join("\n"));
+    assert!(unused.is_empty(), "{ALLOWED} has exceptions that nothing needs: {unused:?}");
 }
 
 #[test]

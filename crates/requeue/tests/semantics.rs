@@ -461,7 +461,7 @@ fn a_group_at_its_limit_holds_its_keys_back() {
 // --- Getting --------------------------------------------------------------------------------------
 
 #[test]
-fn a_getter_that_is_not_polled_holds_nobody_up() {
+fn a_getter_that_is_not_polled_delays_no_other() {
     let (_clock, queue) = queue(ReAdd::Hold);
     let mut context = Context::from_waker(Waker::noop());
     let mut lazy = pin!(queue.get());
@@ -529,7 +529,7 @@ fn close_what_waits_still_runs() {
 }
 
 #[test]
-fn shut_down_drops_what_waits_and_hands_out_what_is_ready() {
+fn shut_down_drops_what_waits_and_delivers_what_is_ready() {
     let (clock, queue) = queue(ReAdd::Hold);
     queue.add("running");
     let running = get(&queue);

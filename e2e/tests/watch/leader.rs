@@ -29,7 +29,7 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     let args = [&args[..], &TIMES, &["-c", &script]].concat();
     let (leads, stands_by) = ("requeue: leading", "requeue: on standby");
     let first = Watching::start(server, "leader-first", &args);
-    first.wait(&format!("{leads}, by the Lease {ns}/lock"), 1).await;
+    first.wait(&format!("{leads} with the Lease {ns}/lock"), 1).await;
     let second = Watching::start(server, "leader-second", &args);
     second.wait(stands_by, 1).await;
     first.wait(&format!("end {ns}/a"), 1).await;
