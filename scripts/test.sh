@@ -100,7 +100,7 @@ if [ -e "${faketime[0]}" ]; then
     jumping=()
     for test in crates/requeue/tests/*.rs; do
         case $test in
-        */clock_* | */keeping_time.rs) ;;
+        */clock_* | */due_times.rs) ;;
         *) jumping+=(--test "$(basename "$test" .rs)") ;;
         esac
     done

@@ -10,7 +10,7 @@ use requeue_core::limiter::{BackoffLimiter, default_controller};
 use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
 
 use super::Queue;
-use super::limits::Limits;
+use super::limiter::Limits;
 use super::shared::{Parts, Shared};
 use crate::Key;
 use crate::clock::{Clock, SystemClock};

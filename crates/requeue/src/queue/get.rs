@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use requeue_core::{Delivery, Operation, Time};
 
-use super::look::{Look, Wait};
+use super::getter::{Look, Wait};
 use super::next::SucceedAndGet;
 use super::shared::SLICE;
 use super::waiters::Kind;

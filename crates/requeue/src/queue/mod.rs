@@ -3,16 +3,16 @@
 //! All handles refer to one [`Shared`] value, whose lock guards the state machine of
 //! `requeue-core`. User code runs without that lock, except as the docs of [`Queue`] say.
 
-mod adding;
+mod batch_add;
 mod builder;
-mod ending;
+mod dropped_keys;
 mod get;
+mod getter;
 mod hooks;
 mod inspect;
 mod item;
-mod limits;
-mod look;
-mod lost;
+mod lifecycle;
+mod limiter;
 mod next;
 #[cfg(feature = "prometheus")]
 pub(crate) mod sample;
@@ -28,12 +28,12 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 
-use self::adding::Adding;
+use self::batch_add::Adding;
 pub use self::builder::{BuildError, Builder};
-pub use self::ending::{Drain, Drained};
 pub use self::get::{Get, GetMany};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
+pub use self::lifecycle::{Drain, Drained};
 pub use self::next::SucceedAndGet;
 use self::shared::SLICE;
 pub(crate) use self::shared::Shared;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
-use super::ending::Drainer;
+use super::dropped_keys::Lost;
 use super::hooks::Told;
-use super::limits::Limits;
-use super::lost::Lost;
+use super::lifecycle::Drainer;
+use super::limiter::Limits;
 use super::waiters::{Waiters, Wakes};
 use crate::Key;
 use crate::clock::{Alarm, Clock};

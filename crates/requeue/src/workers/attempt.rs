@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::net::caught;
+use super::catch_panic::caught;
 use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::{WorkItem, WorkQueue};

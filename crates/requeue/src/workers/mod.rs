@@ -6,7 +6,7 @@
 
 #[cfg(feature = "tokio")]
 mod attempt;
-mod net;
+mod catch_panic;
 mod options;
 mod outcome;
 mod source;

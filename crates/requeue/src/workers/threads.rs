@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use super::Context;
-use super::net::caught;
+use super::catch_panic::caught;
 use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;

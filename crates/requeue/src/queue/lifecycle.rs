@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use requeue_core::{Ending, Time};
 
-use super::lost::Lost;
+use super::dropped_keys::Lost;
 use super::shared::SLICE;
 use super::{Queue, Shared};
 use crate::Key;
