@@ -63,7 +63,7 @@ impl Runs {
     }
 
     fn work(&self, queue: &Queue<u64>) {
-        while let Some(item) = queue.get_to_the_end_blocking() {
+        while let Some(item) = queue.get_until_final_blocking() {
             self.run(item);
         }
     }
@@ -279,7 +279,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         let worker = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                while let Some(item) = queue.get_to_the_end_blocking() {
+                while let Some(item) = queue.get_until_final_blocking() {
                     item.succeed();
                 }
             })
@@ -303,7 +303,7 @@ fn a_drain_ends_with_the_last_key_alone() {
                     queue.add(1);
                     item.succeed();
                 }
-                while let Some(item) = queue.get_to_the_end_blocking() {
+                while let Some(item) = queue.get_until_final_blocking() {
                     item.succeed();
                 }
             })

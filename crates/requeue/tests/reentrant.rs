@@ -316,7 +316,7 @@ impl Subject {
         drop(poll(&mut queue.get(), Waker::noop()));
         drop(poll(&mut queue.get_many(3), Waker::noop()));
         drop(poll(&mut Box::pin(queue.get_owned()), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_to_the_end()), Waker::noop()));
+        drop(poll(&mut Box::pin(queue.get_until_final()), Waker::noop()));
         drop(poll(&mut Box::pin(queue.get_timeout(secs(1))), Waker::noop()));
         drop(queue.get_timeout_blocking(Duration::ZERO));
 

@@ -292,17 +292,17 @@ fn a_shut_down_wakes_those_who_wait_beside_a_dirty_key() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");
-    let [(wakes, waker), (patient_wakes, patient_waker)] = [Wakes::new(), Wakes::new()];
+    let [(wakes, waker), (final_wakes, final_waker)] = [Wakes::new(), Wakes::new()];
     let mut get = queue.get();
-    let mut patient = Box::pin(queue.get_to_the_end());
-    assert!(poll(&mut patient, &patient_waker).is_pending());
+    let mut until_final = Box::pin(queue.get_until_final());
+    assert!(poll(&mut until_final, &final_waker).is_pending());
     assert!(poll(&mut get, &waker).is_pending());
     queue.shut_down();
-    assert_eq!((wakes.count(), patient_wakes.count()), (1, 0));
+    assert_eq!((wakes.count(), final_wakes.count()), (1, 0));
     assert!(ready(get).is_none());
     item.succeed();
-    assert_eq!(patient_wakes.count(), 1);
-    assert_eq!(ready(patient).as_deref(), Some(&"a"));
+    assert_eq!(final_wakes.count(), 1);
+    assert_eq!(ready(until_final).as_deref(), Some(&"a"));
 }
 
 /// There are more keys to drop than are dropped under one hold of the lock.

@@ -196,7 +196,7 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         match world.pick(4) {
             0 => {
                 does.set(Does::WaitPatiently);
-                held.extend(world.queue.get_to_the_end().await);
+                held.extend(world.queue.get_until_final().await);
             }
             1 => held.extend(world.queue.get_owned().await),
             2 => held.extend(

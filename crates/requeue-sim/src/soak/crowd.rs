@@ -179,7 +179,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
     })
     .map_err(|_| "a thread has panicked".to_owned())?;
     // A key may have been added again while it was in flight at the last worker.
-    while let Some(item) = queue.get_to_the_end_blocking() {
+    while let Some(item) = queue.get_until_final_blocking() {
         item.succeed();
     }
     nothing_is_left(&queue)
@@ -240,7 +240,7 @@ fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let result = runtime.block_on(async {
         let queue = build(rng).build().map_err(|wrong| wrong.to_string())?;
         tasks(&queue, rng).await.map_err(|wrong| wrong.to_string())?;
-        while let Some(item) = queue.get_to_the_end().await {
+        while let Some(item) = queue.get_until_final().await {
             item.succeed();
         }
         nothing_is_left(&queue)

@@ -17,14 +17,14 @@ const AHEAD: usize = 8;
 /// Keys that are being added. If a key's `eq` panics, the lock is released as usual, so that
 /// getters are woken for the keys that were added before. The other keys are dropped outside the
 /// lock.
-pub(super) struct Adding<'q, K: Key> {
+pub(super) struct BatchAdd<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: IntoIter<(K, u64, Group)>,
     unused: Vec<K>,
     state: Option<RankedGuard<'q, State<K>>>,
 }
 
-impl<'q, K: Key> Adding<'q, K> {
+impl<'q, K: Key> BatchAdd<'q, K> {
     /// Takes keys with their hashes and groups.
     pub(super) fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
@@ -59,7 +59,7 @@ impl<'q, K: Key> Adding<'q, K> {
     }
 }
 
-impl<K: Key> Drop for Adding<'_, K> {
+impl<K: Key> Drop for BatchAdd<'_, K> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
             self.shared.release(state);

@@ -10,7 +10,7 @@ use requeue_core::limiter::{BackoffLimiter, default_controller};
 use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
 
 use super::Queue;
-use super::limiter::Limits;
+use super::limiter::LockedLimiter;
 use super::shared::{Parts, Shared};
 use crate::Key;
 use crate::clock::{Clock, SystemClock};
@@ -343,7 +343,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         let shared = Shared::new(Parts {
             config,
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
-            limits: Limits::new(limiter),
+            limiter: LockedLimiter::new(limiter),
             hooks,
             name: self.name,
         });

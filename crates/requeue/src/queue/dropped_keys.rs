@@ -1,13 +1,13 @@
 //! Keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain returns them.
 
 /// A list in pieces. It grows under the queue's lock, and never copies its contents.
-pub(super) struct Lost<K> {
+pub(super) struct DroppedKeys<K> {
     pieces: Vec<Vec<K>>,
 }
 
 const PIECE: usize = 1024;
 
-impl<K> Lost<K> {
+impl<K> DroppedKeys<K> {
     pub(super) const fn new() -> Self {
         Self { pieces: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl<K> Lost<K> {
     }
 }
 
-impl<K> Default for Lost<K> {
+impl<K> Default for DroppedKeys<K> {
     fn default() -> Self {
         Self::new()
     }

@@ -13,7 +13,7 @@ use requeue_core::{Delivery, Operation, Time};
 
 use super::getter::{Look, Wait};
 use super::next::SucceedAndGet;
-use super::shared::SLICE;
+use super::shared::LOCK_BATCH;
 use super::waiters::Kind;
 use super::{Item, Queue, Shared};
 use crate::Key;
@@ -110,14 +110,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Cancel safety
     ///
     /// The same as of [`get`](Self::get).
-    pub async fn get_to_the_end(&self) -> Option<Item<'static, K>> {
+    pub async fn get_until_final(&self) -> Option<Item<'static, K>> {
         let out = Waiting::new(self, Kind::Task, true).await?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// Waits as [`get_to_the_end`](Self::get_to_the_end) does, and blocks this thread.
+    /// Waits as [`get_until_final`](Self::get_until_final) does, and blocks this thread.
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn get_to_the_end_blocking(&self) -> Option<Item<'static, K>> {
+    pub fn get_until_final_blocking(&self) -> Option<Item<'static, K>> {
         let out = self.block(None, true)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
@@ -225,7 +225,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
             let before = taken.items.len();
-            let room = (max - before).min(SLICE);
+            let room = (max - before).min(LOCK_BATCH);
             if !self.shared.take_many_plain(&mut taken.items, room) {
                 let Ok((mut state, one)) = self.shared.take(&|key| self.hash(key)) else { break };
                 taken.outs.extend(one);
@@ -247,8 +247,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         std::mem::take(&mut taken.items)
     }
 
-    fn block(&self, deadline: Option<Time>, patient: bool) -> Option<Delivery<K>> {
-        let mut waiting = Waiting::new(self, Kind::Thread, patient);
+    fn block(&self, deadline: Option<Time>, until_final: bool) -> Option<Delivery<K>> {
+        let mut waiting = Waiting::new(self, Kind::Thread, until_final);
         waiting.deadline = deadline;
         THREAD.with(|waker| {
             loop {
@@ -314,8 +314,8 @@ struct Waiting<'q, K: Key, S: BuildHasher> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
-    const fn new(queue: &'q Queue<K, S>, kind: Kind, patient: bool) -> Self {
-        Self { queue, wait: Wait::new(kind, patient), deadline: None, alarm: None }
+    const fn new(queue: &'q Queue<K, S>, kind: Kind, until_final: bool) -> Self {
+        Self { queue, wait: Wait::new(kind, until_final), deadline: None, alarm: None }
     }
 
     /// Returns the result, or how to wait for it.

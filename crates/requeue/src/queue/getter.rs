@@ -29,12 +29,12 @@ pub(super) struct Wait {
     place: Option<Place>,
     kind: Kind,
     /// True if the getter waits until `None` is final.
-    patient: bool,
+    until_final: bool,
 }
 
 impl Wait {
-    pub(super) const fn new(kind: Kind, patient: bool) -> Self {
-        Self { place: None, kind, patient }
+    pub(super) const fn new(kind: Kind, until_final: bool) -> Self {
+        Self { place: None, kind, until_final }
     }
 
     pub(super) const fn is_listed(&self) -> bool {
@@ -152,7 +152,7 @@ impl<K: Key> Shared<K> {
                 return Look::Ended;
             };
             let core = &state.core;
-            let ended = if wait.patient { core.is_finished() } else { core.is_exhausted() };
+            let ended = if wait.until_final { core.is_finished() } else { core.is_exhausted() };
             if taken.is_some() || ended {
                 let old = state.waiters.leave(&mut wait.place);
                 self.release(state);
@@ -160,7 +160,7 @@ impl<K: Key> Shared<K> {
                 drop_quietly(fresh);
                 return taken.map_or(Look::Ended, Look::Key);
             }
-            if state.waiters.spin(&mut wait.place, wait.kind, wait.patient) {
+            if state.waiters.spin(&mut wait.place, wait.kind, wait.until_final) {
                 self.go.store(false, Ordering::Relaxed);
                 self.release(state);
                 return Look::Spin;
@@ -169,7 +169,7 @@ impl<K: Key> Shared<K> {
                 break (state, None);
             }
             if let Some(waker) = fresh.take() {
-                let old = state.waiters.wait(&mut wait.place, wait.kind, wait.patient, waker);
+                let old = state.waiters.wait(&mut wait.place, wait.kind, wait.until_final, waker);
                 break (state, old);
             }
             drop(state);

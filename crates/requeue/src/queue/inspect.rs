@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, Time};
 
-use super::shared::{SLICE, State};
+use super::shared::{LOCK_BATCH, State};
 use super::{Queue, Shared};
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
@@ -353,7 +353,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let Some((state, _)) = self.settled() else {
                 return Page { entries: shown, next: None };
             };
-            let page = state.core.page(at, left.min(SLICE));
+            let page = state.core.page(at, left.min(LOCK_BATCH));
             self.shared.release(state);
             left = left.saturating_sub(page.entries.len().max(1));
             next = page.next;
@@ -389,7 +389,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[must_use]
     pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let state = self.shared.lock().ok()?;
-        let running = state.core.running(skip, limit.min(SLICE));
+        let running = state.core.running(skip, limit.min(LOCK_BATCH));
         self.shared.release(state);
         running
     }
@@ -441,7 +441,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub(super) fn settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let (mut state, now) = self.shared.lock_for(Operation::Promote, None).ok()?;
-            let full = state.core.promote(now, SLICE) == SLICE;
+            let full = state.core.promote(now, LOCK_BATCH) == LOCK_BATCH;
             if !full {
                 return Some((state, now));
             }
@@ -455,7 +455,7 @@ impl<K: Key> Shared<K> {
     pub(super) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
         loop {
             let mut state = self.lock().ok()?;
-            if state.core.promote(now, SLICE) < SLICE {
+            if state.core.promote(now, LOCK_BATCH) < LOCK_BATCH {
                 return Some(state);
             }
             self.release(state);

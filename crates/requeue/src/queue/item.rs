@@ -11,7 +11,7 @@ use std::time::Duration;
 use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, Time};
 
 use super::Shared;
-use super::shared::{SLICE, State};
+use super::shared::{LOCK_BATCH, State};
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Ordering, drop_quietly, quietly};
 use crate::{Completion, Key};
@@ -260,7 +260,7 @@ impl<'q, K: Key> Item<'q, K> {
         let mut items: Vec<Self> = items.into_iter().collect();
         if let Some(Some((Owner::Lent(shared), _))) = items.first().map(|item| &item.live) {
             let shared = *shared;
-            items.chunks_mut(SLICE).for_each(|slice| shared.succeed_all(slice));
+            items.chunks_mut(LOCK_BATCH).for_each(|slice| shared.succeed_all(slice));
         }
         for item in items {
             // The item belongs to another queue, or owns its queue.
@@ -458,10 +458,10 @@ impl<K: Key> State<K> {
     /// Keeps the key of a dropped run for `take_dropped`. Returns the key to drop instead, and the
     /// time for which it was in flight.
     #[inline(always)]
-    pub(super) fn keep_lost(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
+    pub(super) fn keep_dropped(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
         let Finished { mut key, lost, worked, .. } = finished;
         if lost && let Some(key) = key.take() {
-            self.lost.push(key);
+            self.dropped.push(key);
         }
         (key, worked)
     }
@@ -484,7 +484,7 @@ impl<K: Key> Shared<K> {
             Completion::Retry => {
                 // One time for both, so that the limiter and the queue compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
-                let delay = self.limits.delay(key, now);
+                let delay = self.limiter.delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
             }
             Completion::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
@@ -495,7 +495,7 @@ impl<K: Key> Shared<K> {
             Completion::Release => Finish::Release { asked },
         };
         if let Finish::Succeed | Finish::RequeueAfter { .. } = how {
-            self.limits.forget(key);
+            self.limiter.forget(key);
         }
         (how, now)
     }
@@ -504,7 +504,7 @@ impl<K: Key> Shared<K> {
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
         for item in items.iter().filter(|item| is_ours(item)) {
-            self.limits.forget(item);
+            self.limiter.forget(item);
         }
         let now = if self.tracks { self.clock.now() } else { Time::ZERO };
         let mut ended = Vec::new();
@@ -518,7 +518,7 @@ impl<K: Key> Shared<K> {
             }
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
-            let (unused, worked) = state.keep_lost(finished);
+            let (unused, worked) = state.keep_dropped(finished);
             let own = item.live.take();
             if std::mem::needs_drop::<K>() || worked.is_some() {
                 ended.push((own, unused, worked));
@@ -614,7 +614,7 @@ impl<K: Key> Shared<K> {
             self.release(state);
             return false;
         };
-        let (unused, worked) = state.keep_lost(finished);
+        let (unused, worked) = state.keep_dropped(finished);
         self.release(state);
         if worked.is_some() {
             self.tell_worked(delivered, worked);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use requeue_core::{Ending, Time};
 
-use super::dropped_keys::Lost;
-use super::shared::SLICE;
+use super::dropped_keys::DroppedKeys;
+use super::shared::LOCK_BATCH;
 use super::{Queue, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
@@ -61,7 +61,7 @@ impl<K: Key> Drop for Unreported<'_, K> {
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.lost.append(std::mem::take(&mut self.keys));
+            state.dropped.append(std::mem::take(&mut self.keys));
         }
     }
 }
@@ -138,10 +138,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                     wakers.extend(listed.filter_map(|drainer| drainer.waker.take()));
                 }
             }
-            let drop_some = || state.core.drop_some(SLICE, &mut dropped.keys);
+            let drop_some = || state.core.drop_some(LOCK_BATCH, &mut dropped.keys);
             let more = catch_unwind(AssertUnwindSafe(drop_some));
-            let unordered = state.core.drain_order(SLICE);
-            let full = unordered.len() == SLICE;
+            let unordered = state.core.drain_order(LOCK_BATCH);
+            let full = unordered.len() == LOCK_BATCH;
             self.shared.release(state);
             unordered.into_iter().for_each(drop_quietly);
             for waker in wakers {
@@ -210,7 +210,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
-        let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.lost));
+        let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.dropped));
         lost.map(|lost| lost.into_keys().collect()).unwrap_or_default()
     }
 
@@ -353,14 +353,14 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
-            return Some(self.report(false, [0; 2], Lost::new()));
+            return Some(self.report(false, [0; 2], DroppedKeys::new()));
         };
         let listed = |drainer: &&mut Drainer| Some(drainer.number) == self.number;
         let was_finished = state.drainers.iter_mut().find(listed).is_some_and(|own| own.finished);
         let finished = was_finished || is_drained(&state.core, self.in_flight_only);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.processing()];
-            let lost = std::mem::take(&mut state.lost);
+            let lost = std::mem::take(&mut state.dropped);
             drop(state);
             drop_quietly(waker_copy);
             return Some(self.report(finished, left, lost));
@@ -391,7 +391,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         None
     }
 
-    fn report(&mut self, finished: bool, left: [usize; 2], lost: Lost<K>) -> Drained<K> {
+    fn report(&mut self, finished: bool, left: [usize; 2], lost: DroppedKeys<K>) -> Drained<K> {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.extend(lost.into_keys());
         let [ready, processing] = left;
@@ -418,7 +418,7 @@ impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
         // These keys have not been reported yet. `take_dropped` returns them.
         let dropped = std::mem::take(&mut self.dropped);
         let Ok(mut state) = self.queue.shared.lock() else { return };
-        state.lost.append(dropped);
+        state.dropped.append(dropped);
         let Some(number) = self.number else { return };
         let at = state.drainers.iter().position(|drainer| drainer.number == number);
         let waker = at.map(|at| state.drainers.swap_remove(at));

@@ -11,7 +11,7 @@ use crate::sync::{AtomicBool, Ordering, quietly};
 ///
 /// If the lock is refused, each method answers without the limiter. This happens when the limiter,
 /// or code that runs under a queue's lock, has called the queue.
-pub(crate) struct Limits<K> {
+pub(crate) struct LockedLimiter<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
     /// The delay to use if the limiter panics or cannot be called.
     longest: Duration,
@@ -21,7 +21,7 @@ pub(crate) struct Limits<K> {
     idle: AtomicBool,
 }
 
-impl<K> Limits<K> {
+impl<K> LockedLimiter<K> {
     pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
         let longest = quietly(|| limiter.longest()).unwrap_or(Duration::from_secs(300));
@@ -70,7 +70,7 @@ impl<K> Limits<K> {
     }
 }
 
-impl<K> Drop for Limits<K> {
+impl<K> Drop for LockedLimiter<K> {
     fn drop(&mut self) {
         // A panic in the limiter's drop must not leave the drop of a queue.
         let limiter = std::mem::replace(self.limiter.get_mut(), Box::new(Nothing));
@@ -123,30 +123,30 @@ mod tests {
         }
     }
 
-    fn counting(tells: bool) -> (Arc<AtomicU32>, Limits<u32>) {
+    fn counting(tells: bool) -> (Arc<AtomicU32>, LockedLimiter<u32>) {
         let count = Arc::new(AtomicU32::new(0));
         let inner = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(9));
-        (Arc::clone(&count), Limits::new(Box::new(Counting(count, inner, tells))))
+        (Arc::clone(&count), LockedLimiter::new(Box::new(Counting(count, inner, tells))))
     }
 
     #[test]
     fn a_limiter_that_does_not_say_whether_it_is_idle_is_always_told() {
-        let (count, limits) = counting(false);
-        limits.forget(&1);
-        limits.forget(&1);
+        let (count, limiter) = counting(false);
+        limiter.forget(&1);
+        limiter.forget(&1);
         assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 
     #[test]
     fn a_limiter_with_nothing_to_forget_is_left_alone_until_something_fails() {
-        let (count, limits) = counting(true);
-        limits.forget(&1);
+        let (count, limiter) = counting(true);
+        limiter.forget(&1);
         assert_eq!(count.load(Ordering::Relaxed), 0);
-        limits.delay(&1, Time::ZERO);
-        limits.forget(&2);
-        assert_eq!((count.load(Ordering::Relaxed), limits.num_requeues(&1)), (1, 1));
-        limits.forget(&1);
-        limits.forget(&1);
-        assert_eq!((count.load(Ordering::Relaxed), limits.num_requeues(&1)), (2, 0));
+        limiter.delay(&1, Time::ZERO);
+        limiter.forget(&2);
+        assert_eq!((count.load(Ordering::Relaxed), limiter.num_requeues(&1)), (1, 1));
+        limiter.forget(&1);
+        limiter.forget(&1);
+        assert_eq!((count.load(Ordering::Relaxed), limiter.num_requeues(&1)), (2, 0));
     }
 }

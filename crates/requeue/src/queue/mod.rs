@@ -28,14 +28,14 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 
-use self::batch_add::Adding;
+use self::batch_add::BatchAdd;
 pub use self::builder::{BuildError, Builder};
 pub use self::get::{Get, GetMany};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
 pub use self::lifecycle::{Drain, Drained};
 pub use self::next::SucceedAndGet;
-use self::shared::SLICE;
+use self::shared::LOCK_BATCH;
 pub(crate) use self::shared::Shared;
 use crate::clock::Clock;
 use crate::sync::{Arc, drop_quietly};
@@ -277,7 +277,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
-        let delay = self.shared.limits.delay(&key, now);
+        let delay = self.shared.limiter.delay(&key, now);
         // One time for both, so that the limiter and the queue compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
@@ -307,7 +307,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if add.merging() == requeue_core::Merge::Exactly
             && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
         {
-            self.shared.limits.forget(&key);
+            self.shared.limiter.forget(&key);
         }
         let now = now.or_else(|| self.shared.hinted_now());
         let locked = self.shared.lock_for(Operation::Add(&add), now);
@@ -337,15 +337,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         loop {
             // The iterator, the hasher and the group function are user code, so they run outside
             // the lock.
-            let slice = keys.by_ref().take(SLICE).map(|key| {
+            let slice = keys.by_ref().take(LOCK_BATCH).map(|key| {
                 let (hash, group) = (self.hash(&key), self.group(&key));
                 (key, hash, group)
             });
-            let mut adding = Adding::new(&self.shared, slice.collect());
-            if adding.is_empty() {
+            let mut batch = BatchAdd::new(&self.shared, slice.collect());
+            if batch.is_empty() {
                 return count;
             }
-            let Some(accepted) = adding.add_all() else { return count };
+            let Some(accepted) = batch.add_all() else { return count };
             count += accepted;
         }
     }
@@ -376,15 +376,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let hash = self.hash(key);
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
-        state.core.promote(now, SLICE);
+        state.core.promote(now, LOCK_BATCH);
         // The limiter needs a reference to an owned key; the record has one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
-        let unordered = state.core.drain_order(SLICE);
+        let unordered = state.core.drain_order(LOCK_BATCH);
         self.shared.release(state);
         unordered.into_iter().for_each(drop_quietly);
         if let Some(key) = known {
-            self.shared.limits.forget(&key);
+            self.shared.limiter.forget(&key);
             drop_quietly(key);
         }
         let (cancelled, freed) = cancelled.unwrap_or_default();
@@ -397,12 +397,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// This is client-go's `Forget`. [`Item::succeed`] does this and completes the delivery.
     pub fn forget(&self, key: &K) {
         let hash = self.hash(key);
-        if self.shared.limits.forgets() {
+        if self.shared.limiter.forgets() {
             // The memory is fetched while the limiter reads its own table.
             if let Ok(state) = self.shared.lock() {
                 state.core.prefetch(hash);
             }
-            self.shared.limits.forget(key);
+            self.shared.limiter.forget(key);
         }
         let Ok(mut state) = self.shared.lock() else { return };
         let freed = state.core.forget(key, hash);
@@ -425,7 +425,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.num_requeues(&"a"), 0);
     /// ```
     pub fn num_requeues(&self, key: &K) -> u32 {
-        self.shared.limits.num_requeues(key)
+        self.shared.limiter.num_requeues(key)
     }
 
     /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached
@@ -457,7 +457,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         // Like every operation, this one makes due keys ready.
         if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
-            state.core.promote(now, SLICE);
+            state.core.promote(now, LOCK_BATCH);
             self.shared.release(state);
         }
         false

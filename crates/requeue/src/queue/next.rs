@@ -113,7 +113,7 @@ impl<K: Key> Shared<K> {
             item.succeed();
             return None;
         }
-        self.limits.forget(&item);
+        self.limiter.forget(&item);
         // Dropped after the lock is released, even if a key's `clone` panics under it.
         let mut ended = Ended::new();
         let how = Finish::Succeed;
@@ -124,7 +124,7 @@ impl<K: Key> Shared<K> {
             item.free();
             return None;
         };
-        let (unused, worked) = state.keep_lost(finished);
+        let (unused, worked) = state.keep_dropped(finished);
         ended.set(&mut item, unused);
         // If times are not kept, the clock was read for the completion at most, not for the get. A
         // drain must see the moment in which no key is in flight.

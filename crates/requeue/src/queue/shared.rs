@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
-use super::dropped_keys::Lost;
+use super::dropped_keys::DroppedKeys;
 use super::hooks::Told;
 use super::lifecycle::Drainer;
-use super::limiter::Limits;
+use super::limiter::LockedLimiter;
 use super::waiters::{Waiters, Wakes};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
@@ -21,7 +21,7 @@ use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly};
 
 /// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
-pub(super) const SLICE: usize = 256;
+pub(super) const LOCK_BATCH: usize = 256;
 
 /// The state that the lock guards.
 pub(crate) struct State<K> {
@@ -33,7 +33,7 @@ pub(crate) struct State<K> {
     /// The number of calls of `shut_down`. A call ends the wait of earlier drains.
     pub(super) shut_downs: u64,
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
-    pub(super) lost: Lost<K>,
+    pub(super) dropped: DroppedKeys<K>,
     alarm: Alarm,
     /// The time for which the alarm is armed or being armed.
     armed: Time,
@@ -78,7 +78,7 @@ pub(crate) struct Shared<K: Key> {
     /// True if a parked thread can keep a deadline of this clock. It is read once, because the
     /// clock is user code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
-    pub(crate) limits: Limits<K>,
+    pub(crate) limiter: LockedLimiter<K>,
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) given_up: AtomicU64,
@@ -91,7 +91,7 @@ pub(crate) struct Shared<K: Key> {
 pub(super) struct Parts<K: Key> {
     pub(super) config: core::Config<K>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) limits: Limits<K>,
+    pub(super) limiter: LockedLimiter<K>,
     pub(super) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(super) name: Option<Arc<str>>,
 }
@@ -109,7 +109,7 @@ impl<K: Key> Shared<K> {
             drainers: Vec::new(),
             drainer: 0,
             shut_downs: 0,
-            lost: Lost::new(),
+            dropped: DroppedKeys::new(),
             alarm: Alarm::none(),
             armed: Time::NEVER,
             arming: false,
@@ -129,7 +129,7 @@ impl<K: Key> Shared<K> {
             has_order,
             is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
-            limits: parts.limits,
+            limiter: parts.limiter,
             hooks: parts.hooks,
             name: parts.name,
             given_up: AtomicU64::new(0),
@@ -298,7 +298,7 @@ impl<K: Key> Shared<K> {
                 // The next getter checks by itself.
                 return;
             }
-            state.core.promote(now, SLICE);
+            state.core.promote(now, LOCK_BATCH);
             let more = state.core.next_due().is_some_and(|due| due <= now);
             self.release(state);
             if !more {
@@ -368,7 +368,7 @@ impl<K: Key> Drop for Shared<K> {
         // keys panicked while a collection is dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
-        let lost = std::mem::take(&mut state.lost);
+        let lost = std::mem::take(&mut state.dropped);
         core.into_keys().chain(lost.into_keys()).for_each(drop_quietly);
     }
 }

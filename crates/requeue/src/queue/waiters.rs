@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 struct Waiter {
     kind: Kind,
     /// True if the getter waits until `None` is final.
-    patient: bool,
+    until_final: bool,
     state: State,
     prev: u32,
     next: u32,
@@ -92,19 +92,24 @@ impl Waiters {
 
     /// Makes a new getter on a thread the spinning one, if there is none. It counts as woken,
     /// because it checks again soon, so no other getter is woken for a key that it can take.
-    pub(crate) fn spin(&mut self, place: &mut Option<Place>, kind: Kind, patient: bool) -> bool {
+    pub(crate) fn spin(
+        &mut self,
+        place: &mut Option<Place>,
+        kind: Kind,
+        until_final: bool,
+    ) -> bool {
         if self.is_spinning() || place.is_some() || kind == Kind::Task {
             return false;
         }
         self.given += 1;
         self.to_thread = self.given;
-        *place = Some(self.enter(kind, patient, State::Woken(self.given)));
+        *place = Some(self.enter(kind, until_final, State::Woken(self.given)));
         self.spinner = *place;
         true
     }
 
-    fn enter(&mut self, kind: Kind, patient: bool, state: State) -> Place {
-        let waiter = Waiter { kind, patient, state, prev: NONE, next: NONE };
+    fn enter(&mut self, kind: Kind, until_final: bool, state: State) -> Place {
+        let waiter = Waiter { kind, until_final, state, prev: NONE, next: NONE };
         if let Some(at) = self.vacant.pop() {
             self.all[at as usize] = waiter;
             return Place(at);
@@ -124,11 +129,11 @@ impl Waiters {
         &mut self,
         place: &mut Option<Place>,
         kind: Kind,
-        patient: bool,
+        until_final: bool,
         waker: Waker,
     ) -> Option<Waker> {
         let Some(Place(at)) = *place else {
-            let Place(at) = self.enter(kind, patient, State::Listed(waker));
+            let Place(at) = self.enter(kind, until_final, State::Listed(waker));
             self.link(at, false);
             *place = Some(Place(at));
             return None;
@@ -226,11 +231,11 @@ impl Waiters {
     }
 
     /// Wakes all getters, or only those that do not wait for a final `None`.
-    pub(crate) fn wake_all(&mut self, patient_too: bool, wakes: &mut Wakes) {
+    pub(crate) fn wake_all(&mut self, until_final_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
             let next = self.all[at as usize].next;
-            if patient_too || !self.all[at as usize].patient {
+            if until_final_too || !self.all[at as usize].until_final {
                 self.wake_at(at, wakes);
             }
             at = next;

@@ -93,7 +93,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     type Item = Item<'static, K>;
 
     fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send {
-        self.get_to_the_end()
+        self.get_until_final()
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
