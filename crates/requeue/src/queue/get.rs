@@ -6,19 +6,16 @@
 use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use requeue_core::{Delivery, Operation, Time};
+use requeue_core::Delivery;
 
-use super::getter::{Look, Wait};
-use super::next::SucceedAndGet;
-use super::shared::LOCK_BATCH;
+use super::getter::Waiting;
 use super::waiters::Kind;
 use super::{Item, Queue, Shared};
 use crate::Key;
-use crate::clock::{Alarm, Clock};
-use crate::sync::{Arc, Thread, current, quietly, thread_local};
+use crate::sync::{Arc, quietly};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next ready key, or returns `None` if no key is ready.
@@ -213,156 +210,98 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.take_more(vec![Item::lent(&self.shared, first)], max)
     }
 
+    /// Calls [`Item::succeed`] and then [`try_get`](Self::try_get), in most cases under one hold of
+    /// the lock and with one reading of the clock.
+    ///
+    /// An item of another queue succeeds in that queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let mut keys = Vec::new();
+    /// let mut next = queue.try_get();
+    /// while let Some(item) = next {
+    ///     keys.push(*item);
+    ///     next = queue.succeed_and_try_get(item);
+    /// }
+    /// assert_eq!((keys, queue.processing()), (vec!["a", "b"], 0));
+    /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
+        match self.shared.succeed_and_take(item) {
+            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            None => self.try_get(),
+        }
+    }
+
+    /// Calls [`Item::succeed`] and then [`get`](Self::get), in most cases under one hold of the
+    /// lock and with one reading of the clock.
+    ///
+    /// The delivery is completed when the future is first polled, or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped has completed the delivery with success, and has taken no key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue::Queue;
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// queue.close();
+    /// let mut next = queue.get().await;
+    /// while let Some(item) = next {
+    ///     println!("{}", *item);
+    ///     next = queue.succeed_and_get(item).await;
+    /// }
+    /// assert_eq!(queue.counts().hand_outs, 2);
+    /// # });
+    /// ```
+    pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {
+        SucceedAndGet { item: Some(item), get: self.get() }
+    }
+
+    /// Calls [`Item::succeed`] and then [`get_blocking`](Self::get_blocking), in most cases under
+    /// one hold of the lock and with one reading of the clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue: Queue<&str> = Queue::new();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut next = queue.get_blocking();
+    ///         while let Some(item) = next {
+    ///             next = queue.succeed_and_get_blocking(item);
+    ///         }
+    ///     });
+    ///     queue.add_all(["a", "b"]);
+    ///     queue.close();
+    /// });
+    /// assert_eq!(queue.len(), 0);
+    /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn succeed_and_get_blocking(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
+        match self.shared.succeed_and_take(item) {
+            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            None => self.get_blocking(),
+        }
+    }
+
     fn take_now(&self) -> Option<Delivery<K>> {
         let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
         self.shared.release(state);
         taken
-    }
-
-    /// Takes ready keys until there are `max` items, or no more ready keys.
-    fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
-        let mut taken = Slice { shared: &self.shared, items, outs: Vec::new() };
-        taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
-        while taken.items.len() < max {
-            let before = taken.items.len();
-            let room = (max - before).min(LOCK_BATCH);
-            if !self.shared.take_many_plain(&mut taken.items, room) {
-                let Ok((mut state, one)) = self.shared.take(&|key| self.hash(key)) else { break };
-                taken.outs.extend(one);
-                while (1..room).contains(&taken.outs.len())
-                    && !state.core.has_order()
-                    && !state.core.needs_now(Operation::Get)
-                    && let Some(out) = state.core.get(Time::ZERO)
-                {
-                    taken.outs.push(out);
-                }
-                self.shared.release(state);
-                let Slice { shared, items, outs } = &mut taken;
-                items.extend(outs.drain(..).map(|out| Item::lent(*shared, out)));
-            }
-            if taken.items.len() == before {
-                break;
-            }
-        }
-        std::mem::take(&mut taken.items)
-    }
-
-    fn block(&self, deadline: Option<Time>, until_final: bool) -> Option<Delivery<K>> {
-        let mut waiting = Waiting::new(self, Kind::Thread, until_final);
-        waiting.deadline = deadline;
-        THREAD.with(|waker| {
-            loop {
-                match waiting.look(waker) {
-                    Ok(answer) => return answer,
-                    Err(Pause::Spin) => self.shared.spin(),
-                    Err(Pause::Until(until)) => self.shared.park(until),
-                }
-            }
-        })
-    }
-}
-
-/// Deliveries that are being taken under the lock. If a key's `clone` panics there, the lock is
-/// released first, and then these deliveries are released.
-struct Slice<'q, K: Key> {
-    shared: &'q Shared<K>,
-    items: Vec<Item<'q, K>>,
-    /// Deliveries of a queue with hooks, which are notified of items outside the lock.
-    outs: Vec<Delivery<K>>,
-}
-
-impl<K: Key> Drop for Slice<'_, K> {
-    fn drop(&mut self) {
-        let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
-        for item in self.items.drain(..).chain(outs) {
-            quietly(|| item.release());
-        }
-    }
-}
-
-thread_local! {
-    /// Unparks this thread.
-    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(current())));
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// The way in which a thread waits before its next check.
-enum Pause {
-    Spin,
-    /// Until it is woken, or until this time.
-    Until(Time),
-}
-
-/// The common part of all waiting getters.
-struct Waiting<'q, K: Key, S: BuildHasher> {
-    queue: &'q Queue<K, S>,
-    wait: Wait,
-    deadline: Option<Time>,
-    /// The alarm of a deadline that no parked thread keeps.
-    alarm: Option<Alarm>,
-}
-
-impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
-    const fn new(queue: &'q Queue<K, S>, kind: Kind, until_final: bool) -> Self {
-        Self { queue, wait: Wait::new(kind, until_final), deadline: None, alarm: None }
-    }
-
-    /// Returns the result, or how to wait for it.
-    fn look(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
-        let (queue, shared) = (self.queue, &self.queue.shared);
-        match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {
-            Look::Key(out) => Ok(Some(out)),
-            Look::Ended => Ok(None),
-            Look::Spin => Err(Pause::Spin),
-            Look::Wait { until } => match self.deadline {
-                None | Some(Time::NEVER) => Err(Pause::Until(until)),
-                Some(deadline) if shared.clock.now() >= deadline => {
-                    shared.leave(&mut self.wait);
-                    Ok(None)
-                }
-                Some(deadline) if shared.is_real_time && self.wait.is_thread() => {
-                    Err(Pause::Until(until.min(deadline)))
-                }
-                Some(deadline) => {
-                    self.alarm = quietly(|| shared.clock.arm(deadline, waker));
-                    Err(Pause::Until(until.min(deadline)))
-                }
-            },
-        }
-    }
-}
-
-impl<K: Key, S: BuildHasher> Future for Waiting<'_, K, S> {
-    type Output = Option<Delivery<K>>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        #[cfg(feature = "tokio")]
-        let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        match self.look(cx.waker()) {
-            Ok(answer) => {
-                #[cfg(feature = "tokio")]
-                budget.made_progress();
-                Poll::Ready(answer)
-            }
-            Err(_) => Poll::Pending,
-        }
-    }
-}
-
-impl<K: Key, S: BuildHasher> Drop for Waiting<'_, K, S> {
-    fn drop(&mut self) {
-        self.queue.shared.leave(&mut self.wait);
     }
 }
 
@@ -395,7 +334,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
-    pub(super) fn shared(&self) -> &'q Shared<K> {
+    fn shared(&self) -> &'q Shared<K> {
         &self.inner.queue.shared
     }
 
@@ -425,6 +364,49 @@ impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
         let queue: &'q Queue<K, S> = self.inner.queue;
         let first = out.map(|out| Item::lent(&queue.shared, out));
         Poll::Ready(first.map_or_else(Vec::new, |first| queue.take_more(vec![first], self.max)))
+    }
+}
+
+/// Completes a delivery and waits for the next key: see [`Queue::succeed_and_get`].
+#[must_use = "the delivery is completed when this is polled or dropped"]
+pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
+    item: Option<Item<'q, K>>,
+    get: Get<'q, K, S>,
+}
+
+/// Nothing in it is pinned.
+impl<K: Key, S: BuildHasher> Unpin for SucceedAndGet<'_, K, S> {}
+
+impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
+    type Output = Option<Item<'q, K>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(item) = self.item.take() {
+            let shared: &'q Shared<K> = self.get.shared();
+            // A task without budget takes no key, but its delivery is completed.
+            #[cfg(feature = "tokio")]
+            let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
+                item.succeed();
+                return Poll::Pending;
+            };
+            if let Some(taken) = shared.succeed_and_take(item) {
+                #[cfg(feature = "tokio")]
+                budget.made_progress();
+                return Poll::Ready(Some(Item::lent(shared, taken)));
+            }
+        }
+        Pin::new(&mut self.get).poll(cx)
+    }
+}
+
+impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
+    fn drop(&mut self) {
+        if let Some(item) = self.item.take() {
+            // This may run while unwinding. If `succeed` panics, the item's drop counts as a
+            // failure.
+            quietly(|| item.succeed());
+        }
     }
 }
 

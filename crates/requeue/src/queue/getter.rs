@@ -4,18 +4,25 @@
 //! key that becomes ready later.
 //! later is missed.
 
-use std::task::Waker;
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use requeue_core::{Delivery, Operation, Time};
+use requeue_core::{Delivery, Finish, Operation, Time};
 
-use super::Item;
-use super::shared::{Shared, State};
+use super::Queue;
+use super::item::{Ended, Item};
+use super::shared::{LOCK_BATCH, Shared, State};
 use super::waiters::{Kind, Place};
 use crate::Key;
-use crate::clock::Clock;
+use crate::clock::{Alarm, Clock};
 use crate::ranked_mutex::{RankedGuard, Reentered};
-use crate::sync::{Ordering, SPINS, drop_quietly, park, park_timeout, park_warily, spin_loop};
+use crate::sync::{
+    Arc, Ordering, SPINS, Thread, current, drop_quietly, park, park_timeout, park_warily, quietly,
+    spin_loop, thread_local,
+};
 
 /// The interval at which a parked thread checks again if the queue's clock does not follow real
 /// time.
@@ -221,5 +228,189 @@ impl<K: Key> Shared<K> {
         let old = state.waiters.leave(&mut wait.place);
         self.release(state);
         drop_quietly(old);
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Completes the delivery as `succeed` does, and takes the next key if both have a fast path.
+    /// `None` means that the caller must check for a key.
+    #[inline(always)]
+    pub(super) fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
+        if !item.is_of(self) || self.has_order {
+            item.succeed();
+            return None;
+        }
+        self.limiter.forget(&item);
+        // Dropped after the lock is released, even if a key's `clone` panics under it.
+        let mut ended = Ended::new();
+        let how = Finish::Succeed;
+        let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
+        let (mut state, now) = locked.ok()?;
+        let Some(finished) = state.core.finish(item.ticket(), how, now) else {
+            self.release(state);
+            item.free();
+            return None;
+        };
+        let (unused, worked) = state.keep_dropped(finished);
+        ended.set(&mut item, unused);
+        // If times are not kept, the clock was read for the completion at most, not for the get. A
+        // drain must see the moment in which no key is in flight.
+        let takes =
+            (self.tracks || !state.core.needs_now(Operation::Get)) && state.drainers.is_empty();
+        let taken = if takes { state.core.get(now) } else { None };
+        self.release(state);
+        if worked.is_some() {
+            self.tell_worked(ended.key(), worked);
+        }
+        drop(ended);
+        taken
+    }
+}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Takes ready keys until there are `max` items, or no more ready keys.
+    pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
+        let mut taken = Slice { shared: &self.shared, items, outs: Vec::new() };
+        taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
+        while taken.items.len() < max {
+            let before = taken.items.len();
+            let room = (max - before).min(LOCK_BATCH);
+            if !self.shared.take_many_plain(&mut taken.items, room) {
+                let Ok((mut state, one)) = self.shared.take(&|key| self.hash(key)) else { break };
+                taken.outs.extend(one);
+                while (1..room).contains(&taken.outs.len())
+                    && !state.core.has_order()
+                    && !state.core.needs_now(Operation::Get)
+                    && let Some(out) = state.core.get(Time::ZERO)
+                {
+                    taken.outs.push(out);
+                }
+                self.shared.release(state);
+                let Slice { shared, items, outs } = &mut taken;
+                items.extend(outs.drain(..).map(|out| Item::lent(*shared, out)));
+            }
+            if taken.items.len() == before {
+                break;
+            }
+        }
+        std::mem::take(&mut taken.items)
+    }
+
+    pub(super) fn block(&self, deadline: Option<Time>, until_final: bool) -> Option<Delivery<K>> {
+        let mut waiting = Waiting::new(self, Kind::Thread, until_final);
+        waiting.deadline = deadline;
+        THREAD.with(|waker| {
+            loop {
+                match waiting.look(waker) {
+                    Ok(answer) => return answer,
+                    Err(Pause::Spin) => self.shared.spin(),
+                    Err(Pause::Until(until)) => self.shared.park(until),
+                }
+            }
+        })
+    }
+}
+
+/// Deliveries that are being taken under the lock. If a key's `clone` panics there, the lock is
+/// released first, and then these deliveries are released.
+struct Slice<'q, K: Key> {
+    shared: &'q Shared<K>,
+    items: Vec<Item<'q, K>>,
+    /// Deliveries of a queue with hooks, which are notified of items outside the lock.
+    outs: Vec<Delivery<K>>,
+}
+
+impl<K: Key> Drop for Slice<'_, K> {
+    fn drop(&mut self) {
+        let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
+        for item in self.items.drain(..).chain(outs) {
+            quietly(|| item.release());
+        }
+    }
+}
+
+thread_local! {
+    /// Unparks this thread.
+    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(current())));
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The way in which a thread waits before its next check.
+enum Pause {
+    Spin,
+    /// Until it is woken, or until this time.
+    Until(Time),
+}
+
+/// The common part of all waiting getters.
+pub(super) struct Waiting<'q, K: Key, S: BuildHasher> {
+    pub(super) queue: &'q Queue<K, S>,
+    pub(super) wait: Wait,
+    pub(super) deadline: Option<Time>,
+    /// The alarm of a deadline that no parked thread keeps.
+    alarm: Option<Alarm>,
+}
+
+impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
+    pub(super) const fn new(queue: &'q Queue<K, S>, kind: Kind, until_final: bool) -> Self {
+        Self { queue, wait: Wait::new(kind, until_final), deadline: None, alarm: None }
+    }
+
+    /// Returns the result, or how to wait for it.
+    fn look(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
+        let (queue, shared) = (self.queue, &self.queue.shared);
+        match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {
+            Look::Key(out) => Ok(Some(out)),
+            Look::Ended => Ok(None),
+            Look::Spin => Err(Pause::Spin),
+            Look::Wait { until } => match self.deadline {
+                None | Some(Time::NEVER) => Err(Pause::Until(until)),
+                Some(deadline) if shared.clock.now() >= deadline => {
+                    shared.leave(&mut self.wait);
+                    Ok(None)
+                }
+                Some(deadline) if shared.is_real_time && self.wait.is_thread() => {
+                    Err(Pause::Until(until.min(deadline)))
+                }
+                Some(deadline) => {
+                    self.alarm = quietly(|| shared.clock.arm(deadline, waker));
+                    Err(Pause::Until(until.min(deadline)))
+                }
+            },
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Future for Waiting<'_, K, S> {
+    type Output = Option<Delivery<K>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        #[cfg(feature = "tokio")]
+        let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
+        match self.look(cx.waker()) {
+            Ok(answer) => {
+                #[cfg(feature = "tokio")]
+                budget.made_progress();
+                Poll::Ready(answer)
+            }
+            Err(_) => Poll::Pending,
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Drop for Waiting<'_, K, S> {
+    fn drop(&mut self) {
+        self.queue.shared.leave(&mut self.wait);
     }
 }

@@ -338,7 +338,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
 
     /// Blocks this thread until the drain completes or its timeout has passed.
     pub fn wait_blocking(mut self) -> Drained<K> {
-        super::get::THREAD.with(|waker| {
+        super::getter::THREAD.with(|waker| {
             loop {
                 match self.look(waker) {
                     Some(drained) => return drained,

@@ -13,7 +13,7 @@ mod inspect;
 mod item;
 mod lifecycle;
 mod limiter;
-mod next;
+
 #[cfg(feature = "prometheus")]
 pub(crate) mod sample;
 mod shared;
@@ -30,11 +30,11 @@ use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 
 use self::batch_add::BatchAdd;
 pub use self::builder::{BuildError, Builder};
-pub use self::get::{Get, GetMany};
+pub use self::get::{Get, GetMany, SucceedAndGet};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
 pub use self::lifecycle::{Drain, Drained};
-pub use self::next::SucceedAndGet;
+
 use self::shared::LOCK_BATCH;
 pub(crate) use self::shared::Shared;
 use crate::clock::Clock;
