@@ -36,8 +36,7 @@ impl<'q, K: Key> BatchAdd<'q, K> {
 
     /// Returns the number of adds that were accepted, or `None` if the lock was refused.
     pub(super) fn add_all(&mut self) -> Option<usize> {
-        let now = self.shared.hinted_now();
-        let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), now).ok()?;
+        let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), None).ok()?;
         let core = &mut self.state.insert(state).core;
         let mut count = 0;
         for (_, hash, _) in self.keys.as_slice().iter().take(AHEAD) {

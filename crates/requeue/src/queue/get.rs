@@ -1,7 +1,6 @@
-//! Taking keys: at once, in a task, or on a thread.
+//! Taking keys: at once, in a task, or on a thread, and after a completion under the same lock.
 //!
-//! All waiting getters share one implementation, [`Shared::look`]. A future calls it when it is
-//! polled, and a thread parks between two calls.
+//! These are the calls and futures of the public API. The algorithm is in `getter.rs`.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -9,11 +8,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use requeue_core::Delivery;
+use requeue_core::{Delivery, Time};
 
-use super::getter::Waiting;
+use super::Queue;
+use super::getter::Getter;
+use super::item::Item;
+use super::shared::Shared;
 use super::waiters::Kind;
-use super::{Item, Queue, Shared};
 use crate::Key;
 use crate::sync::{Arc, quietly};
 
@@ -33,7 +34,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline(always)]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
-        match self.shared.take_plain() {
+        match self.shared.take_fast() {
             Some(taken) => Some(Item::lent(&self.shared, taken?)),
             None => self.try_get_any(),
         }
@@ -84,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # });
     /// ```
     pub fn get(&self) -> Get<'_, K, S> {
-        Get { inner: Waiting::new(self, Kind::Task, false) }
+        Get { inner: Getter::new(self, Kind::Task, false) }
     }
 
     /// Waits for a key as [`get`](Self::get) does. The item can be sent to other tasks.
@@ -93,7 +94,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub async fn get_owned(&self) -> Option<Item<'static, K>> {
-        let out = Waiting::new(self, Kind::Task, false).await?;
+        let out = Getter::new(self, Kind::Task, false).await?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
@@ -108,7 +109,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub async fn get_until_final(&self) -> Option<Item<'static, K>> {
-        let out = Waiting::new(self, Kind::Task, true).await?;
+        let out = Getter::new(self, Kind::Task, true).await?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
@@ -128,9 +129,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
-        let mut waiting = Waiting::new(self, Kind::Task, false);
-        waiting.deadline = Some(self.now() + timeout);
-        Some(Item::lent(&self.shared, waiting.await?))
+        let mut getter = Getter::new(self, Kind::Task, false);
+        getter.deadline = Some(self.now() + timeout);
+        Some(Item::lent(&self.shared, getter.await?))
     }
 
     /// Waits for a key, then takes up to `max` ready keys in all.
@@ -142,7 +143,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
-        GetMany { inner: Waiting::new(self, Kind::Task, false), max }
+        GetMany { inner: Getter::new(self, Kind::Task, false), max }
     }
 
     /// Blocks this thread until there is a key.
@@ -175,7 +176,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline(always)]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
-        if let Some(Some(taken)) = self.shared.take_plain() {
+        if let Some(Some(taken)) = self.shared.take_fast() {
             return Some(Item::lent(&self.shared, taken));
         }
         self.get_after_waiting()
@@ -299,16 +300,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     fn take_now(&self) -> Option<Delivery<K>> {
-        let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
+        let (state, taken) = self.take().ok()?;
         self.shared.release(state);
         taken
+    }
+
+    fn block(&self, deadline: Option<Time>, until_final: bool) -> Option<Delivery<K>> {
+        let mut getter = Getter::new(self, Kind::Thread, until_final);
+        getter.deadline = deadline;
+        getter.block()
     }
 }
 
 /// Waits for a key: see [`Queue::get`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Get<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
-    inner: Waiting<'q, K, S>,
+    inner: Getter<'q, K, S>,
 }
 
 impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
@@ -317,12 +324,12 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.shared();
-        if self.inner.wait.is_listed() {
+        if self.inner.is_waiting() {
             return self.poll_again(cx);
         }
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        if let Some(Some(out)) = shared.take_plain() {
+        if let Some(Some(out)) = shared.take_fast() {
             #[cfg(feature = "tokio")]
             budget.made_progress();
             return Poll::Ready(Some(Item::lent(shared, out)));
@@ -349,7 +356,7 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
 /// Waits for keys: see [`Queue::get_many`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct GetMany<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
-    inner: Waiting<'q, K, S>,
+    inner: Getter<'q, K, S>,
     max: usize,
 }
 

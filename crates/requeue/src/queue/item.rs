@@ -423,13 +423,13 @@ impl Ticket {
 
 /// The contents of a completed item. They belong to the user, so they are dropped outside the lock,
 /// and a panic of their drop is discarded.
-pub(super) struct Ended<'q, K: Key> {
+pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
     /// The queue's own copy of the key, if it keeps no record.
     unused: Option<K>,
 }
 
-impl<'q, K: Key> Ended<'q, K> {
+impl<'q, K: Key> Completed<'q, K> {
     pub(super) const fn new() -> Self {
         Self { live: None, unused: None }
     }
@@ -446,7 +446,7 @@ impl<'q, K: Key> Ended<'q, K> {
     }
 }
 
-impl<K: Key> Drop for Ended<'_, K> {
+impl<K: Key> Drop for Completed<'_, K> {
     #[inline]
     fn drop(&mut self) {
         drop_quietly(self.live.take());
@@ -506,16 +506,14 @@ impl<K: Key> Shared<K> {
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget(item);
         }
-        let now = if self.tracks { self.clock.now() } else { Time::ZERO };
+        let now = self.now_before_lock(Operation::Promote, None);
         let mut ended = Vec::new();
         let Ok(mut state) = self.lock() else { return };
         // If no key waits, none of them needs the time.
-        let has_now = self.tracks || !state.core.needs_now(Operation::Promote);
+        let now = state.time_for(Operation::Promote, now);
         for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
-            if !has_now && state.core.needs_now(operation) {
-                continue;
-            }
+            let Some(now) = state.time_for(operation, now) else { continue };
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
             let (unused, worked) = state.keep_dropped(finished);
@@ -526,7 +524,7 @@ impl<K: Key> Shared<K> {
         }
         self.release(state);
         for (own, unused, worked) in ended {
-            self.tell_worked(own.as_ref().map(|(_, key)| key), worked);
+            self.report_worked(own.as_ref().map(|(_, key)| key), worked);
             drop_quietly(own);
             drop_quietly(unused);
         }
@@ -547,13 +545,12 @@ impl<K: Key> Shared<K> {
         key: &K,
     ) -> bool {
         let operation = Operation::Finish(ticket, &how);
-        let needs_now = now.is_none() && (self.tracks || operation.always_needs_now());
-        let now = if needs_now { Some(self.clock.now()) } else { now };
+        let now = self.now_before_lock(operation, now);
         let Ok(mut state) = self.lock() else { return false };
-        if now.is_none() && state.core.needs_now(operation) {
+        let Some(now) = state.time_for(operation, now) else {
             return self.finish_with_clock(state, ticket, how, key);
-        }
-        let finished = state.core.finish(ticket, how, now.unwrap_or_default());
+        };
+        let finished = state.core.finish(ticket, how, now);
         self.finished(state, finished, Some(key))
     }
 
@@ -617,14 +614,14 @@ impl<K: Key> Shared<K> {
         let (unused, worked) = state.keep_dropped(finished);
         self.release(state);
         if worked.is_some() {
-            self.tell_worked(delivered, worked);
+            self.report_worked(delivered, worked);
         }
         drop_quietly(unused);
         true
     }
 
     #[inline(never)]
-    pub(super) fn tell_worked(&self, key: Option<&K>, worked: Option<Duration>) {
+    pub(super) fn report_worked(&self, key: Option<&K>, worked: Option<Duration>) {
         if let (Some(hooks), Some(key), Some(worked)) = (&self.hooks, key, worked) {
             quietly(|| hooks.done(key, worked));
         }

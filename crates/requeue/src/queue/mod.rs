@@ -227,8 +227,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             return self.add_with(own(key), add);
         }
         let hash = self.hash(key);
-        let now = self.shared.hinted_now();
-        let locked = self.shared.lock_for(Operation::Add(&add), now);
+        let locked = self.shared.lock_for(Operation::Add(&add), None);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release(state);
@@ -309,7 +308,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         {
             self.shared.limiter.forget(&key);
         }
-        let now = now.or_else(|| self.shared.hinted_now());
         let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let (added, unused) = state.core.add(key, hash, add, group, now);

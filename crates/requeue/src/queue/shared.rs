@@ -49,6 +49,18 @@ pub(crate) struct State<K> {
     pub(super) told: Option<Box<Told>>,
 }
 
+impl<K: Eq + Clone> State<K> {
+    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if it makes
+    /// no difference. `None` means that the clock must be read, without the lock.
+    #[inline(always)]
+    pub(super) fn time_for(&self, operation: Operation<'_>, now: Option<Time>) -> Option<Time> {
+        match now {
+            None if self.core.needs_now(operation) => None,
+            now => Some(now.unwrap_or_default()),
+        }
+    }
+}
+
 /// A wake that must be used before the alarm goes off.
 struct Watch {
     wake: u64,
@@ -144,12 +156,6 @@ impl<K: Key> Shared<K> {
         self.state.lock()
     }
 
-    /// Returns the current time, if an add is likely to need it.
-    #[inline]
-    pub(super) fn hinted_now(&self) -> Option<Time> {
-        self.hint.load(Ordering::Relaxed).then(|| self.clock.now())
-    }
-
     /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not
     /// read it. The clock is read without the lock, because it may be user code.
     #[inline(always)]
@@ -158,19 +164,32 @@ impl<K: Key> Shared<K> {
         operation: Operation<'_>,
         now: Option<Time>,
     ) -> Result<(RankedGuard<'_, State<K>>, Time), Reentered> {
-        let now = match now {
-            None if self.tracks || operation.always_needs_now() => Some(self.clock.now()),
-            now => now,
-        };
+        let now = self.now_before_lock(operation, now);
         let state = self.lock()?;
+        if let Some(now) = state.time_for(operation, now) {
+            return Ok((state, now));
+        }
+        drop(state);
+        let now = self.clock.now();
+        Ok((self.lock()?, now))
+    }
+
+    /// Reads the clock before the lock is taken, if `operation` needs the time or is likely to, and
+    /// the caller has not read it.
+    #[inline(always)]
+    pub(super) fn now_before_lock(
+        &self,
+        operation: Operation<'_>,
+        now: Option<Time>,
+    ) -> Option<Time> {
+        let is_likely = match operation {
+            // The hint is also set if times are kept.
+            Operation::Add(_) => self.hint.load(Ordering::Relaxed),
+            _ => self.tracks,
+        };
         match now {
-            Some(now) => Ok((state, now)),
-            None if state.core.needs_now(operation) => {
-                drop(state);
-                let now = self.clock.now();
-                Ok((self.lock()?, now))
-            }
-            None => Ok((state, Time::ZERO)),
+            None if is_likely || operation.always_needs_now() => Some(self.clock.now()),
+            now => now,
         }
     }
 
@@ -368,8 +387,8 @@ impl<K: Key> Drop for Shared<K> {
         // keys panicked while a collection is dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
-        let lost = std::mem::take(&mut state.dropped);
-        core.into_keys().chain(lost.into_keys()).for_each(drop_quietly);
+        let dropped = std::mem::take(&mut state.dropped);
+        core.into_keys().chain(dropped.into_keys()).for_each(drop_quietly);
     }
 }
 

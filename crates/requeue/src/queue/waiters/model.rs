@@ -13,7 +13,7 @@ use super::{Kind, Place, Waiters, Wakes};
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// A getter checks, for the first time or again, and finds no key.
-    Look(usize),
+    Check(usize),
     /// A getter leaves, with a key or without.
     Leave(usize),
     /// The earliest due time is now this one, or no key is waiting.
@@ -24,7 +24,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        4 => (0usize..4).prop_map(Op::Look),
+        4 => (0usize..4).prop_map(Op::Check),
         2 => (0usize..4).prop_map(Op::Leave),
         3 => prop::option::weighted(0.9, 1u64..6).prop_map(Op::Due),
         1 => (0usize..3).prop_map(Op::Ready),
@@ -54,8 +54,8 @@ impl Getter {
         self.woken.0.load(Ordering::Relaxed)
     }
 
-    /// Does the same as `Shared::look` without a key.
-    fn look(&mut self, waiters: &mut Waiters, due: Time) {
+    /// Does the same as `Getter::check` without a key.
+    fn check(&mut self, waiters: &mut Waiters, due: Time) {
         let waker = Waker::from(Arc::clone(&self.woken));
         drop(waiters.wait(&mut self.place, self.kind, false, waker));
         self.woken.0.store(false, Ordering::Relaxed);
@@ -95,7 +95,7 @@ proptest! {
         for op in ops {
             let mut keys = 0;
             match op {
-                Op::Look(which) => getters[which].look(&mut waiters, due),
+                Op::Check(which) => getters[which].check(&mut waiters, due),
                 Op::Leave(which) => drop(waiters.leave(&mut getters[which].place)),
                 Op::Due(at) => due = at.map_or(Time::NEVER, Time::from_nanos),
                 Op::Ready(ready) => keys = ready,
