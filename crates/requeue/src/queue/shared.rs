@@ -303,7 +303,11 @@ impl<K: Key> Shared<K> {
     }
 
     fn timer(&self) -> &Waker {
-        self.timer.get_or_init(|| Waker::from(Arc::new(Timer(Weak::clone(&self.this)))))
+        self.timer.get_or_init(|| self.alarm_waker(Self::tick))
+    }
+
+    fn alarm_waker(&self, on_alarm: fn(&Self)) -> Waker {
+        Waker::from(Arc::new(AlarmWaker { shared: Weak::clone(&self.this), on_alarm }))
     }
 
     /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
@@ -330,7 +334,7 @@ impl<K: Key> Shared<K> {
     /// a time, so a busy queue arms at most one per [`GRACE`].
     #[cold]
     fn watch(&self, wake: u64) {
-        let waker = Waker::from(Arc::new(Overdue(Weak::clone(&self.this))));
+        let waker = self.alarm_waker(Self::overdue);
         let alarm = quietly(|| self.clock.arm_watchdog(self.clock.now() + GRACE, &waker));
         let Ok(mut state) = self.lock() else { return };
         let mut wakes = Wakes::new();
@@ -405,32 +409,20 @@ fn has_plain_code<K: 'static>() -> bool {
         || is_any!(&'static str, String, Box<str>, std::sync::Arc<str>, (String, String))
 }
 
-/// The queue as the waker of its own alarm.
-struct Timer<K: Key>(Weak<Shared<K>>);
-
-impl<K: Key> Wake for Timer<K> {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.tick();
-        }
-    }
+/// The waker of an alarm, which calls a method of the queue.
+struct AlarmWaker<K: Key> {
+    shared: Weak<Shared<K>>,
+    on_alarm: fn(&Shared<K>),
 }
 
-/// The queue as the waker of the alarm for woken tasks that are not polled.
-struct Overdue<K: Key>(Weak<Shared<K>>);
-
-impl<K: Key> Wake for Overdue<K> {
+impl<K: Key> Wake for AlarmWaker<K> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.overdue();
+        if let Some(shared) = self.shared.upgrade() {
+            (self.on_alarm)(&shared);
         }
     }
 }
