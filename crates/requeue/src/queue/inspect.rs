@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, Time};
 
-use super::shared::{LOCK_BATCH, State};
-use super::{Queue, Shared};
+use super::Queue;
+use super::shared::{LOCK_BATCH, Shared, State};
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Ordering, drop_quietly};
@@ -55,7 +55,7 @@ pub struct Histograms {
 }
 
 impl<K: Eq + Clone> State<K> {
-    pub(super) fn histograms(&self) -> Histograms {
+    pub(crate) fn histograms(&self) -> Histograms {
         self.core.histograms().map_or_else(Histograms::default, |(queued, worked)| Histograms {
             queued: *queued,
             worked: *worked,
@@ -452,7 +452,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
 impl<K: Key> Shared<K> {
     /// Makes all keys ready that are due at `now`, in slices, and keeps the lock.
-    pub(super) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
+    pub(crate) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
         loop {
             let mut state = self.lock().ok()?;
             if state.core.promote(now, LOCK_BATCH) < LOCK_BATCH {

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, Time};
 
-use super::Shared;
-use super::shared::{LOCK_BATCH, State};
+use super::shared::{LOCK_BATCH, Shared, State};
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Ordering, drop_quietly, quietly};
 use crate::{Completion, Key};

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use requeue_core::{Ending, Time};
 
+use super::Queue;
+use super::drainers::is_drained;
 use super::dropped_keys::DroppedKeys;
-use super::shared::LOCK_BATCH;
-use super::{Queue, Shared};
+use super::shared::{LOCK_BATCH, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::sync::{Arc, drop_quietly, quietly};
@@ -51,7 +52,7 @@ struct Unreported<'q, K: Key> {
 }
 
 impl<K: Key> Unreported<'_, K> {
-    fn report(mut self) -> Vec<K> {
+    fn report(&mut self) -> Vec<K> {
         std::mem::take(&mut self.keys)
     }
 }
@@ -116,26 +117,25 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.get_blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
-        self.end(true)
+        self.end(true).report()
     }
 
-    fn end(&self, ends_drains: bool) -> Vec<K> {
+    fn end(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
         // Due keys are ready, even if no operation has noticed so far.
-        let Some((state, _)) = self.settled() else { return Vec::new() };
+        let Some((state, _)) = self.settled() else { return dropped };
         let mut first = Some(state);
         loop {
             let is_first = first.is_some();
             let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) else {
-                return dropped.report();
+                return dropped;
             };
             let mut wakers = Vec::new();
             if is_first {
                 state.core.end(Ending::ShutDown);
                 if ends_drains {
                     state.shut_downs += 1;
-                    let listed = state.drainers.iter_mut();
-                    wakers.extend(listed.filter_map(|drainer| drainer.waker.take()));
+                    wakers.extend(state.drainers.take_wakers());
                 }
             }
             let drop_some = || state.core.drop_some(LOCK_BATCH, &mut dropped.keys);
@@ -150,7 +150,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             match more {
                 // A key's `clone` has panicked. All waiting getters and drains have been woken.
                 Err(panic) => resume_unwind(panic),
-                Ok(more) if !more && !full => return dropped.report(),
+                Ok(more) if !more && !full => return dropped,
                 Ok(_) => {}
             }
         }
@@ -210,8 +210,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
-        let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.dropped));
-        lost.map(|lost| lost.into_keys().collect()).unwrap_or_default()
+        let dropped = self.shared.lock().map(|mut state| std::mem::take(&mut state.dropped));
+        dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
     /// Stops deliveries. Everything else goes on: keys are added, become ready, and are completed.
@@ -256,7 +256,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
 pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     queue: &'q Queue<K, S>,
-    dropped: Vec<K>,
+    dropped: Unreported<'q, K>,
     deadline: Option<Time>,
     alarm: Option<Alarm>,
     /// The number of calls of `shut_down` before the drain began.
@@ -264,27 +264,6 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     /// The drain's number in the list of waiting drains.
     number: Option<u64>,
     in_flight_only: bool,
-}
-
-/// A waiting drain.
-pub(super) struct Drainer {
-    number: u64,
-    in_flight_only: bool,
-    /// True once the drain has completed. It stays true, even if more keys are in flight by now.
-    finished: bool,
-    waker: Option<Waker>,
-}
-
-impl Drainer {
-    /// Returns the waker of a drain that has just completed.
-    pub(super) fn finish<K: Eq + Clone>(&mut self, core: &requeue_core::Queue<K>) -> Option<Waker> {
-        self.finished |= is_drained(core, self.in_flight_only);
-        if self.finished { self.waker.take() } else { None }
-    }
-}
-
-fn is_drained<K: Eq + Clone>(core: &requeue_core::Queue<K>, in_flight_only: bool) -> bool {
-    if in_flight_only { core.processing() == 0 } else { core.is_drained() }
 }
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
@@ -340,7 +319,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     pub fn wait_blocking(mut self) -> Drained<K> {
         super::getter::THREAD.with(|waker| {
             loop {
-                match self.look(waker) {
+                match self.check(waker) {
                     Some(drained) => return drained,
                     None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
                 }
@@ -348,39 +327,23 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         })
     }
 
-    fn look(&mut self, waker: &Waker) -> Option<Drained<K>> {
+    fn check(&mut self, waker: &Waker) -> Option<Drained<K>> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
             return Some(self.report(false, [0; 2], DroppedKeys::new()));
         };
-        let listed = |drainer: &&mut Drainer| Some(drainer.number) == self.number;
-        let was_finished = state.drainers.iter_mut().find(listed).is_some_and(|own| own.finished);
-        let finished = was_finished || is_drained(&state.core, self.in_flight_only);
+        let finished = state.drainers.has_finished(self.number)
+            || is_drained(&state.core, self.in_flight_only);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.processing()];
-            let lost = std::mem::take(&mut state.dropped);
+            let dropped = std::mem::take(&mut state.dropped);
             drop(state);
             drop_quietly(waker_copy);
-            return Some(self.report(finished, left, lost));
+            return Some(self.report(finished, left, dropped));
         }
-        let number = *self.number.get_or_insert_with(|| {
-            state.drainer += 1;
-            state.drainer
-        });
-        let listed = state.drainers.iter_mut().find(|drainer| drainer.number == number);
-        let old = match listed {
-            Some(listed) => {
-                listed.in_flight_only = self.in_flight_only;
-                listed.waker.replace(waker_copy)
-            }
-            None => {
-                let (in_flight_only, waker) = (self.in_flight_only, Some(waker_copy));
-                state.drainers.push(Drainer { number, in_flight_only, finished: false, waker });
-                None
-            }
-        };
+        let old = state.drainers.wait(&mut self.number, self.in_flight_only, waker_copy);
         drop(state);
         drop_quietly(old);
         // Armed each time: an alarm may go off early, and it wakes the waker with which it was
@@ -391,9 +354,9 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         None
     }
 
-    fn report(&mut self, finished: bool, left: [usize; 2], lost: DroppedKeys<K>) -> Drained<K> {
-        let mut dropped = std::mem::take(&mut self.dropped);
-        dropped.extend(lost.into_keys());
+    fn report(&mut self, finished: bool, left: [usize; 2], late: DroppedKeys<K>) -> Drained<K> {
+        let mut dropped = self.dropped.report();
+        dropped.extend(late.into_keys());
         let [ready, processing] = left;
         Drained { finished, ready, processing, dropped }
     }
@@ -406,7 +369,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
-        match self.look(cx.waker()) {
+        match self.check(cx.waker()) {
             Some(drained) => Poll::Ready(drained),
             None => Poll::Pending,
         }
@@ -415,13 +378,9 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
-        // These keys have not been reported yet. `take_dropped` returns them.
-        let dropped = std::mem::take(&mut self.dropped);
-        let Ok(mut state) = self.queue.shared.lock() else { return };
-        state.dropped.append(dropped);
         let Some(number) = self.number else { return };
-        let at = state.drainers.iter().position(|drainer| drainer.number == number);
-        let waker = at.map(|at| state.drainers.swap_remove(at));
+        let Ok(mut state) = self.queue.shared.lock() else { return };
+        let waker = state.drainers.leave(number);
         drop(state);
         drop_quietly(waker);
     }

@@ -5,6 +5,7 @@
 
 mod batch_add;
 mod builder;
+mod drainers;
 mod dropped_keys;
 mod get;
 mod getter;
@@ -14,8 +15,6 @@ mod item;
 mod lifecycle;
 mod limiter;
 
-#[cfg(feature = "prometheus")]
-pub(crate) mod sample;
 mod shared;
 mod waiters;
 

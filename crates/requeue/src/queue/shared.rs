@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
+use super::drainers::Drainers;
 use super::dropped_keys::DroppedKeys;
-use super::hooks::Told;
-use super::lifecycle::Drainer;
+use super::hooks::Events;
 use super::limiter::LockedLimiter;
 use super::waiters::{Waiters, Wakes};
 use crate::Key;
@@ -27,9 +27,7 @@ pub(super) const LOCK_BATCH: usize = 256;
 pub(crate) struct State<K> {
     pub(crate) core: core::Queue<K>,
     pub(super) waiters: Waiters,
-    /// The waiting drains.
-    pub(super) drainers: Vec<Drainer>,
-    pub(super) drainer: u64,
+    pub(super) drainers: Drainers,
     /// The number of calls of `shut_down`. A call ends the wait of earlier drains.
     pub(super) shut_downs: u64,
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
@@ -45,8 +43,8 @@ pub(crate) struct State<K> {
     watch: Option<Box<Watch>>,
     /// The current value of `Shared::hint`.
     hint: bool,
-    /// The numbers of events that were reported to the hooks. Boxed, because few queues have hooks.
-    pub(super) told: Option<Box<Told>>,
+    /// The events that were reported to the hooks. Boxed, because few queues have hooks.
+    reported: Option<Box<Events>>,
 }
 
 impl<K: Eq + Clone> State<K> {
@@ -58,6 +56,13 @@ impl<K: Eq + Clone> State<K> {
             None if self.core.needs_now(operation) => None,
             now => Some(now.unwrap_or_default()),
         }
+    }
+
+    /// Returns the events since the last call, whichever operation caused them: an operation on one
+    /// key often makes other keys ready.
+    fn unreported_events(&mut self) -> Events {
+        let all = Events::of(&self.core);
+        all.since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
     }
 }
 
@@ -118,8 +123,7 @@ impl<K: Key> Shared<K> {
         let state = State {
             core,
             waiters: Waiters::new(),
-            drainers: Vec::new(),
-            drainer: 0,
+            drainers: Drainers::new(),
             shut_downs: 0,
             dropped: DroppedKeys::new(),
             alarm: Alarm::none(),
@@ -128,7 +132,7 @@ impl<K: Key> Shared<K> {
             arm_again: false,
             watch: None,
             hint,
-            told: None,
+            reported: None,
         };
         // Not one of loom's primitives, because nothing is ordered by it.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -196,7 +200,7 @@ impl<K: Key> Shared<K> {
     /// Releases the lock, and then does the work that became necessary under it: wakes getters,
     /// arms the alarm, calls the hooks.
     #[inline(always)]
-    pub(super) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
+    pub(crate) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
@@ -208,20 +212,20 @@ impl<K: Key> Shared<K> {
         if state.waiters.is_empty() && state.drainers.is_empty() && self.hooks.is_none() {
             drop(state);
         } else {
-            self.release_with_news(state);
+            self.release_and_notify(state);
         }
     }
 
     #[inline(never)]
-    fn release_with_news(&self, mut state: RankedGuard<'_, State<K>>) {
-        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
+    fn release_and_notify(&self, mut state: RankedGuard<'_, State<K>>) {
+        let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
         } else {
             self.settle(state);
         }
-        if let Some((hooks, news)) = news {
-            news.tell(&**hooks);
+        if let Some((hooks, events)) = events {
+            events.report(&**hooks);
         }
     }
 
@@ -234,8 +238,7 @@ impl<K: Key> Shared<K> {
             } else if core.is_exhausted() {
                 waiters.wake_all(false, &mut wakes);
             }
-            let finished = drainers.iter_mut().filter_map(|drainer| drainer.finish(core));
-            finished.for_each(|waker| wakes.push(waker));
+            drainers.finish(core).for_each(|waker| wakes.push(waker));
         }
         let eligible = core.eligible();
         waiters.wake_for(eligible, &mut wakes);
