@@ -48,16 +48,6 @@ pub(crate) struct State<K> {
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if it makes
-    /// no difference. `None` means that the clock must be read, without the lock.
-    #[inline(always)]
-    pub(super) fn time_for(&self, operation: Operation<'_>, now: Option<Time>) -> Option<Time> {
-        match now {
-            None if self.core.needs_now(operation) => None,
-            now => Some(now.unwrap_or_default()),
-        }
-    }
-
     /// Returns the events since the last call, whichever operation caused them: an operation on one
     /// key often makes other keys ready.
     fn unreported_events(&mut self) -> Events {
@@ -159,7 +149,11 @@ impl<K: Key> Shared<K> {
     pub(crate) fn lock(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
         self.state.lock()
     }
+}
 
+// --- Reading the clock --------------------------------------------------------------------------
+
+impl<K: Key> Shared<K> {
     /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not
     /// read it. The clock is read without the lock, because it may be user code.
     #[inline(always)]
@@ -196,6 +190,22 @@ impl<K: Key> Shared<K> {
             now => now,
         }
     }
+}
+
+impl<K: Eq + Clone> State<K> {
+    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if it makes
+    /// no difference. `None` means that the clock must be read, without the lock.
+    #[inline(always)]
+    pub(super) fn time_for(&self, operation: Operation<'_>, now: Option<Time>) -> Option<Time> {
+        match now {
+            None if self.core.needs_now(operation) => None,
+            now => Some(now.unwrap_or_default()),
+        }
+    }
+}
+
+impl<K: Key> Shared<K> {
+    // --- Release --------------------------------------------------------------------------------
 
     /// Releases the lock, and then does the work that became necessary under it: wakes getters,
     /// arms the alarm, calls the hooks.
@@ -264,7 +274,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    // --- Time -----------------------------------------------------------------------------------
+    // --- Alarms ---------------------------------------------------------------------------------
 
     /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
     /// time.
