@@ -177,7 +177,7 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
 
 /// A key is not lost if its own panic prevents the completion of its delivery.
 #[test]
-fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
+fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
     let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
     let queue = &setup.queue;
     for ending in [requeue::Item::release, requeue::Item::succeed, drop] {
@@ -262,7 +262,7 @@ fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
 
 /// Keys that failed after the shutdown, and that no caller has taken.
 #[test]
-fn reports_that_nobody_takes_are_dropped_quietly() {
+fn reports_that_are_not_taken_are_dropped_quietly() {
     let setup = Setup::new(Order::Fifo);
     setup.add(0..4);
     (10..14).for_each(|id| _ = setup.queue.add_after(setup.key(id), secs(1)));
@@ -382,7 +382,7 @@ fn a_key_may_be_nothing() {
 }
 
 #[test]
-fn a_panic_in_clone_while_a_queue_is_shut_down_loses_no_key_and_lets_nobody_wait() {
+fn a_panic_in_clone_during_a_shutdown_loses_no_key_and_leaves_no_getter_waiting() {
     let setup = Setup::new(Order::Fifo);
     let queue = &setup.queue;
     setup.add([1]);

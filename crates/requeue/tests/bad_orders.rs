@@ -115,7 +115,7 @@ impl CustomOrder<u32> for Lies {
 }
 
 #[test]
-fn an_order_that_lies_hands_out_each_key_once() {
+fn an_order_that_lies_delivers_each_key_once() {
     let queue = with(Lies(Vec::new()));
     queue.add_all((0..500).chain(0..500));
     let items = queue.try_get_many(usize::MAX);
@@ -149,7 +149,7 @@ impl CustomOrder<u32> for Loses {
 }
 
 #[test]
-fn what_an_order_loses_is_handed_out_by_age() {
+fn keys_that_an_order_loses_are_delivered_by_age() {
     let queue = with(Loses(Vec::new()));
     queue.add_all(0..9);
     assert_eq!(take_all(&queue), [6, 3, 0, 1, 2, 4, 5, 7, 8]);

@@ -163,7 +163,7 @@ fn an_item_outlives_every_handle_of_its_queue() {
 // --- Tickets -------------------------------------------------------------------------------------
 
 #[test]
-fn a_ticket_ends_its_hand_out_once() {
+fn a_ticket_completes_its_delivery_once() {
     let (queue, _clock) = fake();
     queue.add("a");
     let (_, ticket) = queue.try_get().unwrap().into_parts();
@@ -172,7 +172,7 @@ fn a_ticket_ends_its_hand_out_once() {
 }
 
 #[test]
-fn a_ticket_of_an_earlier_hand_out_does_nothing_to_a_later_one() {
+fn a_ticket_of_an_earlier_delivery_does_not_affect_a_later_one() {
     let (queue, _clock) = fake();
     queue.add("a");
     let (_, old) = queue.try_get().unwrap().into_parts();
@@ -189,7 +189,7 @@ fn a_ticket_of_an_earlier_hand_out_does_nothing_to_a_later_one() {
 
 /// Even if the numbers of the two deliveries have the same lower 16 bits.
 #[test]
-fn a_ticket_is_stale_however_many_hand_outs_came_after_it() {
+fn a_ticket_stays_stale_after_any_number_of_deliveries() {
     let (queue, _clock) = fake();
     queue.add(1);
     let (_, old) = queue.try_get().unwrap().into_parts();
@@ -245,7 +245,7 @@ fn done_by_key_ends_only_what_was_given_up() {
 // --- Cancelling keys -----------------------------------------------------------------------------
 
 #[test]
-fn a_cancelled_key_is_not_handed_out() {
+fn a_cancelled_key_is_not_delivered() {
     let (queue, clock) = fake();
     queue.add("ready");
     queue.add_after("waiting", secs(1));

@@ -189,7 +189,7 @@ fn what_is_due_comes_before_what_is_added_later() {
 
 /// Intended difference: client-go's goroutine outlives the queue's drain by up to ten seconds.
 #[test]
-fn nothing_is_armed_when_nobody_waits() {
+fn no_alarm_is_armed_without_waiting_getters() {
     let (queue, clock) = fake_client_go();
     queue.add_after("a", secs(1));
     assert_eq!(clock.armed(), 0, "no getter waits");
@@ -218,7 +218,7 @@ fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
 
 /// A due key is ready, even if no operation has noticed it.
 #[test]
-fn a_shut_down_hands_out_what_was_due_before() {
+fn a_shut_down_delivers_keys_that_were_due_before() {
     let (queue, clock): (Queue<&str>, _) = fake_client_go();
     queue.add_after("due", secs(1));
     queue.add_after("not due", secs(3));

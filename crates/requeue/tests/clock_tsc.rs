@@ -61,7 +61,7 @@ fn a_sleep_is_over_when_its_time_has_come_and_not_before() {
 }
 
 #[test]
-fn a_delayed_key_is_handed_out_to_a_thread_and_to_a_task_and_never_early() {
+fn a_delayed_key_is_delivered_to_a_thread_and_to_a_task_and_never_early() {
     let queue = Queue::builder().clock(TscClock::new()).build().unwrap();
     let due = queue.now() + ms(2);
     queue.add_after("thread", ms(2));

@@ -156,7 +156,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
 /// The thread checks again when its deadline moves back. If an earlier deadline comes after that,
 /// it is woken.
 #[test]
-fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
+fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     let (queue, clock) = slept();
     queue.add_after(1, ms(1));
     let (sender, receiver) = mpsc::channel();
@@ -221,7 +221,7 @@ impl Clock for Slow {
 }
 
 #[test]
-fn who_is_woken_early_by_a_clock_that_drifts_waits_for_the_rest() {
+fn a_getter_that_is_woken_early_by_a_drifting_clock_waits_for_the_rest() {
     let queue = Queue::builder().clock(Slow).build().unwrap();
     let get = |how| match how {
         "by a thread" => queue.get_blocking(),

@@ -17,7 +17,7 @@ fn sorted<K: Ord>(mut keys: Vec<K>) -> Vec<K> {
 // --- Close ---------------------------------------------------------------------------------------
 
 #[test]
-fn a_closed_queue_runs_what_it_knows_and_then_ends() {
+fn a_closed_queue_delivers_its_known_keys_and_then_none() {
     let (queue, clock) = fake();
     queue.add_all(["ready", "busy"]);
     let ready_item = queue.try_get().unwrap();
@@ -64,7 +64,7 @@ fn a_closed_queue_honours_retries() {
 }
 
 #[test]
-fn the_last_key_of_a_closed_queue_wakes_all_who_wait() {
+fn the_last_key_of_a_closed_queue_wakes_all_getters() {
     let (queue, _clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
@@ -111,7 +111,7 @@ fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
 // --- Shut down -----------------------------------------------------------------------------------
 
 #[test]
-fn a_shut_down_reports_what_waits_and_hands_out_what_is_ready() {
+fn a_shut_down_reports_waiting_keys_and_delivers_ready_ones() {
     let (queue, clock) = fake();
     queue.add_all(["a", "b"]);
     queue.add_after("waiting", secs(1));
@@ -168,14 +168,14 @@ fn a_dirty_key_that_fails_after_a_shut_down_runs_once_more() {
 }
 
 #[test]
-fn every_ending_wakes_all_who_wait() {
-    let endings: [fn(&Queue<u8>); 4] = [
+fn close_and_shut_down_wake_all_getters() {
+    let calls: [fn(&Queue<u8>); 4] = [
         |queue| queue.close(),
         |queue| drop(queue.shut_down()),
         |queue| drop(queue.shut_down_with_drain()),
         |queue| drop(queue.shut_down_with_drain().timeout(secs(1))),
     ];
-    for end in endings {
+    for call in calls {
         let (queue, clock) = fake();
         thread::scope(|scope| {
             let threads = [(); 3].map(|()| {
@@ -186,7 +186,7 @@ fn every_ending_wakes_all_who_wait() {
             let (wakes, waker) = Wakes::new();
             let mut get = queue.get();
             assert!(poll(&mut get, &waker).is_pending());
-            end(&queue);
+            call(&queue);
             assert_eq!(wakes.count(), 1);
             assert!(ready(get).is_none());
             assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
@@ -195,7 +195,7 @@ fn every_ending_wakes_all_who_wait() {
 }
 
 #[test]
-fn endings_may_be_repeated_in_any_order() {
+fn close_and_shut_down_may_be_repeated_in_any_order() {
     let (queue, _clock) = fake();
     queue.add("a");
     queue.add_after("b", secs(1));
@@ -214,7 +214,7 @@ fn endings_may_be_repeated_in_any_order() {
 }
 
 #[test]
-fn endings_may_come_from_all_threads_at_once() {
+fn close_and_shut_down_may_come_from_all_threads_at_once() {
     for _ in 0..20 {
         let (queue, _clock) = fake();
         queue.add_all(0..100);
@@ -386,7 +386,7 @@ fn an_idle_queue_is_drained_at_once() {
 // --- Pause ---------------------------------------------------------------------------------------
 
 #[test]
-fn a_paused_queue_hands_out_nothing_and_takes_everything() {
+fn a_paused_queue_delivers_nothing_and_accepts_everything() {
     let (queue, clock) = fake();
     queue.add("before");
     queue.pause();

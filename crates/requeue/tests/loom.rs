@@ -77,7 +77,7 @@ impl Runs {
 }
 
 #[test]
-fn a_key_is_with_one_worker_at_a_time_and_no_add_is_lost() {
+fn a_key_is_in_flight_once_at_a_time_and_no_add_is_lost() {
     check("add, get and finish", || {
         let (queue, runs) = (queue(&FakeClock::new()), Arc::new(Runs::default()));
         let workers: Vec<_> = (0..2)
@@ -96,7 +96,7 @@ fn a_key_is_with_one_worker_at_a_time_and_no_add_is_lost() {
 }
 
 #[test]
-fn two_who_add_and_one_who_works() {
+fn two_producers_and_one_worker() {
     check("two producers", || {
         let (queue, runs) = (queue(&FakeClock::new()), Arc::new(Runs::default()));
         let producer = {

@@ -79,7 +79,7 @@ impl PartialEq for PanicsInEq {
 impl Eq for PanicsInEq {}
 
 #[test]
-fn those_who_wait_are_woken_for_what_was_added_before_a_key_panicked() {
+fn getters_are_woken_for_keys_that_were_added_before_a_panic() {
     let (queue, _clock) = fake();
     queue.add(PanicsInEq(2));
     let held = queue.try_get().unwrap();

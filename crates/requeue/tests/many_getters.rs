@@ -162,7 +162,7 @@ impl Clock for Silent {
 }
 
 #[test]
-fn a_thread_looks_for_itself_where_its_clock_does_not_wake_it() {
+fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
     let queue = Queue::builder().clock(Silent).build().unwrap();
     let short = Duration::from_millis(1);
     assert!(queue.get_timeout_blocking(short).is_none());

@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn a_delayed_add_is_told_by_whatever_operation_finds_it_due() {
+fn a_delayed_add_is_reported_by_the_operation_that_finds_it_due() {
     let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
     let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
     queue.add_all([7, 8]);

@@ -488,7 +488,7 @@ fn user_code_of_every_kind_may_call_every_method_beside_another_thread() {
 }
 
 #[test]
-fn a_limiter_that_cannot_be_asked_waits_for_its_own_longest_delay() {
+fn a_limiter_that_cannot_be_called_waits_for_its_own_longest_delay() {
     let queue = Subject::new(false).queue;
     queue.add(Key(1));
     let item = queue.try_get_owned().unwrap();

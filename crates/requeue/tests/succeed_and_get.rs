@@ -125,7 +125,7 @@ fn an_item_of_another_queue_succeeds_there() {
 }
 
 #[test]
-fn a_future_ends_the_item_and_waits_in_line() {
+fn a_future_completes_the_delivery_and_waits_in_line() {
     let (queue, _) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
@@ -142,7 +142,7 @@ fn a_future_ends_the_item_and_waits_in_line() {
 }
 
 #[test]
-fn a_future_that_is_dropped_has_ended_the_item_and_taken_nothing() {
+fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     let (queue, _) = fake();
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();

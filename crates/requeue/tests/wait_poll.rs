@@ -239,7 +239,7 @@ fn poll_until_tries_as_often_as_it_should_and_says_how_it_ended() {
 
 /// `TestPollImmediateUntilWithContext`.
 #[test]
-fn an_immediate_poll_tries_before_it_looks_at_the_stop() {
+fn an_immediate_poll_tries_before_it_checks_the_stop() {
     let millisecond = Duration::from_millis(1);
     let immediate = || Case { immediate: true, interval: millisecond, ..Case::default() };
     let cases = [

@@ -168,7 +168,7 @@ fn a_stop_that_comes_together_with_the_timer_wins() {
 
 /// The stop comes while the loop is late, after its timer went off.
 #[test]
-fn a_stop_is_looked_at_before_every_run() {
+fn a_stop_is_checked_before_every_run() {
     let (clock, stop, mut runs) = (FakeClock::new(), Stop::default(), 0);
     {
         let mut looped = pin!(until(&clock, SECOND, stop.stopped(), || count(&mut runs)));

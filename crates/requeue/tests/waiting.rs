@@ -30,7 +30,7 @@ fn an_add_wakes_a_getter() {
 }
 
 #[test]
-fn a_coalesced_add_wakes_nobody_more() {
+fn a_coalesced_add_wakes_no_further_getter() {
     let (queue, _clock) = fake();
     queue.add("a");
     let _item = queue.try_get().unwrap();
@@ -92,7 +92,7 @@ fn getters_are_served_in_the_order_they_came() {
 // --- Getters that are not polled -----------------------------------------------------------------
 
 #[test]
-fn a_getter_that_is_woken_and_not_polled_holds_nobody_up() {
+fn a_getter_that_is_woken_and_not_polled_blocks_no_other() {
     let (queue, _clock) = fake();
     let mut asleep = queue.get();
     assert!(poll(&mut asleep, Waker::noop()).is_pending());
@@ -129,7 +129,7 @@ fn a_getter_that_is_not_polled_keeps_no_due_key_from_another() {
 
 /// The same for a getter that is polled rarely, and is at the head of the list after each poll.
 #[test]
-fn a_getter_that_is_polled_rarely_holds_nobody_up_time_after_time() {
+fn a_getter_that_is_polled_rarely_does_not_block_others_repeatedly() {
     let (queue, _clock) = fake();
     let mut slow = queue.get();
     assert!(poll(&mut slow, Waker::noop()).is_pending());
@@ -192,7 +192,7 @@ fn a_getter_whose_deadline_has_come_takes_what_is_there() {
 
 /// A key is due exactly at the deadline of its getter: the key is delivered.
 #[test]
-fn a_key_that_falls_due_at_the_deadline_is_handed_out() {
+fn a_key_that_is_due_at_the_deadline_is_delivered() {
     let (queue, clock) = fake();
     queue.add_after("a", secs(5));
     assert_eq!(clock.run(queue.get_timeout(secs(5))).as_deref(), Some(&"a"));
@@ -287,7 +287,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
 /// As in client-go, `get` ends when no key is ready, even if keys are in flight. A getter that
 /// waits for a final `None` goes on waiting.
 #[test]
-fn a_shut_down_wakes_those_who_wait_beside_a_dirty_key() {
+fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     let (queue, _clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
@@ -319,7 +319,7 @@ fn a_shut_down_reports_any_number_of_keys() {
 }
 
 #[test]
-fn a_resume_wakes_those_who_wait() {
+fn a_resume_wakes_waiting_getters() {
     let (queue, _clock) = fake();
     queue.pause();
     let (wakes, waker) = Wakes::new();

@@ -167,7 +167,7 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
+async fn on_finish_finds_its_key_backing_off() {
     let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
     let queue = on_tokio_builder().re_add(ReAdd::Hold).limiter(limiter).build().unwrap();
     queue.add_all(["fails", "panics", "succeeds"]);

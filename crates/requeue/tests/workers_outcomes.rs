@@ -18,7 +18,7 @@ use tokio::time::Instant;
 type Seen = Arc<Mutex<Vec<(u32, u32)>>>;
 
 #[tokio::test(start_paused = true)]
-async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
+async fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     let queue = on_tokio();
     queue.add(1);
     let held = queue.try_get_owned().unwrap();

@@ -195,7 +195,7 @@ fn a_run_that_ignores_its_cancellation_completes_after_the_workers_have_returned
 }
 
 #[test]
-fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
+fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     let (queue, clock) = queue();
     queue.add(1);
     let held = queue.try_get_owned().unwrap();

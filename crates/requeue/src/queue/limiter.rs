@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limiter_that_does_not_say_whether_it_is_idle_is_always_told() {
+    fn a_limiter_that_does_not_say_whether_it_is_idle_is_always_called() {
         let (count, limiter) = counting(false);
         limiter.forget(&1);
         limiter.forget(&1);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limiter_with_nothing_to_forget_is_left_alone_until_something_fails() {
+    fn a_limiter_with_nothing_to_forget_is_not_called_until_a_key_fails() {
         let (count, limiter) = counting(true);
         limiter.forget(&1);
         assert_eq!(count.load(Ordering::Relaxed), 0);

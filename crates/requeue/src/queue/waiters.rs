@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_spins_and_nobody_is_woken_for_the_key_that_it_can_take() {
+    fn one_thread_spins_and_no_other_is_woken_for_the_key_that_it_can_take() {
         let mut waiters = Waiters::new();
         let (mut parked, mut spinner, mut third, mut task) = (None, None, None, None);
         waiters.wait(&mut parked, Kind::Thread, false, Waker::noop().clone());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_spun_for_nothing_waits_behind_those_who_came_before() {
+    fn a_thread_that_has_spun_in_vain_waits_behind_earlier_getters() {
         let mut waiters = Waiters::new();
         let (mut first, mut spinner) = (None, None);
         let waker = Waker::from(Arc::new(Sleeper));

@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
     #[test]
-    fn while_threads_wait_one_of_them_looks_when_a_key_falls_due(
+    fn while_threads_wait_one_of_them_checks_when_a_key_is_due(
         ops in prop::collection::vec(op(), 1..40),
     ) {
         let mut waiters = Waiters::new();
