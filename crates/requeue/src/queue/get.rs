@@ -35,14 +35,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline(always)]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
         match self.shared.take_fast() {
-            Some(taken) => Some(Item::lent(&self.shared, taken?)),
+            Some(taken) => Some(Item::borrowed(&self.shared, taken?)),
             None => self.try_get_any(),
         }
     }
 
     #[inline(never)]
     fn try_get_any(&self) -> Option<Item<'_, K>> {
-        Some(Item::lent(&self.shared, self.take_now()?))
+        Some(Item::borrowed(&self.shared, self.take_now()?))
     }
 
     /// Takes the next ready key as [`try_get`](Self::try_get) does.
@@ -94,8 +94,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub async fn get_owned(&self) -> Option<Item<'static, K>> {
-        let out = Getter::new(self, Kind::Task, false).await?;
-        Some(Item::owned(Arc::clone(&self.shared), out))
+        let delivery = Getter::new(self, Kind::Task, false).await?;
+        Some(Item::owned(Arc::clone(&self.shared), delivery))
     }
 
     /// Waits for a key as [`get_owned`](Self::get_owned) does, but `None` is final: no key is
@@ -109,15 +109,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The same as of [`get`](Self::get).
     pub async fn get_until_final(&self) -> Option<Item<'static, K>> {
-        let out = Getter::new(self, Kind::Task, true).await?;
-        Some(Item::owned(Arc::clone(&self.shared), out))
+        let delivery = Getter::new(self, Kind::Task, true).await?;
+        Some(Item::owned(Arc::clone(&self.shared), delivery))
     }
 
     /// Waits as [`get_until_final`](Self::get_until_final) does, and blocks this thread.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_until_final_blocking(&self) -> Option<Item<'static, K>> {
-        let out = self.block(None, true)?;
-        Some(Item::owned(Arc::clone(&self.shared), out))
+        let delivery = self.block(None, true)?;
+        Some(Item::owned(Arc::clone(&self.shared), delivery))
     }
 
     /// Waits for a key for at most `timeout`, by the queue's clock.
@@ -131,7 +131,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
         let mut getter = Getter::new(self, Kind::Task, false);
         getter.deadline = Some(self.now() + timeout);
-        Some(Item::lent(&self.shared, getter.await?))
+        Some(Item::borrowed(&self.shared, getter.await?))
     }
 
     /// Waits for a key, then takes up to `max` ready keys in all.
@@ -177,29 +177,29 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline(always)]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
         if let Some(Some(taken)) = self.shared.take_fast() {
-            return Some(Item::lent(&self.shared, taken));
+            return Some(Item::borrowed(&self.shared, taken));
         }
         self.get_after_waiting()
     }
 
     #[inline(never)]
     fn get_after_waiting(&self) -> Option<Item<'_, K>> {
-        Some(Item::lent(&self.shared, self.block(None, false)?))
+        Some(Item::borrowed(&self.shared, self.block(None, false)?))
     }
 
     /// Waits as [`get_blocking`](Self::get_blocking) does. The item can be sent to other threads.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
-        let out = self.block(None, false)?;
-        Some(Item::owned(Arc::clone(&self.shared), out))
+        let delivery = self.block(None, false)?;
+        Some(Item::owned(Arc::clone(&self.shared), delivery))
     }
 
     /// Waits as [`get_blocking`](Self::get_blocking) does, for at most `timeout`, by the queue's
     /// clock.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
-        let out = self.block(Some(self.now() + timeout), false)?;
-        Some(Item::lent(&self.shared, out))
+        let delivery = self.block(Some(self.now() + timeout), false)?;
+        Some(Item::borrowed(&self.shared, delivery))
     }
 
     /// Waits as [`get_many`](Self::get_many) does, and blocks this thread.
@@ -208,7 +208,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
             return Vec::new();
         };
-        self.take_more(vec![Item::lent(&self.shared, first)], max)
+        self.take_more(vec![Item::borrowed(&self.shared, first)], max)
     }
 
     /// Calls [`Item::succeed`] and then [`try_get`](Self::try_get), in most cases under one hold of
@@ -235,7 +235,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline]
     pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
         match self.shared.succeed_and_take(item) {
-            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            Some(taken) => Some(Item::borrowed(&self.shared, taken)),
             None => self.try_get(),
         }
     }
@@ -294,7 +294,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline]
     pub fn succeed_and_get_blocking(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
         match self.shared.succeed_and_take(item) {
-            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            Some(taken) => Some(Item::borrowed(&self.shared, taken)),
             None => self.get_blocking(),
         }
     }
@@ -329,10 +329,10 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
         }
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        if let Some(Some(out)) = shared.take_fast() {
+        if let Some(Some(delivery)) = shared.take_fast() {
             #[cfg(feature = "tokio")]
             budget.made_progress();
-            return Poll::Ready(Some(Item::lent(shared, out)));
+            return Poll::Ready(Some(Item::borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
         drop(budget);
@@ -348,8 +348,8 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     #[inline(never)]
     fn poll_again(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'q, K>>> {
         let shared = self.shared();
-        let out = ready!(Pin::new(&mut self.inner).poll(cx));
-        Poll::Ready(out.map(|out| Item::lent(shared, out)))
+        let delivery = ready!(Pin::new(&mut self.inner).poll(cx));
+        Poll::Ready(delivery.map(|delivery| Item::borrowed(shared, delivery)))
     }
 }
 
@@ -367,9 +367,9 @@ impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
         if self.max == 0 {
             return Poll::Ready(Vec::new());
         }
-        let out = ready!(Pin::new(&mut self.inner).poll(cx));
+        let delivery = ready!(Pin::new(&mut self.inner).poll(cx));
         let queue: &'q Queue<K, S> = self.inner.queue;
-        let first = out.map(|out| Item::lent(&queue.shared, out));
+        let first = delivery.map(|delivery| Item::borrowed(&queue.shared, delivery));
         Poll::Ready(first.map_or_else(Vec::new, |first| queue.take_more(vec![first], self.max)))
     }
 }
@@ -400,7 +400,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
             if let Some(taken) = shared.succeed_and_take(item) {
                 #[cfg(feature = "tokio")]
                 budget.made_progress();
-                return Poll::Ready(Some(Item::lent(shared, taken)));
+                return Poll::Ready(Some(Item::borrowed(shared, taken)));
             }
         }
         Pin::new(&mut self.get).poll(cx)

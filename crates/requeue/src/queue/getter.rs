@@ -101,8 +101,8 @@ impl<K: Key> Shared<K> {
         let Ok(mut state) = self.lock() else { return true };
         let Some(mut now) = state.time_for(Operation::Get, None) else { return false };
         for _ in 0..max {
-            let Some(out) = state.core.get(now) else { break };
-            items.push(Item::lent(self, out));
+            let Some(delivery) = state.core.get(now) else { break };
+            items.push(Item::borrowed(self, delivery));
             let Some(next) = state.time_for(Operation::Get, None) else { break };
             now = next;
         }
@@ -114,24 +114,25 @@ impl<K: Key> Shared<K> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes ready keys until there are `max` items, or no more ready keys.
     pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
-        let mut taken = TakenBatch { shared: &self.shared, items, outs: Vec::new() };
+        let mut taken = TakenBatch { shared: &self.shared, items, deliveries: Vec::new() };
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
             let before = taken.items.len();
             let left = (max - before).min(LOCK_BATCH);
             if !self.shared.take_many_fast(&mut taken.items, left) {
                 let Ok((mut state, one)) = self.take() else { break };
-                taken.outs.extend(one);
-                while (1..left).contains(&taken.outs.len())
+                taken.deliveries.extend(one);
+                while (1..left).contains(&taken.deliveries.len())
                     && !state.core.has_order()
                     && let Some(now) = state.time_for(Operation::Get, None)
-                    && let Some(out) = state.core.get(now)
+                    && let Some(delivery) = state.core.get(now)
                 {
-                    taken.outs.push(out);
+                    taken.deliveries.push(delivery);
                 }
                 self.shared.release(state);
-                let TakenBatch { shared, items, outs } = &mut taken;
-                items.extend(outs.drain(..).map(|out| Item::lent(*shared, out)));
+                let TakenBatch { shared, items, deliveries } = &mut taken;
+                items
+                    .extend(deliveries.drain(..).map(|delivery| Item::borrowed(*shared, delivery)));
             }
             if taken.items.len() == before {
                 break;
@@ -147,13 +148,14 @@ struct TakenBatch<'q, K: Key> {
     shared: &'q Shared<K>,
     items: Vec<Item<'q, K>>,
     /// Deliveries of a queue with hooks, which are notified of items outside the lock.
-    outs: Vec<Delivery<K>>,
+    deliveries: Vec<Delivery<K>>,
 }
 
 impl<K: Key> Drop for TakenBatch<'_, K> {
     fn drop(&mut self) {
-        let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
-        for item in self.items.drain(..).chain(outs) {
+        let deliveries =
+            self.deliveries.drain(..).map(|delivery| Item::borrowed(self.shared, delivery));
+        for item in self.items.drain(..).chain(deliveries) {
             quietly(|| item.release());
         }
     }

@@ -16,7 +16,7 @@ use crate::sync::{Arc, Ordering, drop_quietly, quietly};
 use crate::{Completion, Key};
 
 enum Owner<'q, K: Key> {
-    Lent(&'q Shared<K>),
+    Borrowed(&'q Shared<K>),
     Owned(Arc<Shared<K>>),
 }
 
@@ -25,7 +25,7 @@ impl<K: Key> Deref for Owner<'_, K> {
 
     fn deref(&self) -> &Shared<K> {
         match self {
-            Self::Lent(shared) => shared,
+            Self::Borrowed(shared) => shared,
             Self::Owned(shared) => shared,
         }
     }
@@ -67,24 +67,24 @@ pub struct Item<'q, K: Key> {
 }
 
 impl<'q, K: Key> Item<'q, K> {
-    pub(super) fn lent(shared: &'q Shared<K>, out: Delivery<K>) -> Self {
-        Self::new(Owner::Lent(shared), out)
+    pub(super) fn borrowed(shared: &'q Shared<K>, delivery: Delivery<K>) -> Self {
+        Self::new(Owner::Borrowed(shared), delivery)
     }
 
-    pub(super) fn owned(shared: Arc<Shared<K>>, out: Delivery<K>) -> Item<'static, K> {
-        Item::new(Owner::Owned(shared), out)
+    pub(super) fn owned(shared: Arc<Shared<K>>, delivery: Delivery<K>) -> Item<'static, K> {
+        Item::new(Owner::Owned(shared), delivery)
     }
 
     #[inline]
-    fn new(owner: Owner<'q, K>, out: Delivery<K>) -> Self {
-        if let (Some(hooks), Some(queued)) = (&owner.hooks, out.queued) {
-            quietly(|| hooks.get(&out.key, queued));
+    fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
+        if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
+            quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
-            live: Some((owner, out.key)),
-            ticket: out.ticket,
-            asked: out.asked,
-            failures: out.failures,
+            live: Some((owner, delivery.key)),
+            ticket: delivery.ticket,
+            asked: delivery.asked,
+            failures: delivery.failures,
         }
     }
 
@@ -257,7 +257,7 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
         // The iterator is user code, so it runs outside the lock.
         let mut items: Vec<Self> = items.into_iter().collect();
-        if let Some(Some((Owner::Lent(shared), _))) = items.first().map(|item| &item.live) {
+        if let Some(Some((Owner::Borrowed(shared), _))) = items.first().map(|item| &item.live) {
             let shared = *shared;
             items.chunks_mut(LOCK_BATCH).for_each(|slice| shared.succeed_all(slice));
         }
@@ -286,7 +286,7 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn into_owned(mut self) -> Item<'static, K> {
         let live = self.live.take().and_then(|(owner, key)| {
             let owner = match owner {
-                Owner::Lent(shared) => shared.handle()?,
+                Owner::Borrowed(shared) => shared.handle()?,
                 Owner::Owned(shared) => shared,
             };
             Some((Owner::Owned(owner), key))
@@ -499,9 +499,9 @@ impl<K: Key> Shared<K> {
         (how, now)
     }
 
-    /// Completes the deliveries of the items that were lent by this queue.
+    /// Completes the deliveries of the items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
-        let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
+        let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget(item);
         }
