@@ -37,6 +37,7 @@ const PLAIN: Ask =
 fn alphabet() -> Vec<Op> {
     let now = PLAIN;
     let after = |n| Ask { when: When::After(nanos(n)), ..now };
+    let debounced = Ask { when: When::Debounce { quiet: nanos(1), at_most: nanos(FAR) }, ..now };
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
     for key in 0..2 {
         ops.extend([
@@ -47,6 +48,7 @@ fn alphabet() -> Vec<Op> {
             Op::Add(key, Ask { merge: Merge::Exactly, ..after(1) }),
             Op::Add(key, Ask { merge: Merge::Exactly, ..now }),
             Op::Add(key, Ask { failed: true, ..after(FAR) }),
+            Op::Add(key, debounced),
             Op::Done(key),
             Op::Cancel(key),
             Op::Forget(key),

@@ -229,7 +229,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.records.get_mut(slot).set_not_before(due);
                     merge = Merge::Exactly;
                 }
-                let _ = self.demand_later(slot, due, merge, now);
+                let _ = self.demand_later(slot, due, merge, None, now);
             }
         }
         if lost {

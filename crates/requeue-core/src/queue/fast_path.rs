@@ -67,10 +67,13 @@ impl<K: Eq + Clone> Queue<K> {
         let due = add.due(now);
         // The policy decides where two runs are pending, and where a backoff is not over.
         let applies = match due {
-            None => phase != Phase::Idle && (self.re_add == ReAdd::KeepBoth || !is_waiting),
+            None => {
+                let keeps = || self.re_add == ReAdd::KeepBoth && !self.timers.has_bounds();
+                phase != Phase::Idle && (!is_waiting || keeps())
+            }
             Some(due) => {
                 let is_gated = || self.re_add == ReAdd::Hold && record.not_before() > due;
-                phase == Phase::Idle && is_waiting && !is_gated()
+                phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
         if !applies || (phase.is_processing() && !self.backing_off.is_empty()) {

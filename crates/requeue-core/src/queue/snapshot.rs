@@ -24,6 +24,9 @@ pub struct Entry<K> {
     pub since: Option<Time>,
     /// Its deadline, if it waits.
     pub due: Option<Time>,
+    /// The time up to which further debounced adds postpone the deadline, if it is that of a debounced
+    /// add; [`Time::NEVER`] without [`at_most`](crate::Add::at_most).
+    pub bound: Option<Time>,
     /// Failures in a row.
     pub failures: u32,
     /// The priority of the pending run, or else of the last one.
@@ -136,6 +139,7 @@ impl<K: Eq + Clone> Queue<K> {
                 false => tracker.added_at(slot),
             }),
             due: if record.is_waiting() { self.timers.due(slot) } else { None },
+            bound: self.timers.bound(slot),
             failures: record.failures(),
             priority: record.priority,
             reasons: record.reasons,

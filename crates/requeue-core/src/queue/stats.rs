@@ -16,7 +16,7 @@ pub struct Counts {
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
-    /// Delayed adds, of any delay, zero included (`workqueue_retries_total`).
+    /// Delayed adds, of any delay, zero included (`workqueue_retries_total`). Debounced adds do not count.
     pub retries: u64,
     /// Deliveries.
     pub hand_outs: u64,

@@ -157,7 +157,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.counts.adds += 1;
             }
             Some(due) => {
-                self.timers.insert(slot, due);
+                self.wait_until(slot, due, add.bound(now));
                 self.counters.failing += usize::from(add.failed);
                 if add.failed && self.re_add == ReAdd::Hold {
                     self.records.get_mut(slot).set_not_before(due);
@@ -178,6 +178,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `add`: a run of the key in `slot` is asked for now.
     pub(super) fn demand(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
+        // Only under `KeepBoth` the key may still wait.
+        self.timers.unbind(slot);
         self.demand_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
@@ -223,11 +225,19 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The row `add_after`: a run of the key in `slot` is asked for at `due`.
-    pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
-        let keeps = self.re_add == ReAdd::KeepBoth;
-        self.touch(slot, !keeps);
-        if !keeps && self.records.get(slot).phase.is_dirty() {
+    /// The rows `add_after` and `debounce`: a run of the key in `slot` is asked for at `due`. A debounced
+    /// add has a `bound`.
+    pub(super) fn demand_later(
+        &mut self,
+        slot: Slot,
+        due: Time,
+        merge: Merge,
+        bound: Option<Time>,
+        now: Time,
+    ) -> Added {
+        let joins = self.re_add != ReAdd::KeepBoth || bound.is_some();
+        self.touch(slot, joins);
+        if joins && self.records.get(slot).phase.is_dirty() {
             // The pending run, which waits for no time, stands for this one.
             self.counters.count_coalesced();
             return Added::Coalesced;
@@ -236,10 +246,24 @@ impl<K: Eq + Clone> Queue<K> {
             if self.records.get(slot).phase == Phase::Idle {
                 self.stamp(slot, now);
             }
-            self.timers.insert(slot, due);
+            self.wait_until(slot, due, bound);
             return Added::New;
         }
+        if let Some(bound) = bound {
+            self.counters.count_coalesced();
+            self.timers.debounce(slot, due, bound);
+            return Added::Coalesced;
+        }
         self.merge_due(slot, due, merge)
+    }
+
+    /// Sets the deadline of the key in `slot`, which has none.
+    #[inline(always)]
+    fn wait_until(&mut self, slot: Slot, due: Time, bound: Option<Time>) {
+        match bound {
+            None => self.timers.insert(slot, due),
+            Some(bound) => self.timers.debounce(slot, due, bound),
+        }
     }
 
     /// As `demand_later`, for a key that has a deadline already.
@@ -250,7 +274,7 @@ impl<K: Eq + Clone> Queue<K> {
             Merge::Earliest => self.timers.merge(slot, due, true),
             Merge::Latest => self.timers.merge(slot, due, false),
             // A deadline that stays the same keeps its place among equal ones.
-            Merge::Exactly if self.timers.due(slot) == Some(due) => {}
+            Merge::Exactly if self.timers.due(slot) == Some(due) => self.timers.unbind(slot),
             Merge::Exactly => self.timers.set(slot, due),
         }
         Added::Coalesced
@@ -280,6 +304,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.ready.start(&mut self.records, slot);
             record = self.records.get_mut(slot);
         }
+        debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
         self.epoch += 1;
         record.start(self.epoch);
         let adds = core::mem::take(&mut record.adds).max(1);

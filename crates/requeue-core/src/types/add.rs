@@ -45,6 +45,13 @@ pub enum When {
     After(Duration),
     /// At a time. One that has passed is `Now`.
     At(Time),
+    /// After a time without another debounced add: see [`Add::debounce`]. A quiet time of zero is `Now`.
+    Debounce {
+        /// The time without another add.
+        quiet: Duration,
+        /// The longest wait of a run. One that is shorter than `quiet` counts as `quiet`.
+        at_most: Duration,
+    },
 }
 
 /// An add with all that can be asked of it.
@@ -83,6 +90,44 @@ impl Add {
         Self { when: When::At(time), ..Self::now() }
     }
 
+    /// After `quiet` without another debounced add of the key: each one postpones the pending run.
+    ///
+    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
+    /// never runs. The key also waits no longer than for another delayed add that it already has, such
+    /// as an hourly run. If the key is ready, or dirty, the add is part of that run.
+    ///
+    /// A debounced add has a rule of its own to combine due times. Of the [merges](Self::merge), only
+    /// [`Merge::Exactly`] has an effect on it. It does not count as a retry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// use core::time::Duration;
+    /// use requeue::Add;
+    ///
+    /// // 300 ms after the last change, and 3 s after the first at the latest.
+    /// let add = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
+    /// assert!(add.is_delayed() && !add.is_retry());
+    /// ```
+    pub const fn debounce(quiet: Duration) -> Self {
+        Self { when: When::Debounce { quiet, at_most: Duration::MAX }, ..Self::now() }
+    }
+
+    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after the
+    /// first of its adds. A bound that is shorter than the quiet time counts as the quiet time.
+    ///
+    /// If the adds of one run have different bounds, the earliest counts. Any other add has no bound,
+    /// and this has no effect on it.
+    pub const fn at_most(self, max: Duration) -> Self {
+        match self.when {
+            When::Debounce { quiet, .. } => {
+                Self { when: When::Debounce { quiet, at_most: max }, ..self }
+            }
+            When::Now | When::After(_) | When::At(_) => self,
+        }
+    }
+
     /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
@@ -107,23 +152,40 @@ impl Add {
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let due = match self.when {
             When::Now => return None,
-            When::After(delay) => now + delay,
+            When::After(delay) | When::Debounce { quiet: delay, .. } => now + delay,
             When::At(time) => time,
         };
         (due > now).then_some(due)
     }
 
+    /// The latest due time of a run that begins to wait with this add, if the add is debounced.
+    pub(crate) fn bound(&self, now: Time) -> Option<Time> {
+        match self.when {
+            When::Debounce { quiet, at_most } if !quiet.is_zero() => Some(now + at_most.max(quiet)),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_debounced(&self) -> bool {
+        matches!(self.when, When::Debounce { .. })
+    }
+
     /// Whether the add asks for a run later than now, so that a clock must be read for it.
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
-        !matches!(self.when, When::Now | When::After(Duration::ZERO))
+        !matches!(
+            self.when,
+            When::Now
+                | When::After(Duration::ZERO)
+                | When::Debounce { quiet: Duration::ZERO, .. }
+        )
     }
 
     /// Whether the add counts as a retry (`workqueue_retries_total`): every delayed add does, of
-    /// any delay, zero included.
+    /// any delay, zero included. A debounced add does not.
     #[must_use]
     pub const fn is_retry(&self) -> bool {
-        !matches!(self.when, When::Now)
+        !matches!(self.when, When::Now | When::Debounce { .. })
     }
 
     /// What [`merge`](Self::merge) was set to.

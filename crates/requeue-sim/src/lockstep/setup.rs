@@ -85,6 +85,7 @@ impl Ask {
             When::Now => Add::now(),
             When::After(delay) => Add::after(delay),
             When::At(at) => Add::at(at),
+            When::Debounce { quiet, at_most } => Add::debounce(quiet).at_most(at_most),
             other => unreachable!("no model of {other:?}"),
         };
         let add = add.merge(self.merge).priority(self.priority).reason(self.reasons);

@@ -11,6 +11,7 @@
 //! after it.
 
 mod client_go;
+mod debounce;
 mod ending;
 mod keep;
 mod order;
@@ -68,7 +69,7 @@ impl Ask {
     fn due(&self, now: Time) -> Option<Time> {
         match self.when {
             When::Now => None,
-            When::After(delay) => Some(later(now, delay)),
+            When::After(delay) | When::Debounce { quiet: delay, .. } => Some(later(now, delay)),
             When::At(at) => Some(at),
             other => unreachable!("no model of {other:?}"),
         }
@@ -130,7 +131,9 @@ pub struct Model<K> {
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
     waiting: BTreeMap<K, Wait>,
-    /// The same, by time.
+    /// The bounds of those that wait for debounced adds.
+    bounds: BTreeMap<K, Time>,
+    /// The waiting keys by time.
     deadlines: BTreeSet<(Time, u64, K)>,
     /// `Hold`: keys that back off, and until when.
     not_before: BTreeMap<K, Time>,
@@ -159,6 +162,7 @@ impl<K: Ord + Clone> Model<K> {
             dirty: BTreeSet::new(),
             processing: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            bounds: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             not_before: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -190,7 +194,7 @@ impl<K: Ord + Clone> Model<K> {
         if ask.merge == Merge::Exactly {
             self.take_back(key);
         }
-        if ask.when != When::Now {
+        if matches!(ask.when, When::After(_) | When::At(_)) {
             self.tally.retries += 1;
         }
         if ask.failed {
@@ -198,6 +202,9 @@ impl<K: Ord + Clone> Model<K> {
         }
         self.note(key, Asked { adds: 1, reasons: ask.reasons, priority: ask.priority });
         let added = match (self.re_add, ask.due(now)) {
+            (_, Some(_)) if let When::Debounce { quiet, at_most } = ask.when => {
+                self.debounce(key, quiet, at_most, ask.failed)
+            }
             (ReAdd::KeepBoth, None) => self.add_now(key),
             (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
             (_, due) => self.add_single(key, due, ask, now),

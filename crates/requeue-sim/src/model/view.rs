@@ -32,6 +32,8 @@ pub struct Seen {
     pub phase: u8,
     /// When it is due.
     pub due: Option<Time>,
+    /// To when debounced adds may postpone that.
+    pub bound: Option<Time>,
     /// Failures in a row.
     pub failures: u32,
     /// Adds that its next run stands for.
@@ -65,6 +67,7 @@ impl Seen {
         Self {
             phase: Self::number(entry.phase),
             due: entry.due,
+            bound: entry.bound,
             failures: entry.failures,
             adds: entry.adds,
             reasons: entry.reasons,
@@ -113,6 +116,7 @@ impl<K: Ord + Clone> Model<K> {
             since,
             phase: Seen::number(phase),
             due: self.waiting.get(key).map(|wait| wait.at),
+            bound: self.bounds.get(key).copied(),
             failures: self.failures(key),
             adds,
             reasons,
@@ -270,6 +274,7 @@ impl<K: Ord + Clone> Model<K> {
                     self.dirty.contains(key),
                     self.processing.get(key).map(|run| run.detached),
                     wait,
+                    self.bounds.get(key).map(|&bound| ahead(bound)),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
                     (asked.adds.min(1), asked.reasons, asked.priority),

@@ -50,6 +50,8 @@ fn asks() -> impl Strategy<Value = Ask> {
         4 => Just(When::Now),
         4 => durations().prop_map(When::After),
         1 => (0u64..200).prop_map(|at| When::At(Time::from_nanos(at))),
+        3 => (durations(), durations())
+            .prop_map(|(quiet, at_most)| When::Debounce { quiet, at_most }),
     ];
     let merge = prop_oneof![
         6 => Just(Merge::Earliest),
