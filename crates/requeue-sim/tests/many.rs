@@ -67,6 +67,10 @@ impl Crowd {
         for key in 0..self.keys {
             let when = match key % 2 {
                 0 => When::Now,
+                _ if key % 8 == 1 => {
+                    let quiet = self.random.short() + Duration::from_nanos(1);
+                    When::Debounce { quiet, at_most: 2 * quiet }
+                }
                 _ => When::After(self.random.short() + Duration::from_nanos(1)),
             };
             let (levels, apart) = self.priorities;
