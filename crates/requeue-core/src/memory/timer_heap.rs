@@ -224,7 +224,7 @@ impl TimerHeap {
         self.bounds.as_ref()?.get(slot)
     }
 
-    /// Whether there was ever a bound.
+    /// Returns true if a deadline has, or had, a bound.
     #[inline]
     pub(crate) const fn has_bounds(&self) -> bool {
         self.bounds.is_some()

@@ -87,7 +87,7 @@ pub trait QueueMetrics<K>: Send + Sync {
         let _ = (key, worked);
     }
 
-    /// A delayed add, of any delay (`workqueue_retries_total`).
+    /// A delayed add, of any delay (`workqueue_retries_total`). A debounced add is none.
     fn retry(&self) {}
 
     /// An add will not lead to a delivery of its own (the depth is one less): the key was cancelled or

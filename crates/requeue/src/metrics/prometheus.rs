@@ -64,7 +64,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_work_duration_seconds` | histogram | how long workers had keys |
 /// | `workqueue_unfinished_work_seconds` | gauge | how long all keys with a worker have been with it, added up |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these |
-/// | `workqueue_retries_total` | counter | delayed adds, of any delay |
+/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced ones |
 /// | `workqueue_waiting` | gauge | keys with a delayed add |
 /// | `workqueue_processing` | gauge | keys with a worker |
 /// | `workqueue_oldest_ready_seconds` | gauge | how long the oldest ready key has been ready |
