@@ -78,8 +78,7 @@ fn ask(from: &mut Unstructured<'_>) -> Result<Ask> {
     Ok(Ask {
         when: match from.int_in_range(0..=7)? {
             0..4 => When::Now,
-            4..6 => When::After(duration(from)?),
-            6 => When::Debounce { quiet: duration(from)?, at_most: duration(from)? },
+            4..7 => When::After(duration(from)?),
             _ => When::At(Time::ZERO + duration(from)?),
         },
         merge: *from.choose(&[Merge::Earliest, Merge::Latest, Merge::Exactly])?,
@@ -89,6 +88,7 @@ fn ask(from: &mut Unstructured<'_>) -> Result<Ask> {
         },
         reasons: 1 << from.int_in_range(0..=4)?,
         failed: from.ratio(1, 6)?,
+        debounce: if from.ratio(1, 4)? { Some(duration(from)?) } else { None },
     })
 }
 

@@ -30,14 +30,20 @@ const PROBE: [Op; 10] = [
     Op::Get,
 ];
 
-const PLAIN: Ask =
-    Ask { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false };
+const PLAIN: Ask = Ask {
+    when: When::Now,
+    merge: Merge::Earliest,
+    priority: 0,
+    reasons: 0,
+    failed: false,
+    debounce: None,
+};
 
 /// What is done to every state.
 fn alphabet() -> Vec<Op> {
     let now = PLAIN;
     let after = |n| Ask { when: When::After(nanos(n)), ..now };
-    let debounced = Ask { when: When::Debounce { quiet: nanos(1), at_most: nanos(FAR) }, ..now };
+    let debounced = Ask { debounce: Some(nanos(FAR)), ..after(1) };
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
     for key in 0..2 {
         ops.extend([

@@ -67,15 +67,12 @@ impl Crowd {
         for key in 0..self.keys {
             let when = match key % 2 {
                 0 => When::Now,
-                _ if key % 8 == 1 => {
-                    let quiet = self.random.short() + Duration::from_nanos(1);
-                    When::Debounce { quiet, at_most: 2 * quiet }
-                }
                 _ => When::After(self.random.short() + Duration::from_nanos(1)),
             };
             let (levels, apart) = self.priorities;
             let priority = (self.random.below(levels) as i32 - levels as i32 / 2) * apart;
-            self.apply(&Op::Add(key, Ask { when, priority, ..Ask::default() }));
+            let debounce = (key % 8 == 1).then(|| self.random.short());
+            self.apply(&Op::Add(key, Ask { when, priority, debounce, ..Ask::default() }));
             if key % 6 == 0 {
                 self.apply(&Op::Get);
             }

@@ -128,16 +128,28 @@ impl TimerHeap {
     /// later. If that changes it, the arrival is now. A bound is not later than the earlier of two
     /// deadlines, and is removed by a later one.
     pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
+        // A queue without bounds takes the short way: no register is saved for the other.
+        match self.bounds {
+            None => self.merge_deadline(slot, at, earliest),
+            Some(_) => self.merge_bounded(slot, at, earliest),
+        }
+    }
+
+    #[inline(never)]
+    fn merge_bounded(&mut self, slot: Slot, at: Time, earliest: bool) {
+        match self.bound(slot) {
+            Some(bound) if earliest => self.bind(slot, bound.min(at)),
+            Some(_) if self.due(slot) < Some(at) => self.remove_bound(slot),
+            _ => {}
+        }
+        self.merge_deadline(slot, at, earliest);
+    }
+
+    #[inline(always)]
+    fn merge_deadline(&mut self, slot: Slot, at: Time, earliest: bool) {
         let Some(position) = self.position(slot) else { return self.insert(slot, at) };
         let was = self.heap.get(position).at;
         let changes = if earliest { at < was } else { at > was };
-        if let Some(bound) = self.bound(slot) {
-            if earliest {
-                self.bind(slot, bound.min(at));
-            } else if changes {
-                self.unbind(slot);
-            }
-        }
         if !changes {
             return;
         }
@@ -152,10 +164,10 @@ impl TimerHeap {
 
     /// Removes the deadline of `slot`, and returns it.
     pub(crate) fn clear(&mut self, slot: Slot) -> Option<Time> {
+        self.unbind(slot);
         let position = self.position(slot)?;
         let at = self.heap.get(position).at;
         self.positions.remove(slot);
-        self.unbind(slot);
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
@@ -205,6 +217,7 @@ impl TimerHeap {
     /// Sets the deadline of `slot`, whose bound becomes the earlier of the one that it has and
     /// `bound`. The bound of a deadline without one is the deadline itself. A deadline that stays the
     /// same keeps its arrival.
+    #[inline(never)]
     pub(crate) fn debounce(&mut self, slot: Slot, at: Time, bound: Time) {
         let bound = self.latest(slot).map_or(bound, |latest| latest.min(bound));
         if self.due(slot) != Some(at) {
@@ -231,8 +244,15 @@ impl TimerHeap {
     }
 
     /// Removes the bound of `slot`: no debounced add postpones its deadline.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unbind(&mut self, slot: Slot) {
+        if self.bounds.is_some() {
+            self.remove_bound(slot);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_bound(&mut self, slot: Slot) {
         if let Some(bounds) = &mut self.bounds
             && bounds.get(slot).is_some()
         {

@@ -148,9 +148,7 @@ impl<K: Eq + Clone> Queue<K> {
                 added => added,
             },
             None => {
-                if self.re_add != ReAdd::KeepBoth {
-                    self.stop_waiting(slot);
-                }
+                self.replace_waiting(slot);
                 self.demand(slot, now, order_key)
             }
         }

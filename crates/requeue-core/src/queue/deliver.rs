@@ -203,9 +203,8 @@ impl<K: Eq + Clone> Queue<K> {
             }
             _ => None,
         };
-        let replaces_wait = ready && (was_dirty || later.is_none());
-        if replaces_wait && self.re_add != ReAdd::KeepBoth {
-            self.stop_waiting(slot);
+        if ready && (was_dirty || later.is_none()) {
+            self.replace_waiting(slot);
         }
         self.free_group(slot, freed);
         let dirty_key = if was_dirty { order_key.take() } else { None };

@@ -84,10 +84,15 @@ impl<K: Eq + Clone> Queue<K> {
         if record.priority != before {
             self.move_depth(slot, before);
         }
-        self.counters.count_retry(add.is_retry());
         Some(match due {
-            None => self.demand_in(phase, slot, now, None),
-            Some(due) => self.merge_due(slot, due, add.merge),
+            None => {
+                self.counters.count_retry(add.is_retry());
+                self.demand_in(phase, slot, now, None)
+            }
+            Some(due) => {
+                self.counters.count_retry(true);
+                self.merge_due(slot, due, add.merge)
+            }
         })
     }
 

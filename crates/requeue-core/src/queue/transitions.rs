@@ -155,16 +155,21 @@ impl<K: Eq + Clone> Queue<K> {
                 self.ready.append(&mut self.records, slot);
                 self.counters.ready += 1;
                 self.counters.counts.adds += 1;
+                self.counters.count_retry(add.is_retry());
             }
             Some(due) => {
-                self.wait_until(slot, due, add.bound(now));
+                if add.is_debounced() {
+                    self.wait_until(slot, due, add.bound(now));
+                } else {
+                    self.timers.insert(slot, due);
+                    self.counters.count_retry(true);
+                }
                 self.counters.failing += usize::from(add.failed);
                 if add.failed && self.re_add == ReAdd::Hold {
                     self.records.get_mut(slot).set_not_before(due);
                 }
             }
         }
-        self.counters.count_retry(add.is_retry());
         if self.tracks {
             let tracker = self.tracker.get_or_insert_with(|| Box::new(Tracker::new()));
             tracker.enroll(slot, now);
@@ -178,8 +183,6 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `add`: a run of the key in `slot` is asked for now.
     pub(super) fn demand(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
-        // Only under `KeepBoth` the key may still wait.
-        self.timers.unbind(slot);
         self.demand_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
@@ -425,6 +428,16 @@ impl<K: Eq + Clone> Queue<K> {
             self.timers.clear(slot);
         }
         waiting
+    }
+
+    /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
+    /// [`ReAdd::KeepBoth`] the deadline stays, but without a bound.
+    pub(super) fn replace_waiting(&mut self, slot: Slot) {
+        if self.re_add == ReAdd::KeepBoth {
+            self.timers.unbind(slot);
+        } else {
+            self.stop_waiting(slot);
+        }
     }
 
     pub(super) fn add_failure(&mut self, slot: Slot) {

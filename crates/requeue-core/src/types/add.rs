@@ -1,5 +1,6 @@
 //! What can be asked of the queue, and what it answers.
 
+use core::num::NonZero;
 use core::time::Duration;
 
 use super::time::Time;
@@ -45,13 +46,6 @@ pub enum When {
     After(Duration),
     /// At a time. One that has passed is `Now`.
     At(Time),
-    /// After a time without another debounced add: see [`Add::debounce`]. A quiet time of zero is `Now`.
-    Debounce {
-        /// The time without another add.
-        quiet: Duration,
-        /// The longest wait of a run. One that is shorter than `quiet` counts as `quiet`.
-        at_most: Duration,
-    },
 }
 
 /// An add with all that can be asked of it.
@@ -72,12 +66,22 @@ pub struct Add {
     pub(crate) priority: i32,
     pub(crate) reasons: u32,
     pub(crate) failed: bool,
+    /// Of a debounced add, whose quiet time is `when`: the longest wait in nanoseconds. It is not in
+    /// `When`, because that would make every add larger by another eight bytes.
+    at_most: Option<NonZero<u64>>,
 }
 
 impl Add {
     /// Now, with priority 0.
     pub const fn now() -> Self {
-        Self { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false }
+        Self {
+            when: When::Now,
+            merge: Merge::Earliest,
+            priority: 0,
+            reasons: 0,
+            failed: false,
+            at_most: None,
+        }
     }
 
     /// After `delay`.
@@ -94,7 +98,8 @@ impl Add {
     ///
     /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
     /// never runs. The key also waits no longer than for another delayed add that it already has, such
-    /// as an hourly run. If the key is ready, or dirty, the add is part of that run.
+    /// as an hourly run. If the key is ready, or dirty, the add is part of that run. A quiet time of zero
+    /// is now.
     ///
     /// A debounced add has a rule of its own to combine due times. Of the [merges](Self::merge), only
     /// [`Merge::Exactly`] has an effect on it. It does not count as a retry.
@@ -111,7 +116,7 @@ impl Add {
     /// assert!(add.is_delayed() && !add.is_retry());
     /// ```
     pub const fn debounce(quiet: Duration) -> Self {
-        Self { when: When::Debounce { quiet, at_most: Duration::MAX }, ..Self::now() }
+        Self { at_most: Some(NonZero::<u64>::MAX), ..Self::after(quiet) }
     }
 
     /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after the
@@ -120,12 +125,16 @@ impl Add {
     /// If the adds of one run have different bounds, the earliest counts. Any other add has no bound,
     /// and this has no effect on it.
     pub const fn at_most(self, max: Duration) -> Self {
-        match self.when {
-            When::Debounce { quiet, .. } => {
-                Self { when: When::Debounce { quiet, at_most: max }, ..self }
-            }
-            When::Now | When::After(_) | When::At(_) => self,
+        if self.at_most.is_none() {
+            return self;
         }
+        let nanos = max.as_nanos();
+        let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
+        let at_most = match NonZero::new(nanos) {
+            None => Some(NonZero::<u64>::MIN),
+            some => some,
+        };
+        Self { at_most, ..self }
     }
 
     /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
@@ -152,7 +161,7 @@ impl Add {
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let due = match self.when {
             When::Now => return None,
-            When::After(delay) | When::Debounce { quiet: delay, .. } => now + delay,
+            When::After(delay) => now + delay,
             When::At(time) => time,
         };
         (due > now).then_some(due)
@@ -160,32 +169,30 @@ impl Add {
 
     /// The latest due time of a run that begins to wait with this add, if the add is debounced.
     pub(crate) fn bound(&self, now: Time) -> Option<Time> {
-        match self.when {
-            When::Debounce { quiet, at_most } if !quiet.is_zero() => Some(now + at_most.max(quiet)),
+        match (self.at_most, self.when) {
+            (Some(at_most), When::After(quiet)) if !quiet.is_zero() => {
+                Some(now + quiet.max(Duration::from_nanos(at_most.get())))
+            }
             _ => None,
         }
     }
 
+    #[inline(always)]
     pub(crate) const fn is_debounced(&self) -> bool {
-        matches!(self.when, When::Debounce { .. })
+        self.at_most.is_some()
     }
 
     /// Whether the add asks for a run later than now, so that a clock must be read for it.
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
-        !matches!(
-            self.when,
-            When::Now
-                | When::After(Duration::ZERO)
-                | When::Debounce { quiet: Duration::ZERO, .. }
-        )
+        !matches!(self.when, When::Now | When::After(Duration::ZERO))
     }
 
     /// Whether the add counts as a retry (`workqueue_retries_total`): every delayed add does, of
     /// any delay, zero included. A debounced add does not.
     #[must_use]
     pub const fn is_retry(&self) -> bool {
-        !matches!(self.when, When::Now | When::Debounce { .. })
+        !matches!(self.when, When::Now) && !self.is_debounced()
     }
 
     /// What [`merge`](Self::merge) was set to.

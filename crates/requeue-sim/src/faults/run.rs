@@ -177,16 +177,13 @@ impl Simulation {
             1 => Duration::MAX,
             _ => Duration::from_millis(world.pick(10_000).into()),
         };
-        let when = match world.pick(4) {
-            0 => When::Debounce { quiet: delay, at_most: delay.saturating_mul(world.pick(4)) },
-            _ => When::After(delay),
-        };
         Ask {
-            when,
+            when: When::After(delay),
             merge: [Merge::Earliest, Merge::Latest, Merge::Exactly][world.pick(3) as usize],
             priority: world.pick(5) as i32 - 2,
             reasons: 1 << world.pick(4),
             failed: false,
+            debounce: (world.pick(4) == 0).then(|| delay.saturating_mul(world.pick(4))),
         }
     }
 

@@ -83,9 +83,11 @@ impl Ask {
     pub(crate) fn to_add(self) -> Add {
         let add = match self.when {
             When::Now => Add::now(),
-            When::After(delay) => Add::after(delay),
+            When::After(delay) => match self.debounce {
+                Some(at_most) => Add::debounce(delay).at_most(at_most),
+                None => Add::after(delay),
+            },
             When::At(at) => Add::at(at),
-            When::Debounce { quiet, at_most } => Add::debounce(quiet).at_most(at_most),
             other => unreachable!("no model of {other:?}"),
         };
         let add = add.merge(self.merge).priority(self.priority).reason(self.reasons);

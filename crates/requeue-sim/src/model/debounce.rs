@@ -1,23 +1,15 @@
 //! Debounced adds, which are the same under every policy.
 
-use std::time::Duration;
-
 use requeue_core::{Added, Time};
 
-use super::{Model, Wait, later};
+use super::{Model, Wait};
 
 impl<K: Ord + Clone> Model<K> {
-    /// An add that is due after a time without another one, and its bound.
-    pub(super) fn debounce(
-        &mut self,
-        key: &K,
-        quiet: Duration,
-        at_most: Duration,
-        failed: bool,
-    ) -> Added {
+    /// An add that is due at `due` if no other follows, and at `most` at the latest if others do.
+    pub(super) fn debounce(&mut self, key: &K, due: Time, most: Time, failed: bool) -> Added {
         let now = self.now;
         let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
-        let wanted = later(now, quiet).min(self.latest(key).unwrap_or(Time::NEVER));
+        let wanted = due.min(self.latest(key).unwrap_or(Time::NEVER));
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
         if failed && !is_ready && at > now {
             self.back_off(key, at);
@@ -31,8 +23,7 @@ impl<K: Ord + Clone> Model<K> {
             }
             return Added::Coalesced;
         }
-        let bound = later(now, quiet.max(at_most));
-        let bound = bound.min(self.latest(key).unwrap_or(Time::NEVER));
+        let bound = due.max(most).min(self.latest(key).unwrap_or(Time::NEVER));
         let added = match self.waiting.get(key) {
             None => {
                 if !self.processing.contains_key(key) {

@@ -62,14 +62,20 @@ pub struct Ask {
     pub reasons: u32,
     /// Whether it is the retry of a failure.
     pub failed: bool,
+    /// The longest wait of a debounced add, if there is a delay: then that is the quiet time.
+    pub debounce: Option<Duration>,
 }
 
 impl Ask {
+    fn debounced(&self) -> Option<Duration> {
+        self.debounce.filter(|_| matches!(self.when, When::After(_)))
+    }
+
     /// The time asked for, or `None` for now.
     fn due(&self, now: Time) -> Option<Time> {
         match self.when {
             When::Now => None,
-            When::After(delay) | When::Debounce { quiet: delay, .. } => Some(later(now, delay)),
+            When::After(delay) => Some(later(now, delay)),
             When::At(at) => Some(at),
             other => unreachable!("no model of {other:?}"),
         }
@@ -194,20 +200,18 @@ impl<K: Ord + Clone> Model<K> {
         if ask.merge == Merge::Exactly {
             self.take_back(key);
         }
-        if matches!(ask.when, When::After(_) | When::At(_)) {
+        if ask.when != When::Now && ask.debounced().is_none() {
             self.tally.retries += 1;
         }
         if ask.failed {
             self.fail(key);
         }
         self.note(key, Asked { adds: 1, reasons: ask.reasons, priority: ask.priority });
-        let added = match (self.re_add, ask.due(now)) {
-            (_, Some(_)) if let When::Debounce { quiet, at_most } = ask.when => {
-                self.debounce(key, quiet, at_most, ask.failed)
-            }
-            (ReAdd::KeepBoth, None) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
-            (_, due) => self.add_single(key, due, ask, now),
+        let added = match (self.re_add, ask.due(now), ask.debounced()) {
+            (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), ask.failed),
+            (ReAdd::KeepBoth, None, _) => self.add_now(key),
+            (ReAdd::KeepBoth, Some(due), None) => self.wait(key, due, ask.merge),
+            (_, due, _) => self.add_single(key, due, ask, now),
         };
         self.let_go(key);
         added
