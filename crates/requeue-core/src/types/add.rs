@@ -66,8 +66,8 @@ pub struct Add {
     pub(crate) priority: i32,
     pub(crate) reasons: u32,
     pub(crate) failed: bool,
-    /// Of a debounced add, whose quiet time is `when`: the longest wait in nanoseconds. It is not in
-    /// `When`, because that would make every add larger by another eight bytes.
+    /// The longest wait of a debounced add, in nanoseconds. Its quiet time is `when`. A variant of
+    /// `When` with both times would make every add larger by another eight bytes.
     at_most: Option<NonZero<u64>>,
 }
 
@@ -101,8 +101,8 @@ impl Add {
     /// as an hourly run. If the key is ready, or dirty, the add is part of that run. A quiet time of zero
     /// is now.
     ///
-    /// A debounced add has a rule of its own to combine due times. Of the [merges](Self::merge), only
-    /// [`Merge::Exactly`] has an effect on it. It does not count as a retry.
+    /// A debounced add has a rule of its own to combine due times: [`Merge::Exactly`] is the only
+    /// [merge](Self::merge) that has an effect on it. It does not count as a retry.
     ///
     /// # Examples
     ///
