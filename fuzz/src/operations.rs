@@ -88,6 +88,7 @@ fn ask(from: &mut Unstructured<'_>) -> Result<Ask> {
         },
         reasons: 1 << from.int_in_range(0..=4)?,
         failed: from.ratio(1, 6)?,
+        debounce: if from.ratio(1, 4)? { Some(duration(from)?) } else { None },
     })
 }
 

@@ -16,6 +16,12 @@ fn an_add_says_what_it_asks_for() {
     let delayed = [Add::now(), Add::after(Duration::ZERO), Add::after(SECOND), Add::at(Time::ZERO)]
         .map(|add| add.is_delayed());
     assert_eq!(delayed, [false, false, true, true]);
+    let debounced = [Add::debounce(Duration::ZERO), Add::debounce(SECOND)];
+    assert_eq!(debounced.map(|add| add.is_delayed()), [false, true]);
+    assert_eq!(debounced.map(|add| add.is_retry()), [false, false]);
+    // Only a debounced add has a bound.
+    assert_eq!(Add::after(SECOND).at_most(SECOND), Add::after(SECOND));
+    assert_ne!(Add::debounce(SECOND).at_most(SECOND), Add::debounce(SECOND));
 }
 
 #[test]
@@ -31,12 +37,11 @@ fn a_cancel_says_whether_it_took_anything() {
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
     for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
-        for merge in [Merge::Earliest, Merge::Latest] {
+        let debounced = Add::debounce(SECOND).at_most(SECOND);
+        let merged = [Merge::Earliest, Merge::Latest].map(|merge| Add::after(SECOND).merge(merge));
+        for add in merged.into_iter().chain([debounced]) {
             let mut queue = Queue::new(Config { re_add, ..Config::default() });
-            let mut add = |key: u32| {
-                let add = Add::after(SECOND).merge(merge);
-                queue.add(key, 1, add, Group::default(), Time::ZERO).0
-            };
+            let mut add = |key: u32| queue.add(key, 1, add, Group::default(), Time::ZERO).0;
             assert_eq!([1, 2, 1].map(&mut add), [Added::New, Added::New, Added::Coalesced]);
             let later = Time::ZERO + SECOND;
             assert_eq!([(); 2].map(|()| queue.get(later).expect("both are due").key), [1, 2]);

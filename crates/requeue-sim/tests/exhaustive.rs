@@ -30,13 +30,20 @@ const PROBE: [Op; 10] = [
     Op::Get,
 ];
 
-const PLAIN: Ask =
-    Ask { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false };
+const PLAIN: Ask = Ask {
+    when: When::Now,
+    merge: Merge::Earliest,
+    priority: 0,
+    reasons: 0,
+    failed: false,
+    debounce: None,
+};
 
 /// Returns the operations that are applied to every state.
 fn alphabet() -> Vec<Op> {
     let now = PLAIN;
     let after = |n| Ask { when: When::After(nanos(n)), ..now };
+    let debounced = Ask { debounce: Some(nanos(FAR)), ..after(1) };
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
     for key in 0..2 {
         ops.extend([
@@ -47,6 +54,7 @@ fn alphabet() -> Vec<Op> {
             Op::Add(key, Ask { merge: Merge::Exactly, ..after(1) }),
             Op::Add(key, Ask { merge: Merge::Exactly, ..now }),
             Op::Add(key, Ask { failed: true, ..after(FAR) }),
+            Op::Add(key, debounced),
             Op::Done(key),
             Op::Cancel(key),
             Op::Forget(key),

@@ -72,7 +72,8 @@ impl Crowd {
             };
             let (levels, apart) = self.priorities;
             let priority = (self.random.below(levels) as i32 - levels as i32 / 2) * apart;
-            self.apply(&Op::Add(key, Ask { when, priority, ..Ask::default() }));
+            let debounce = (key % 8 == 1).then(|| self.random.short());
+            self.apply(&Op::Add(key, Ask { when, priority, debounce, ..Ask::default() }));
             if key % 6 == 0 {
                 self.apply(&Op::Get);
             }

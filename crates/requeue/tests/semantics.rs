@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Added, Cancelled, Group, Item, Merge, Order, Queue, ReAdd};
+use requeue::{Add, Added, Cancelled, Group, Item, Merge, Order, Queue, ReAdd, Time};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -252,6 +252,191 @@ fn an_operation_makes_256_due_keys_ready() {
     let keys = run_all(&queue);
     assert_eq!(keys.iter().position(|&key| key == 1000), Some(256));
     assert_eq!(keys.len(), 301);
+}
+
+// --- Debouncing -----------------------------------------------------------------------------------
+
+/// When `a` is due, since the start of the fake clock.
+fn due(queue: &Queue<&'static str>) -> Duration {
+    queue.look_up(&"a").unwrap().due.unwrap().since(Time::ZERO + S)
+}
+
+#[test]
+fn debounce_each_add_postpones_the_run() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
+    assert_eq!(due(&queue), 2 * S);
+    assert_eq!(queue.look_up(&"a").unwrap().bound, Some(Time::NEVER));
+    clock.advance(S);
+    assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
+    assert_eq!(due(&queue), 3 * S);
+    clock.advance(S);
+    assert!(queue.try_get().is_none());
+    clock.advance(S);
+    assert_eq!(get(&queue).adds(), 2);
+}
+
+#[test]
+fn debounce_the_bound_counts_from_the_first_add() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    let debounce = Add::debounce(2 * S).at_most(5 * S);
+    for expected in [2, 3, 4, 5, 5] {
+        queue.add_with("a", debounce);
+        assert_eq!(due(&queue), expected * S);
+        clock.advance(S);
+    }
+    let item = get(&queue);
+    assert_eq!(item.adds(), 5);
+    assert_eq!(queue.add_with("a", debounce), Added::New);
+    assert_eq!(due(&queue), 7 * S);
+}
+
+#[test]
+fn debounce_a_bound_below_the_quiet_time_is_the_quiet_time() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    for _ in 0..2 {
+        queue.add_with("a", Add::debounce(2 * S).at_most(S));
+        assert_eq!(due(&queue), 2 * S);
+        clock.advance(S);
+    }
+}
+
+#[test]
+fn debounce_a_change_neither_waits_for_an_hourly_run_nor_postpones_it() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    let hour = 3600 * S;
+    queue.add_after("a", hour);
+    clock.advance(10 * S);
+    assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
+    assert_eq!(due(&queue), 12 * S);
+    clock.advance(2 * S);
+    get(&queue).requeue_after(hour);
+    assert_eq!(due(&queue), 3612 * S);
+    clock.advance(hour - S);
+    assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
+    assert_eq!(due(&queue), 3612 * S);
+}
+
+#[test]
+fn debounce_a_delayed_add_moves_the_bound_down() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    queue.add_with("a", Add::debounce(2 * S));
+    assert_eq!(queue.add_after("a", 3 * S), Added::Coalesced);
+    assert_eq!(due(&queue), 2 * S);
+    clock.advance(S);
+    queue.add_with("a", Add::debounce(2 * S));
+    assert_eq!(due(&queue), 3 * S);
+    clock.advance(S);
+    queue.add_with("a", Add::debounce(2 * S));
+    assert_eq!(due(&queue), 3 * S);
+}
+
+#[test]
+fn debounce_latest_and_exactly_replace_the_bound() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    let debounce = Add::debounce(2 * S).at_most(3 * S);
+    let latest = |after| Add::after(after).merge(Merge::Latest);
+    queue.add_with("a", debounce);
+    queue.add_with("a", latest(S));
+    assert_eq!(due(&queue), 2 * S);
+    clock.advance(S);
+    queue.add_with("a", debounce);
+    assert_eq!(due(&queue), 3 * S);
+    queue.add_with("a", latest(9 * S));
+    assert_eq!(due(&queue), 10 * S);
+    clock.advance(S);
+    queue.add_with("a", Add::debounce(2 * S));
+    assert_eq!(due(&queue), 4 * S);
+    queue.add_with("a", Add::after(8 * S).merge(Merge::Exactly));
+    assert_eq!(due(&queue), 10 * S);
+    queue.add_with("a", Add::debounce(20 * S));
+    assert_eq!(due(&queue), 10 * S);
+}
+
+#[test]
+fn debounce_an_add_runs_the_key_now() {
+    for policy in [ReAdd::Hold, ReAdd::Replace] {
+        let (clock, queue) = queue(policy);
+        queue.add_with("a", Add::debounce(2 * S));
+        clock.advance(S);
+        assert_eq!(queue.add("a"), Added::New);
+        assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
+        assert_eq!((queue.len(), queue.waiting()), (1, 0));
+        assert_eq!(get(&queue).adds(), 3);
+    }
+}
+
+#[test]
+fn debounce_a_key_in_flight_waits_for_its_next_run() {
+    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
+        let (clock, queue) = queue(policy);
+        queue.add("a");
+        let item = get(&queue);
+        clock.advance(S);
+        assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
+        clock.advance(S);
+        item.succeed();
+        assert_eq!(due(&queue), 3 * S);
+        clock.advance(S);
+        let item = get(&queue);
+        assert_eq!(queue.add("a"), Added::Dirty);
+        assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
+        item.succeed();
+        assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    }
+}
+
+#[test]
+fn debounce_hold_a_backoff_is_not_shortened() {
+    let cases = [
+        (ReAdd::Hold, [Added::Held, Added::Coalesced], 5),
+        (ReAdd::Replace, [Added::Coalesced, Added::New], 3),
+        (ReAdd::KeepBoth, [Added::Coalesced, Added::New], 3),
+    ];
+    for (policy, [first, second], expected) in cases {
+        let (clock, queue) = queue(policy);
+        queue.add("a");
+        assert_eq!(retry(&queue, get(&queue)), 5 * S);
+        clock.advance(S);
+        assert_eq!(queue.add_with("a", Add::debounce(2 * S)), first);
+        assert_eq!(due(&queue), expected * S);
+        clock.advance(2 * S);
+        if policy != ReAdd::Hold {
+            get(&queue).succeed();
+        }
+        clock.advance(S);
+        assert_eq!(queue.add_with("a", Add::debounce(2 * S)), second);
+        assert_eq!(due(&queue), if policy == ReAdd::Hold { 5 * S } else { 6 * S });
+    }
+}
+
+#[test]
+fn debounce_keep_both_the_delay_that_stays_is_not_postponed() {
+    let (clock, queue) = queue(ReAdd::KeepBoth);
+    let debounce = Add::debounce(2 * S);
+    queue.add_with("a", debounce);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!(queue.add_with("a", debounce), Added::Coalesced);
+    assert_eq!((queue.len(), due(&queue)), (1, 2 * S));
+    clock.advance(S);
+    let item = get(&queue);
+    assert_eq!(queue.add_with("a", debounce), Added::Coalesced);
+    assert_eq!(due(&queue), 2 * S);
+    item.succeed();
+}
+
+#[test]
+fn debounce_a_cancelled_bound_does_not_affect_the_next_run() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    let debounce = Add::debounce(2 * S).at_most(3 * S);
+    queue.add_with("a", debounce);
+    clock.advance(S);
+    assert!(queue.cancel(&"a").waiting);
+    for expected in [4, 5] {
+        clock.advance(S);
+        queue.add_with("a", debounce);
+        assert_eq!(due(&queue), expected * S);
+    }
 }
 
 // --- Failures -------------------------------------------------------------------------------------

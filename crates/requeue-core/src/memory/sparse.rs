@@ -63,6 +63,14 @@ impl<V: Copy> Sparse<V> {
         }
     }
 
+    /// Moves the value of `from`, if it has one, to `to`, which has none. Returns it.
+    pub(crate) fn moved(&mut self, from: Slot, to: Slot) -> Option<V> {
+        let value = self.get(from)?;
+        self.remove(from);
+        self.insert(to, value);
+        Some(value)
+    }
+
     /// Frees the memory of slots from the index `end` on, which have no values.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.chunks.truncate(end.div_ceil(CHUNK));

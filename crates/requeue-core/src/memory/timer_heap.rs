@@ -3,6 +3,11 @@
 //! A node has four children. Those of the node at `n` begin at `4 n`, so that they share a chunk and
 //! one or two cache lines, and the heap is half as high as a binary one. The root is in the group of
 //! its own children. Equal deadlines leave in order of arrival.
+//!
+//! A deadline of debounced adds has a bound, up to which further ones postpone it. Bounds are in a side
+//! table, which exists once there was one.
+
+use alloc::boxed::Box;
 
 use super::chunked::Chunked;
 use super::sparse::Sparse;
@@ -42,6 +47,8 @@ pub(crate) struct TimerHeap {
     /// The position of each slot's entry. It is not stored in the records, so that an entry that
     /// moves up or down writes four bytes of a small table.
     positions: Sparse<Position>,
+    /// The bounds of those deadlines that have one.
+    bounds: Option<Box<Sparse<Time>>>,
     seq: u32,
     /// A copy of the earliest deadline.
     next: Time,
@@ -49,7 +56,13 @@ pub(crate) struct TimerHeap {
 
 impl TimerHeap {
     pub(crate) const fn new() -> Self {
-        Self { heap: Chunked::new(), positions: Sparse::new(), seq: 0, next: Time::NEVER }
+        Self {
+            heap: Chunked::new(),
+            positions: Sparse::new(),
+            bounds: None,
+            seq: 0,
+            next: Time::NEVER,
+        }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -99,8 +112,9 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Sets the deadline of `slot`. Among equal deadlines, it counts as the last arrival.
+    /// Sets the deadline of `slot`, without a bound. Among equal deadlines, it counts as the last arrival.
     pub(crate) fn set(&mut self, slot: Slot, at: Time) {
+        self.unbind(slot);
         match self.position(slot) {
             None => self.insert(slot, at),
             Some(position) => {
@@ -113,8 +127,28 @@ impl TimerHeap {
 
     /// Sets the deadline of `slot` to the earlier of `at` and its present deadline if `earliest` is
     /// true, or to the later one otherwise. If it has no deadline, sets it to `at`. A deadline that
-    /// changes counts as the last arrival.
+    /// changes counts as the last arrival. A bound is
+    /// lowered to an earlier `at`, and removed by a later one.
     pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
+        // A queue without bounds takes the short way: no register is saved for the other.
+        match self.bounds {
+            None => self.merge_deadline(slot, at, earliest),
+            Some(_) => self.merge_bounded(slot, at, earliest),
+        }
+    }
+
+    #[inline(never)]
+    fn merge_bounded(&mut self, slot: Slot, at: Time, earliest: bool) {
+        match self.bound(slot) {
+            Some(bound) if earliest => self.bind(slot, bound.min(at)),
+            Some(_) if self.due(slot) < Some(at) => self.remove_bound(slot),
+            _ => {}
+        }
+        self.merge_deadline(slot, at, earliest);
+    }
+
+    #[inline(always)]
+    fn merge_deadline(&mut self, slot: Slot, at: Time, earliest: bool) {
         let Some(position) = self.position(slot) else { return self.insert(slot, at) };
         let was = self.heap.get(position).at;
         let changes = if earliest { at < was } else { at > was };
@@ -132,6 +166,7 @@ impl TimerHeap {
 
     /// Removes the deadline of `slot`, and returns it.
     pub(crate) fn clear(&mut self, slot: Slot) -> Option<Time> {
+        self.unbind(slot);
         let position = self.position(slot)?;
         let at = self.heap.get(position).at;
         self.positions.remove(slot);
@@ -163,16 +198,76 @@ impl TimerHeap {
 
     /// Moves the deadline of a record that has moved from `from` to `to`, if it has one.
     pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
-        if let Some(position) = self.positions.get(from) {
-            self.positions.remove(from);
-            self.positions.insert(to, position);
+        if let Some(position) = self.positions.moved(from, to) {
             self.heap.get_mut(position.index()).slot = to;
+        }
+        if let Some(bounds) = &mut self.bounds {
+            bounds.moved(from, to);
         }
     }
 
     /// Frees the memory of slots from the index `end` on, which have no deadlines.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.positions.truncate(end);
+        if let Some(bounds) = &mut self.bounds {
+            bounds.truncate(end);
+        }
+    }
+
+    // --- Bounds ---------------------------------------------------------------------------------
+
+    /// Sets the deadline of `slot`, whose bound becomes the earlier of the one that it has and
+    /// `bound`. The bound of a deadline without one is the deadline itself. A deadline that stays the
+    /// same keeps its arrival.
+    #[inline(never)]
+    pub(crate) fn debounce(&mut self, slot: Slot, at: Time, bound: Time) {
+        let bound = self.latest(slot).map_or(bound, |latest| latest.min(bound));
+        if self.due(slot) != Some(at) {
+            self.set(slot, at);
+        }
+        self.bind(slot, bound);
+    }
+
+    /// The latest time to which a debounced add may postpone the deadline of `slot`.
+    pub(crate) fn latest(&self, slot: Slot) -> Option<Time> {
+        self.bound(slot).or_else(|| self.due(slot))
+    }
+
+    /// The bound of the deadline of `slot`, if it has one.
+    #[inline]
+    pub(crate) fn bound(&self, slot: Slot) -> Option<Time> {
+        self.bounds.as_ref()?.get(slot)
+    }
+
+    /// Returns true if a deadline has, or had, a bound.
+    #[inline]
+    pub(crate) const fn has_bounds(&self) -> bool {
+        self.bounds.is_some()
+    }
+
+    /// Removes the bound of `slot`: no debounced add postpones its deadline.
+    #[inline(always)]
+    pub(crate) fn unbind(&mut self, slot: Slot) {
+        if self.bounds.is_some() {
+            self.remove_bound(slot);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_bound(&mut self, slot: Slot) {
+        if let Some(bounds) = &mut self.bounds
+            && bounds.get(slot).is_some()
+        {
+            bounds.remove(slot);
+        }
+    }
+
+    fn bind(&mut self, slot: Slot, bound: Time) {
+        let bounds = self.bounds.get_or_insert_with(|| Box::new(Sparse::new()));
+        match bounds.get(slot) {
+            None => bounds.insert(slot, bound),
+            Some(_) => bounds.set(slot, bound),
+        }
     }
 
     fn write(&mut self, position: usize, entry: Entry) {
@@ -234,6 +329,7 @@ impl TimerHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -252,14 +348,16 @@ mod tests {
         /// The oracle is a list that is sorted for each query.
         #[test]
         fn leaves_by_deadline_then_by_arrival(
-            ops in proptest::collection::vec((0u8..7, 0u32..40, 0u64..20), 1..300),
+            ops in proptest::collection::vec((0u8..10, 0u32..40, 0u64..20), 1..300),
         ) {
             let mut timers = TimerHeap::new();
             let mut model: Vec<(u64, u32, u32)> = Vec::new();
+            let mut bounds: BTreeMap<u32, u64> = BTreeMap::new();
             for (arrival, (op, slot, at)) in (0u32..).zip(ops) {
                 match op {
                     0..3 => {
                         timers.set(id(slot), Time::from_nanos(at));
+                        bounds.remove(&slot);
                         model.retain(|entry| entry.2 != slot);
                         model.push((at, arrival, slot));
                     }
@@ -267,6 +365,7 @@ mod tests {
                         let was = model.iter().find(|e| e.2 == slot).map(|e| Time::from_nanos(e.0));
                         prop_assert_eq!(timers.due(id(slot)), was);
                         prop_assert_eq!(timers.clear(id(slot)), was);
+                        bounds.remove(&slot);
                         model.retain(|entry| entry.2 != slot);
                     }
                     4 => {
@@ -274,6 +373,11 @@ mod tests {
                         if let Some(entry) = model.iter_mut().find(|entry| entry.2 == slot) {
                             timers.merge(id(slot), Time::from_nanos(at), earliest);
                             let changes = if earliest { at < entry.0 } else { at > entry.0 };
+                            if let Some(bound) = bounds.get_mut(&slot) && earliest {
+                                *bound = at.min(*bound);
+                            } else if changes {
+                                bounds.remove(&slot);
+                            }
                             if changes {
                                 (entry.0, entry.1) = (at, arrival);
                             }
@@ -286,7 +390,25 @@ mod tests {
                             for entry in model.iter_mut().filter(|e| e.2 == slot) {
                                 entry.2 = to;
                             }
+                            if let Some(bound) = bounds.remove(&slot) {
+                                bounds.insert(to, bound);
+                            }
                         }
+                    }
+                    6..8 => {
+                        let limit = at + u64::from(arrival % 9);
+                        timers.debounce(id(slot), Time::from_nanos(at), Time::from_nanos(limit));
+                        let was = model.iter().find(|e| e.2 == slot).map(|e| e.0);
+                        let latest = bounds.get(&slot).copied().or(was).unwrap_or(limit);
+                        bounds.insert(slot, latest.min(limit));
+                        if was != Some(at) {
+                            model.retain(|entry| entry.2 != slot);
+                            model.push((at, arrival, slot));
+                        }
+                    }
+                    8 => {
+                        timers.unbind(id(slot));
+                        bounds.remove(&slot);
                     }
                     _ => {
                         model.sort_unstable();
@@ -294,10 +416,14 @@ mod tests {
                         prop_assert_eq!(timers.first(Time::from_nanos(at)), due.map(id));
                         if let Some(slot) = due {
                             timers.clear(id(slot));
+                            bounds.remove(&slot);
                         }
                         model.retain(|entry| Some(entry.2) != due);
                     }
                 }
+                let bound = bounds.get(&slot).copied().map(Time::from_nanos);
+                prop_assert_eq!(timers.bound(id(slot)), bound);
+                prop_assert_eq!(timers.has_bounds() || bound.is_none(), true);
                 prop_assert_eq!(timers.len(), model.len());
                 prop_assert_eq!(timers.next(), model.iter().map(|e| Time::from_nanos(e.0)).min());
             }
@@ -328,10 +454,12 @@ mod tests {
     fn of_slots_that_are_gone_nothing_is_kept() {
         let mut timers = TimerHeap::new();
         let far = Slot::new(100 * crate::memory::chunked::CHUNK);
-        timers.set(far, Time::ZERO);
+        assert!(!timers.has_bounds());
+        timers.debounce(far, Time::ZERO, Time::NEVER);
         timers.clear(far);
         timers.truncate(1);
         assert_eq!(timers.chunks(), 1);
+        assert_eq!(timers.bounds.map(|bounds| bounds.chunks()), Some(1));
     }
 
     #[test]

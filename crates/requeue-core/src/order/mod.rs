@@ -278,6 +278,7 @@ impl<K> Ready<K> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn groups_mut(&mut self) -> Option<&mut Fair> {
         match self {
             Self::Fifo(_) | Self::Priority(_) => None,

@@ -135,7 +135,7 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         self.counters.count_retry(add.is_retry());
         let (due, is_held) = match self.re_add {
-            ReAdd::KeepBoth | ReAdd::Replace => (add.due(now), false),
+            ReAdd::KeepBoth | ReAdd::Replace => (self.due_of(slot, add, now), false),
             ReAdd::Hold => self.pass_gate(slot, add, now),
         };
         if add.failed {
@@ -143,16 +143,24 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         match due {
-            Some(due) => match self.demand_later(slot, due, add.merge, now) {
+            Some(due) => match self.demand_later(slot, due, add.merge, add.bound(now), now) {
                 Added::Coalesced | Added::New if is_held => Added::Held,
                 added => added,
             },
             None => {
-                if self.re_add != ReAdd::KeepBoth {
-                    self.stop_waiting(slot);
-                }
+                self.replace_waiting(slot);
                 self.demand(slot, now, order_key)
             }
+        }
+    }
+
+    /// Returns the due time of the run that `add` requests, or `None` for now. A debounced add does not
+    /// postpone a pending run beyond its bound.
+    pub(super) fn due_of(&self, slot: Slot, add: &Add, now: Time) -> Option<Time> {
+        let due = add.due(now)?;
+        match self.timers.latest(slot) {
+            Some(latest) if add.is_debounced() => Some(due.min(latest)),
+            _ => Some(due),
         }
     }
 

@@ -11,7 +11,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the time at which the run of `add` may start, or `None` for now, and whether that is
     /// later than the add asks for. A failed add starts a backoff.
     pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
-        let due = add.due(now);
+        let due = self.due_of(slot, add, now);
         let record = self.records.get(slot);
         let not_before = match record.phase() {
             Phase::Idle => record.not_before(),
@@ -24,7 +24,8 @@ impl<K: Eq + Clone> Queue<K> {
         if add.failed && at > now {
             self.back_off_until(slot, at);
         }
-        ((at > now).then_some(at), at > wanted)
+        // A debounced add of a key that is due already leaves it so.
+        ((at > now || due.is_some()).then_some(at), at > wanted)
     }
 
     /// Starts the backoff of a key that is not ready. A pending run also waits until `at`.

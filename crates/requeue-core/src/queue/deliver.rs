@@ -204,9 +204,8 @@ impl<K: Eq + Clone> Queue<K> {
             }
             _ => None,
         };
-        let replaces_wait = ready && (was_dirty || later.is_none());
-        if replaces_wait && self.re_add != ReAdd::KeepBoth {
-            self.stop_waiting(slot);
+        if ready && (was_dirty || later.is_none()) {
+            self.replace_waiting(slot);
         }
         self.free_group(slot, freed);
         let dirty_key = if was_dirty { order_key.take() } else { None };
@@ -230,7 +229,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.records.get_mut(slot).set_not_before(due);
                     merge = Merge::Exactly;
                 }
-                let _ = self.demand_later(slot, due, merge, now);
+                let _ = self.demand_later(slot, due, merge, None, now);
             }
         }
         if lost {

@@ -67,10 +67,13 @@ impl<K: Eq + Clone> Queue<K> {
         let due = add.due(now);
         // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
-            None => phase != Phase::Idle && (self.re_add == ReAdd::KeepBoth || !is_waiting),
+            None => {
+                let keeps = || self.re_add == ReAdd::KeepBoth && !self.timers.has_bounds();
+                phase != Phase::Idle && (!is_waiting || keeps())
+            }
             Some(due) => {
                 let is_gated = || self.re_add == ReAdd::Hold && record.not_before() > due;
-                phase == Phase::Idle && is_waiting && !is_gated()
+                phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
         if !applies || (phase.is_processing() && !self.backing_off.is_empty()) {
@@ -81,10 +84,15 @@ impl<K: Eq + Clone> Queue<K> {
         if record.priority != before {
             self.move_depth(slot, before);
         }
-        self.counters.count_retry(add.is_retry());
         Some(match due {
-            None => self.demand_in(phase, slot, now, None),
-            Some(due) => self.merge_due(slot, due, add.merge),
+            None => {
+                self.counters.count_retry(add.is_retry());
+                self.demand_in(phase, slot, now, None)
+            }
+            Some(due) => {
+                self.counters.count_retry(true);
+                self.merge_due(slot, due, add.merge)
+            }
         })
     }
 

@@ -25,6 +25,9 @@ pub struct Entry<K> {
     pub since: Option<Time>,
     /// The due time, if the key waits.
     pub due: Option<Time>,
+    /// The time up to which further debounced adds postpone the due time, if the key waits for a debounced
+    /// add. It is [`Time::NEVER`] without [`at_most`](crate::Add::at_most).
+    pub bound: Option<Time>,
     /// The number of failures in a row.
     pub failures: u32,
     /// The priority of the pending run, or else of the last one.
@@ -140,6 +143,7 @@ impl<K: Eq + Clone> Queue<K> {
                 false => tracker.added_at(slot),
             }),
             due: if record.is_waiting() { self.timers.due(slot) } else { None },
+            bound: self.timers.bound(slot),
             failures: record.failures(),
             priority: record.priority,
             reasons: record.reasons,

@@ -16,7 +16,8 @@ pub struct Counts {
     pub adds: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
-    /// Delayed adds, including those with a delay of zero (`workqueue_retries_total`).
+    /// Delayed adds, including those with a delay of zero (`workqueue_retries_total`). Debounced adds
+    /// do not count.
     pub retries: u64,
     /// Deliveries.
     pub hand_outs: u64,

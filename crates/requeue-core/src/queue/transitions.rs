@@ -155,16 +155,21 @@ impl<K: Eq + Clone> Queue<K> {
                 self.ready.append(&mut self.records, slot);
                 self.counters.ready += 1;
                 self.counters.counts.adds += 1;
+                self.counters.count_retry(add.is_retry());
             }
             Some(due) => {
-                self.timers.insert(slot, due);
+                if add.is_debounced() {
+                    self.wait_until(slot, due, add.bound(now));
+                } else {
+                    self.timers.insert(slot, due);
+                    self.counters.count_retry(true);
+                }
                 self.counters.failing += usize::from(add.failed);
                 if add.failed && self.re_add == ReAdd::Hold {
                     self.records.get_mut(slot).set_not_before(due);
                 }
             }
         }
-        self.counters.count_retry(add.is_retry());
         if self.tracks {
             let tracker = self.tracker.get_or_insert_with(|| Box::new(Tracker::new()));
             tracker.enroll(slot, now);
@@ -223,11 +228,19 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The row `add_after`: requests a run of the key in `slot` at `due`.
-    pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
-        let keeps = self.re_add == ReAdd::KeepBoth;
-        self.touch(slot, !keeps);
-        if !keeps && self.records.get(slot).phase.is_dirty() {
+    /// The rows `add_after` and `debounce`: requests a run of the key in `slot` at `due`. A debounced add
+    /// has a `bound`.
+    pub(super) fn demand_later(
+        &mut self,
+        slot: Slot,
+        due: Time,
+        merge: Merge,
+        bound: Option<Time>,
+        now: Time,
+    ) -> Added {
+        let joins = self.re_add != ReAdd::KeepBoth || bound.is_some();
+        self.touch(slot, joins);
+        if joins && self.records.get(slot).phase.is_dirty() {
             // The pending run, which waits for no time, also serves this add.
             self.counters.count_coalesced();
             return Added::Coalesced;
@@ -236,10 +249,24 @@ impl<K: Eq + Clone> Queue<K> {
             if self.records.get(slot).phase == Phase::Idle {
                 self.stamp(slot, now);
             }
-            self.timers.insert(slot, due);
+            self.wait_until(slot, due, bound);
             return Added::New;
         }
+        if let Some(bound) = bound {
+            self.counters.count_coalesced();
+            self.timers.debounce(slot, due, bound);
+            return Added::Coalesced;
+        }
         self.merge_due(slot, due, merge)
+    }
+
+    /// Sets the deadline of the key in `slot`, which has none.
+    #[inline(always)]
+    fn wait_until(&mut self, slot: Slot, due: Time, bound: Option<Time>) {
+        match bound {
+            None => self.timers.insert(slot, due),
+            Some(bound) => self.timers.debounce(slot, due, bound),
+        }
     }
 
     /// Like `demand_later`, for a key that has a deadline already.
@@ -250,7 +277,7 @@ impl<K: Eq + Clone> Queue<K> {
             Merge::Earliest => self.timers.merge(slot, due, true),
             Merge::Latest => self.timers.merge(slot, due, false),
             // A deadline that stays the same keeps its place among equal ones.
-            Merge::Exactly if self.timers.due(slot) == Some(due) => {}
+            Merge::Exactly if self.timers.due(slot) == Some(due) => self.timers.unbind(slot),
             Merge::Exactly => self.timers.set(slot, due),
         }
         Added::Coalesced
@@ -280,6 +307,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.ready.start(&mut self.records, slot);
             record = self.records.get_mut(slot);
         }
+        debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
         self.epoch += 1;
         record.start(self.epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
@@ -402,6 +430,16 @@ impl<K: Eq + Clone> Queue<K> {
             self.timers.clear(slot);
         }
         waiting
+    }
+
+    /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
+    /// [`ReAdd::KeepBoth`] the deadline stays, but without a bound.
+    pub(super) fn replace_waiting(&mut self, slot: Slot) {
+        if self.re_add == ReAdd::KeepBoth {
+            self.timers.unbind(slot);
+        } else {
+            self.stop_waiting(slot);
+        }
     }
 
     pub(super) fn add_failure(&mut self, slot: Slot) {

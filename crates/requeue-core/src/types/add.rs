@@ -1,5 +1,6 @@
 //! Adds: their options and their results.
 
+use core::num::NonZero;
 use core::time::Duration;
 
 use super::time::Time;
@@ -70,12 +71,22 @@ pub struct Add {
     pub(crate) priority: i32,
     pub(crate) reasons: u32,
     pub(crate) failed: bool,
+    /// The longest wait of a debounced add, in nanoseconds. Its quiet time is `when`. A variant of
+    /// `When` with both times would make every add larger by another eight bytes.
+    at_most: Option<NonZero<u64>>,
 }
 
 impl Add {
     /// Creates an add that is due now, with priority 0.
     pub const fn now() -> Self {
-        Self { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false }
+        Self {
+            when: When::Now,
+            merge: Merge::Earliest,
+            priority: 0,
+            reasons: 0,
+            failed: false,
+            at_most: None,
+        }
     }
 
     /// Creates an add that is due after `delay`. A delay saturates at about 584 years.
@@ -86,6 +97,50 @@ impl Add {
     /// Creates an add that is due at `time`, by the clock of the queue.
     pub const fn at(time: Time) -> Self {
         Self { when: When::At(time), ..Self::now() }
+    }
+
+    /// Creates an add that is due after `quiet` without another debounced add of the key. Each one
+    /// postpones the pending run.
+    ///
+    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
+    /// never runs. The key also waits no longer than for another delayed add that it already has, such
+    /// as an hourly run. If the key is ready or dirty, the add is part of that run. A quiet time of zero
+    /// means now.
+    ///
+    /// A debounced add has a rule of its own to combine due times: [`Merge::Exactly`] is the only
+    /// [merge](Self::merge) that has an effect on it. It does not count as a retry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// use core::time::Duration;
+    /// use requeue::Add;
+    ///
+    /// // 300 ms after the last change, and 3 s after the first at the latest.
+    /// let add = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
+    /// assert!(add.is_delayed() && !add.is_retry());
+    /// ```
+    pub const fn debounce(quiet: Duration) -> Self {
+        Self { at_most: Some(NonZero::<u64>::MAX), ..Self::after(quiet) }
+    }
+
+    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after the
+    /// first of its adds. A bound that is shorter than the quiet time counts as the quiet time.
+    ///
+    /// If the adds of one run have different bounds, the earliest counts. Any other add has no bound,
+    /// and this has no effect on it.
+    pub const fn at_most(self, max: Duration) -> Self {
+        if self.at_most.is_none() {
+            return self;
+        }
+        let nanos = max.as_nanos();
+        let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
+        let at_most = match NonZero::new(nanos) {
+            None => Some(NonZero::<u64>::MIN),
+            some => some,
+        };
+        Self { at_most, ..self }
     }
 
     /// Sets how the due time combines with the one that the key already has. The default is
@@ -119,6 +174,21 @@ impl Add {
         (due > now).then_some(due)
     }
 
+    /// Returns the latest due time of a run that begins to wait with this add, if the add is debounced.
+    pub(crate) fn bound(&self, now: Time) -> Option<Time> {
+        match (self.at_most, self.when) {
+            (Some(at_most), When::After(quiet)) if !quiet.is_zero() => {
+                Some(now + quiet.max(Duration::from_nanos(at_most.get())))
+            }
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_debounced(&self) -> bool {
+        self.at_most.is_some()
+    }
+
     /// Returns true if the add asks for a run later than now, so that a clock must be read for it.
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
@@ -127,10 +197,10 @@ impl Add {
 
     /// Returns true if the add counts as a retry (`workqueue_retries_total`).
     ///
-    /// Every delayed add counts, even with a delay of zero.
+    /// Every delayed add counts, even with a delay of zero. A debounced add does not.
     #[must_use]
     pub const fn is_retry(&self) -> bool {
-        !matches!(self.when, When::Now)
+        !matches!(self.when, When::Now) && !self.is_debounced()
     }
 
     /// Returns the rule that [`merge`](Self::merge) sets.

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::Resource;
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
-use requeue::Add;
+use requeue::{Add, Cursor, Filter};
 
-use super::debounce::Debounce;
 use super::failures::{Failures, Version, Versions};
 use super::reason::{Details, Reason};
 use super::scope::Scope;
@@ -21,7 +20,8 @@ pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
     pub(super) details: Details,
     pub(super) scope: Scope,
-    pub(super) debounce: Option<Debounce>,
+    /// The add of a change: debounced, or with a debounce of zero, now.
+    change: Add,
     /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
     /// Objects that were seen again unchanged are reconciled.
@@ -43,12 +43,11 @@ impl Enqueuer {
         versions: Versions,
     ) -> Result<Self, RunnerError> {
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
-        let debounce = (!config.debounce.is_zero()).then(|| Debounce::new(config.debounce, most));
         Ok(Self {
             queue: config.queue().name(name).track_times().build()?,
             details: Details::default(),
             scope,
-            debounce: debounce.transpose()?,
+            change: Add::debounce(config.debounce).at_most(most),
             runs_gone,
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
@@ -151,11 +150,22 @@ impl Enqueuer {
         }
         let bit = reason.bit();
         self.details.note(&key, reason);
-        match &self.debounce {
-            Some(debounce) => debounce.add(key, priority, bit),
-            None => {
-                self.queue.add_with(key, Add::now().priority(priority).reason(bit));
-            }
+        self.queue.add_with(key, self.change.priority(priority).reason(bit));
+    }
+
+    /// Makes all debounced keys ready now: no further change will follow.
+    pub(super) fn end_debounces(&self) {
+        let (mut keys, mut next) = (Vec::new(), Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
+            let debounced = page.entries.into_iter().filter(|entry| entry.bound.is_some());
+            keys.extend(debounced.map(|entry| entry.key));
+            next = page.next;
+        }
+        keys.sort_unstable();
+        for key in keys {
+            // The lowest priority, so that the key keeps the one it has.
+            self.queue.add_with(key, Add::now().priority(i32::MIN));
         }
     }
 
@@ -164,9 +174,6 @@ impl Enqueuer {
     }
 
     fn cancel(&self, key: &ObjectKey) {
-        if let Some(debounce) = &self.debounce {
-            debounce.cancel(key);
-        }
         self.queue.cancel(key);
         self.failures.forget(key);
         self.details.forget(key);

@@ -7,7 +7,6 @@
 mod action;
 mod attempt;
 mod config;
-mod debounce;
 mod enqueuer;
 mod error;
 mod failures;

@@ -258,9 +258,7 @@ async fn until_stopped(
         ended = watches.ended() => Some(ended),
     };
     if let Some(Ok(())) = ended {
-        if let Some(debounce) = &enqueuer.debounce {
-            debounce.hand_over_all(&enqueuer.queue).await;
-        }
+        enqueuer.end_debounces();
         return Ok(());
     }
     enqueuer.queue.pause();
@@ -311,7 +309,7 @@ struct Running<T> {
 /// The tasks that detect changes. They stop when this is dropped.
 struct Watches {
     watches: JoinSet<Result<(), RunnerError>>,
-    /// Triggers and the debounce task, which may end at any time.
+    /// Triggers, which may end at any time.
     others: JoinSet<()>,
 }
 
@@ -340,18 +338,10 @@ impl Watches {
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Starts the triggers, and the task that ends debounces.
+    /// Starts the triggers.
     fn begin_others(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
         for trigger in triggers {
             self.others.spawn(trigger(Arc::clone(enqueuer)));
-        }
-        if enqueuer.debounce.is_some() {
-            let enqueuer = Arc::clone(enqueuer);
-            self.others.spawn(async move {
-                if let Some(debounce) = &enqueuer.debounce {
-                    debounce.hand_over(&enqueuer.queue).await;
-                }
-            });
         }
     }
 

@@ -185,6 +185,7 @@ impl Simulation {
             priority: world.pick(5) as i32 - 2,
             reasons: 1 << world.pick(4),
             failed: false,
+            debounce: (world.pick(4) == 0).then(|| delay.saturating_mul(world.pick(4))),
         }
     }
 

@@ -84,7 +84,10 @@ impl Ask {
     pub(crate) fn to_add(self) -> Add {
         let add = match self.when {
             When::Now => Add::now(),
-            When::After(delay) => Add::after(delay),
+            When::After(delay) => match self.debounce {
+                Some(at_most) => Add::debounce(delay).at_most(at_most),
+                None => Add::after(delay),
+            },
             When::At(at) => Add::at(at),
             other => unreachable!("no model of {other:?}"),
         };

@@ -7,6 +7,8 @@ use super::{Model, Wait};
 impl<K: Ord + Clone> Model<K> {
     /// `Add` of `queue.go`.
     pub(super) fn add_now(&mut self, key: &K) -> Added {
+        // The delay that stays is a plain one.
+        self.bounds.remove(key);
         if self.dirty.contains(key) {
             self.tally.coalesced += 1;
             if !self.processing.contains_key(key) {
@@ -45,10 +47,16 @@ impl<K: Ord + Clone> Model<K> {
             return Added::New;
         };
         self.tally.coalesced += 1;
+        let bound = self.bounds.get(key).copied();
         match merge {
             Merge::Earliest if was > at => self.wait_until(key, at),
             Merge::Latest if was < at => self.wait_until(key, at),
             _ => {}
+        }
+        if merge == Merge::Earliest
+            && let Some(bound) = bound
+        {
+            self.bounds.insert(key.clone(), bound.min(at));
         }
         Added::Coalesced
     }
@@ -62,6 +70,7 @@ impl<K: Ord + Clone> Model<K> {
 
     pub(super) fn stop_waiting(&mut self, key: &K) -> bool {
         let wait = self.waiting.remove(key);
+        self.bounds.remove(key);
         wait.is_some_and(|wait| self.deadlines.remove(&(wait.at, wait.arrival, key.clone())))
     }
 }

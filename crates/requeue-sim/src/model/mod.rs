@@ -13,6 +13,7 @@
 //! - A key is ready at its deadline, not just after it.
 
 mod client_go;
+mod debounce;
 mod ending;
 mod keep;
 mod order;
@@ -63,9 +64,15 @@ pub struct Ask {
     pub reasons: u32,
     /// True if the add is the retry of a failure.
     pub failed: bool,
+    /// The longest wait of a debounced add, if there is a delay: then that is the quiet time.
+    pub debounce: Option<Duration>,
 }
 
 impl Ask {
+    fn debounced(&self) -> Option<Duration> {
+        self.debounce.filter(|_| matches!(self.when, When::After(_)))
+    }
+
     /// Returns the due time, or `None` for now.
     fn due(&self, now: Time) -> Option<Time> {
         match self.when {
@@ -132,6 +139,8 @@ pub struct Model<K> {
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
     waiting: BTreeMap<K, Wait>,
+    /// The bounds of the keys that wait for debounced adds.
+    bounds: BTreeMap<K, Time>,
     /// The waiting keys, by due time.
     deadlines: BTreeSet<(Time, u64, K)>,
     /// `Hold`: the keys that back off, and when their backoffs are over.
@@ -161,6 +170,7 @@ impl<K: Ord + Clone> Model<K> {
             dirty: BTreeSet::new(),
             processing: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            bounds: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             not_before: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -192,17 +202,18 @@ impl<K: Ord + Clone> Model<K> {
         if ask.merge == Merge::Exactly {
             self.take_back(key);
         }
-        if ask.when != When::Now {
+        if ask.when != When::Now && ask.debounced().is_none() {
             self.tally.retries += 1;
         }
         if ask.failed {
             self.fail(key);
         }
         self.note(key, Asked { adds: 1, reasons: ask.reasons, priority: ask.priority });
-        let added = match (self.re_add, ask.due(now)) {
-            (ReAdd::KeepBoth, None) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
-            (_, due) => self.add_single(key, due, ask, now),
+        let added = match (self.re_add, ask.due(now), ask.debounced()) {
+            (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), ask.failed),
+            (ReAdd::KeepBoth, None, _) => self.add_now(key),
+            (ReAdd::KeepBoth, Some(due), None) => self.wait(key, due, ask.merge),
+            (_, due, _) => self.add_single(key, due, ask, now),
         };
         self.let_go(key);
         added

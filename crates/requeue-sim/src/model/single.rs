@@ -41,7 +41,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// `Hold`: the key has failed, and backs off until `at`, or longer if it did so before.
-    fn back_off(&mut self, key: &K, at: Time) {
+    pub(super) fn back_off(&mut self, key: &K, at: Time) {
         if self.re_add == ReAdd::Hold {
             let not_before = self.not_before(key).max(at);
             self.not_before.insert(key.clone(), not_before);
@@ -49,7 +49,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// `Hold`: every pending run waits until the backoff is over.
-    fn hold(&mut self, key: &K, now: Time) {
+    pub(super) fn hold(&mut self, key: &K, now: Time) {
         let not_before = self.not_before(key);
         if not_before <= now {
             return;
@@ -60,7 +60,14 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    fn not_before(&self, key: &K) -> Time {
+    /// `Hold`: the pending run is a retry from now on.
+    fn forget_bound(&mut self, key: &K) {
+        if self.re_add == ReAdd::Hold {
+            self.bounds.remove(key);
+        }
+    }
+
+    pub(super) fn not_before(&self, key: &K) -> Time {
         self.not_before.get(key).copied().unwrap_or(Time::ZERO)
     }
 
@@ -73,10 +80,12 @@ impl<K: Ord + Clone> Model<K> {
                 self.hold(key, now);
                 let at = (later(now, delay)).max(self.not_before(key));
                 let _ = self.demand(key, at, Merge::Earliest, now);
+                self.forget_bound(key);
             }
             How::Release if self.not_before(key) > now => {
                 let at = self.not_before(key);
                 let _ = self.demand(key, at, Merge::Earliest, now);
+                self.forget_bound(key);
             }
             How::Release => {
                 self.stop_waiting(key);

@@ -32,6 +32,8 @@ pub struct Seen {
     pub phase: u8,
     /// The due time.
     pub due: Option<Time>,
+    /// The time up to which debounced adds may postpone the due time.
+    pub bound: Option<Time>,
     /// The number of failures in a row.
     pub failures: u32,
     /// The number of adds that the next run serves.
@@ -66,6 +68,7 @@ impl Seen {
         Self {
             phase: Self::number(entry.phase),
             due: entry.due,
+            bound: entry.bound,
             failures: entry.failures,
             adds: entry.adds,
             reasons: entry.reasons,
@@ -114,6 +117,7 @@ impl<K: Ord + Clone> Model<K> {
             since,
             phase: Seen::number(phase),
             due: self.waiting.get(key).map(|wait| wait.at),
+            bound: self.bounds.get(key).copied(),
             failures: self.failures(key),
             adds,
             reasons,
@@ -271,6 +275,7 @@ impl<K: Ord + Clone> Model<K> {
                     self.dirty.contains(key),
                     self.processing.get(key).map(|run| run.detached),
                     wait,
+                    self.bounds.get(key).map(|&bound| ahead(bound)),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
                     (asked.adds.min(1), asked.reasons, asked.priority),

@@ -48,7 +48,7 @@ fn jumps() -> impl Strategy<Value = Duration> {
 fn asks() -> impl Strategy<Value = Ask> {
     let when = prop_oneof![
         4 => Just(When::Now),
-        4 => durations().prop_map(When::After),
+        6 => durations().prop_map(When::After),
         1 => (0u64..200).prop_map(|at| When::At(Time::from_nanos(at))),
     ];
     let merge = prop_oneof![
@@ -58,8 +58,17 @@ fn asks() -> impl Strategy<Value = Ask> {
     ];
     let priority = prop_oneof![3 => Just(0), 2 => -2..4, 1 => any::<i32>()];
     let reasons = prop_oneof![Just(0u32), (0u32..5).prop_map(|bit| 1 << bit)];
-    (when, merge, priority, reasons, prop::bool::weighted(0.15)).prop_map(
-        |(when, merge, priority, reasons, failed)| Ask { when, merge, priority, reasons, failed },
+    let failed = prop::bool::weighted(0.15);
+    let debounce = prop::option::weighted(0.4, durations());
+    (when, merge, priority, reasons, failed, debounce).prop_map(
+        |(when, merge, priority, reasons, failed, debounce)| Ask {
+            when,
+            merge,
+            priority,
+            reasons,
+            failed,
+            debounce,
+        },
     )
 }
 

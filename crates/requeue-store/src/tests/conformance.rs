@@ -504,6 +504,7 @@ impl Pair {
                         priority: asked.priority.number().into(),
                         reasons: asked.reasons,
                         failed: false,
+                        debounce: None,
                     };
                     self.model.add(&which, TEAM, &ask, self.time());
                 }
@@ -565,6 +566,7 @@ impl Pair {
                 priority: priority(which).number().into(),
                 reasons: add.reasons,
                 failed: false,
+                debounce: None,
             };
             let was_parked = self.parked.contains_key(&which);
             if was_parked && !self.place.revives(&add) {

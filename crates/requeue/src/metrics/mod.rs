@@ -95,7 +95,8 @@ pub trait QueueMetrics<K>: Send + Sync {
         let _ = (key, worked);
     }
 
-    /// Reports a delayed add, of any delay (`workqueue_retries_total`).
+    /// Reports a delayed add, of any delay (`workqueue_retries_total`). Debounced adds are not
+    /// reported.
     fn retry(&self) {}
 
     /// Reports an add that will not lead to a delivery of its own.

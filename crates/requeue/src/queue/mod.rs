@@ -280,18 +280,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
 
-    /// Adds `key` with all options of an [`Add`]: delay, merge rule, priority, reasons.
+    /// Adds `key` with all options of an [`Add`]: delay, debounce, merge rule, priority, reasons.
     ///
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Add, Merge, Queue};
+    /// use requeue::{Add, Queue};
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
     /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
-    /// // A debounce: the delay starts again with each add.
-    /// queue.add_with("typing", Add::after(Duration::from_millis(300)).merge(Merge::Latest));
+    /// // 300 ms after the last of its adds, and 3 s after the first at the latest.
+    /// let debounced = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
+    /// queue.add_with("typing", debounced);
     /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
     /// ```
     pub fn add_with(&self, key: K, add: Add) -> Added {

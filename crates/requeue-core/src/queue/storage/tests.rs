@@ -30,7 +30,8 @@ fn thinned_out(config: Config<u32>) -> Queue<u32> {
         let third = key / CHUNK as u32 % 3;
         let delay = if third == 1 { Duration::from_secs(1) } else { Duration::ZERO };
         let group = Group::new(u64::from(key % 7));
-        let _ = queue.add(key, u64::from(key), Add::after(delay), group, added_at(key));
+        let debounced = Add::debounce(delay).at_most(2 * delay);
+        let _ = queue.add(key, u64::from(key), debounced, group, added_at(key));
         if third == 2 {
             working.extend(queue.get(added_at(key)));
         }
@@ -69,6 +70,9 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
         for key in left() {
             let since = queue.look_up(&key, u64::from(key)).and_then(|entry| entry.since);
             assert!(since.is_some_and(|since| since >= added_at(key)), "{key} since {since:?}");
+            let bound = queue.look_up(&key, u64::from(key)).and_then(|entry| entry.bound);
+            let waits = key / CHUNK as u32 % 3 == 1;
+            assert_eq!(bound, waits.then(|| added_at(key) + Duration::from_secs(2)), "{key}");
         }
         let running = queue.running(0, KEYS as usize).expect("times are tracked");
         assert_eq!(running.len(), queue.processing());

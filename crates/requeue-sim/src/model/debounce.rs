@@ -1,0 +1,52 @@
+//! Debounced adds, which are the same under every policy.
+
+use requeue_core::{Added, Time};
+
+use super::{Model, Wait};
+
+impl<K: Ord + Clone> Model<K> {
+    /// An add that is due at `due` if no other follows, and at `most` at the latest if others do.
+    pub(super) fn debounce(&mut self, key: &K, due: Time, most: Time, failed: bool) -> Added {
+        let now = self.now;
+        let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
+        let wanted = due.min(self.latest(key).unwrap_or(Time::NEVER));
+        let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
+        if failed && !is_ready && at > now {
+            self.back_off(key, at);
+            self.hold(key, now);
+        }
+        if self.dirty.contains(key) {
+            // Part of the run that is pending.
+            self.tally.coalesced += 1;
+            if !self.processing.contains_key(key) {
+                self.queue.touch(key);
+            }
+            return Added::Coalesced;
+        }
+        let bound = due.max(most).min(self.latest(key).unwrap_or(Time::NEVER));
+        let added = match self.waiting.get(key) {
+            None => {
+                if !self.processing.contains_key(key) {
+                    self.since.insert(key.clone(), now);
+                }
+                self.wait_until(key, at);
+                Added::New
+            }
+            Some(&Wait { at: was, .. }) => {
+                self.tally.coalesced += 1;
+                if was != at {
+                    self.wait_until(key, at);
+                }
+                Added::Coalesced
+            }
+        };
+        self.bounds.insert(key.clone(), bound);
+        if at > wanted { Added::Held } else { added }
+    }
+
+    /// To when a debounced add may postpone the run that the key waits for: to the bound of earlier
+    /// ones, or not at all.
+    fn latest(&self, key: &K) -> Option<Time> {
+        self.bounds.get(key).copied().or_else(|| self.waiting.get(key).map(|wait| wait.at))
+    }
+}
