@@ -152,7 +152,7 @@ begin
         end if;
         step := (1 - in_share) * expired;
         k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap,
+            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k);
         if k.state = 2 then
