@@ -232,6 +232,28 @@ async fn a_reader_gets_the_start_of_a_long_error() {
     scene.check("a long error").await;
 }
 
+/// Without the cut, the text of a row with a long error fails the claim from 1 GB on.
+#[tokio::test]
+async fn a_long_error_is_cut_before_its_row_is_set_aside() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let engine = Arc::new(engine);
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), Kind::Ready).await;
+    let sql = format!(
+        "alter table requeue.keys drop constraint readable; \
+         update requeue.keys set failures = -1, error = repeat('x', 5000), worker = 'w' \
+         where key = '{BAD}'"
+    );
+    run(&engine, &sql).await;
+    let claimed = engine.claim(&place, crate::tests::damage::claim(9, Duration::ZERO)).await;
+    assert_eq!(claimed.expect("claimed").damaged.len(), 1);
+    let found = engine.look_up(&place, &BAD.into()).await.expect("looked up").expect("set aside");
+    // The worker follows the error.
+    assert!(found.error.is_some_and(|error| error.ends_with("xxx,w)")));
+    scene.check("a long error").await;
+}
+
 #[tokio::test]
 async fn the_time_of_a_waiting_process_is_not_negative() {
     let Some(server) = Server::shared() else { return };
