@@ -70,24 +70,24 @@ fn an_entry_explains_itself_in_one_sentence() {
     let idle = |due: Option<Time>, failures: u32| {
         explain(&|entry| (entry.phase, entry.due, entry.failures) = (Phase::Idle, due, failures))
     };
-    assert_eq!(idle(Some(at(5)), 0), "waiting for its time; ready in 2.0s");
+    assert_eq!(idle(Some(at(5)), 0), "waiting; ready in 2.0s");
     assert_eq!(idle(Some(at(5)), 1), "backing off; ready in 2.0s; failed once");
-    assert_eq!(idle(Some(Time::NEVER), 0), "waiting for its time; its delay never ends");
-    let remembered = "not pending, remembered for its failures; failed 2 times in a row";
+    assert_eq!(idle(Some(Time::NEVER), 0), "waiting; never due: its delay is infinite");
+    let remembered = "not pending, its failures are kept; failed 2 times in a row";
     assert_eq!(idle(None, 2), remembered);
 
     assert_eq!(explain(&|_| {}), "ready, waiting for a worker, for 2.0s");
     let paused = "ready, but the queue is paused, for 2.0s";
     assert_eq!(explain(&|entry| entry.paused = true), paused);
-    let held_back = "ready, but its group has as many keys in work as it may, for 2.0s";
+    let held_back = "ready, but its group has reached its limit, for 2.0s";
     assert_eq!(explain(&|entry| entry.held_back = true), held_back);
     assert_eq!(explain(&|entry| entry.since = None), "ready, waiting for a worker");
     let also = "ready, waiting for a worker, for 2.0s; also due in 2.0s";
     assert_eq!(explain(&|entry| entry.due = Some(at(5))), also);
 
-    let with = "with a worker, for 2.0s";
+    let with = "in flight, for 2.0s";
     assert_eq!(explain(&|entry| entry.phase = Phase::Processing), with);
-    let dirty = "with a worker, and added again since: runs once more afterwards, for 2.0s";
+    let dirty = "in flight, and added again: it runs once more afterwards, for 2.0s";
     assert_eq!(explain(&|entry| entry.phase = Phase::ProcessingDirty), dirty);
 
     let closed = "ready, waiting for a worker, for 2.0s; the queue is closed";

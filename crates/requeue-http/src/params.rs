@@ -64,8 +64,8 @@ impl Params {
             let name = String::from_utf8_lossy(&decoded(name)).into_owned();
             if !known.contains(&&*name) {
                 let known = match known {
-                    [] => "this path has none".to_owned(),
-                    known => format!("known are {}", known.join(", ")),
+                    [] => "this path has no parameters".to_owned(),
+                    known => format!("the parameters are {}", known.join(", ")),
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }

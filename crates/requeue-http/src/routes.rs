@@ -276,14 +276,14 @@ async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Probl
         Some("parked") => Which::Parked,
         Some("damaged") => Which::Damaged,
         Some(_) => {
-            let states = "ready, waiting, running, failing, parked or damaged";
+            let states = "expected ready, waiting, running, failing, parked or damaged";
             return Err(Problem::parameter("state", states));
         }
     };
     let limit = match params.text("limit")?.map(str::parse) {
         None => 100,
         Some(Ok(limit @ 1..=256)) => limit,
-        Some(_) => return Err(Problem::parameter("limit", "a number from 1 to 256")),
+        Some(_) => return Err(Problem::parameter("limit", "expected a number from 1 to 256")),
     };
     let cursor = params.text("cursor")?.map(str::to_owned);
     let part = params.text("q")?.map(Part::new);
@@ -304,14 +304,14 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
             let bytes = from_base64(base64);
             ("key_base64", bytes.ok_or_else(|| Problem::parameter("key_base64", "not base64"))?)
         }
-        (None, None) => return Err(Problem::parameter("key", "which key? Or key_base64")),
+        (None, None) => return Err(Problem::parameter("key", "missing; pass key or key_base64")),
         (Some(_), Some(_)) => {
-            return Err(Problem::parameter("key_base64", "either this or key"));
+            return Err(Problem::parameter("key_base64", "pass either key or key_base64"));
         }
     };
     match site.source.find(&bytes).await? {
         Found::Row(row) => Ok(json(&row)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
-        Found::NoKey => Err(Problem::parameter(name, "no key of this queue looks like that")),
+        Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
     }
 }

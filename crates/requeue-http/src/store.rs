@@ -200,7 +200,7 @@ async fn answer<T>(
             let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
             away(&format!("{error}{cause}"))
         }),
-        Err(_) => Err(away("the store has not answered in time; try again later")),
+        Err(_) => Err(away("the store did not answer in time; try again later")),
     }
 }
 

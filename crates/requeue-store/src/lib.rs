@@ -128,7 +128,7 @@
 //! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
 //! # queue.get().await.expect("the queue is open").give_up("no such address").await?;
 //! for entry in queue.parked(None, 100).await? {
-//!     // a-17: parked since 3.2s, after a failure: no such address
+//!     // a-17: parked for 3.2s, after a failure: no such address
 //!     println!("{}", entry.explain());
 //! }
 //! assert!(queue.revive("a-17").await?);

@@ -33,10 +33,10 @@ impl Controller {
     async fn sync(&self, item: &Item<'_, String>) -> Result<String, &'static str> {
         let wanted = self.store.lock().expect("no panic under the lock").get(item.key()).copied();
         match wanted {
-            None => Ok("is gone: nothing to do".into()),
-            Some(0) => Err("no image of that name"),
+            None => Ok("was deleted".into()),
+            Some(0) => Err("no such image"),
             Some(_) if item.attempt() == 1 => Err("conflict"),
-            Some(replicas) => Ok(format!("has {replicas} replicas, by attempt {}", item.attempt())),
+            Some(replicas) => Ok(format!("has {replicas} replicas, in attempt {}", item.attempt())),
         }
     }
 

@@ -19,16 +19,16 @@ fn main() -> Result<(), requeue::BuildError> {
 
     queue.add_after("report", 60 * SECOND);
     queue.add_after("report", 20 * SECOND);
-    say(&format!("report, after 60 s and after 20 s: {}", queue.explain("report")));
+    say(&format!("report, added for 60 s and for 20 s: {}", queue.explain("report")));
     queue.add_with("typing", Add::after(5 * SECOND).merge(Merge::Latest));
     clock.advance(4 * SECOND);
     queue.add_with("typing", Add::after(5 * SECOND).merge(Merge::Latest));
-    say(&format!("typing, each time 5 s from then: {}", queue.explain("typing")));
+    say(&format!("typing, added twice, each time for 5 s later: {}", queue.explain("typing")));
 
     queue.add("deploy");
     queue.try_get().expect("it is ready").retry();
-    say(&format!("deploy has failed: {}", queue.explain("deploy")));
-    say(&format!("deploy is added: {:?}, until the backoff is over", queue.add("deploy")));
+    say(&format!("deploy failed: {}", queue.explain("deploy")));
+    say(&format!("deploy is added again: {:?}, until the backoff is over", queue.add("deploy")));
 
     // The clock moves on until no key waits. `deploy` fails twice more.
     while queue.waiting() > 0 {
@@ -37,7 +37,7 @@ fn main() -> Result<(), requeue::BuildError> {
             if *item == "deploy" && item.attempt() < 4 {
                 let attempt = item.attempt();
                 item.retry();
-                say(&format!("deploy fails, attempt {attempt}: {}", queue.explain("deploy")));
+                say(&format!("deploy fails in attempt {attempt}: {}", queue.explain("deploy")));
             } else {
                 say(&format!("{} runs, for {} adds", *item, item.adds()));
                 item.succeed();

@@ -14,32 +14,35 @@ fn main() -> Result<(), BuildError> {
     for n in 0..8 {
         queue.add_with(("urgent", n), Add::now());
     }
-    show("urgent ones first, but every fourth is the oldest there is", &queue);
+    show("by priority, but every fourth delivery is the oldest key", &queue);
 
     let by_namespace = |&(namespace, _): &Key| Group::of(namespace);
     let fair = Queue::builder().group_by(by_namespace).fair().build()?;
     fill(&fair);
-    show("fair: each namespace in turn, however many keys the other has", &fair);
+    show("fair: the namespaces take turns", &fair);
 
     let weighted = |&(namespace, _): &Key| {
         Group::of(namespace).weight(if namespace == "noisy" { 3 } else { 1 })
     };
     let fair = Queue::builder().group_by(weighted).fair().build()?;
     fill(&fair);
-    show("fair, and noisy has three a turn", &fair);
+    show("fair, with three keys of noisy in each turn", &fair);
 
     let limited = Queue::builder().group_by(by_namespace).group_limit(2).build()?;
     fill(&limited);
     let items = limited.try_get_many(100);
     let taken: Vec<Key> = items.iter().map(|item| **item).collect();
     println!(
-        "at most two of a namespace in work:\n  {taken:?}, and {} are held back",
+        "a limit of two keys in flight per namespace:\n  {taken:?}; {} keys are throttled",
         limited.len()
     );
     for item in items {
         item.succeed();
     }
-    println!("  two are done: {} more may leave", limited.try_get_many(100).len());
+    println!(
+        "  the four runs complete: {} more keys are delivered",
+        limited.try_get_many(100).len()
+    );
     Ok(())
 }
 

@@ -17,7 +17,7 @@ fn main() {
     // loop, but it refuses new keys, and here the runs add them.
     while !queue.is_idle() {
         if queue.len() == 0 {
-            println!("nothing is ready: {}", queue.explain("rate"));
+            println!("no key is ready: {}", queue.explain("rate"));
         }
         let Some(cell) = queue.get_blocking() else { break };
         if *cell == "rate" && cell.attempt() == 1 {
@@ -28,7 +28,7 @@ fn main() {
         compute(&queue, *cell, cell.adds());
         cell.succeed();
     }
-    println!("all is computed: {} runs for {} cells", queue.counts().hand_outs, SHEET.len());
+    println!("all cells are computed: {} runs for {} cells", queue.counts().hand_outs, SHEET.len());
 }
 
 fn compute(queue: &Queue<&'static str>, cell: &str, adds: u32) {

@@ -45,5 +45,5 @@ fn main() {
     assert_eq!(queue.panics(), 0, "no key is in flight twice");
     assert_eq!(seen.load(Ordering::SeqCst), 2 * ADDS as u64, "every add is part of some run");
     let runs = queue.counts().hand_outs;
-    println!("{} adds of {KEYS} keys, {runs} runs, none of a key twice at once", 2 * ADDS);
+    println!("{} adds of {KEYS} keys, {runs} runs, no two of one key at the same time", 2 * ADDS);
 }

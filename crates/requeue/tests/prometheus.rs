@@ -100,25 +100,25 @@ workqueue_longest_running_processor_seconds{name="pods"} 21.5
 # HELP workqueue_retries Total number of retries handled by workqueue
 # TYPE workqueue_retries counter
 workqueue_retries_total{name="pods"} 2
-# HELP workqueue_waiting Current number of items with a delayed add
+# HELP workqueue_waiting Current number of keys with a due time, including those that back off
 # TYPE workqueue_waiting gauge
 workqueue_waiting{name="pods"} 2
-# HELP workqueue_processing Current number of items with a worker
+# HELP workqueue_processing Current number of keys in flight
 # TYPE workqueue_processing gauge
 workqueue_processing{name="pods"} 1
-# HELP workqueue_oldest_ready_seconds How long in seconds the item that has been ready longest has been so
+# HELP workqueue_oldest_ready_seconds How long in seconds the oldest ready key has been ready
 # TYPE workqueue_oldest_ready_seconds gauge
 workqueue_oldest_ready_seconds{name="pods"} 1.5
-# HELP workqueue_coalesced Total number of adds that became part of a run that was pending already
+# HELP workqueue_coalesced Total number of adds that became part of a pending run
 # TYPE workqueue_coalesced counter
 workqueue_coalesced_total{name="pods"} 4
-# HELP workqueue_failures Total number of attempts that failed
+# HELP workqueue_failures Total number of runs that failed
 # TYPE workqueue_failures counter
 workqueue_failures_total{name="pods"} 1
-# HELP workqueue_given_up Total number of items given up after too many failures
+# HELP workqueue_given_up Total number of keys that were given up
 # TYPE workqueue_given_up counter
 workqueue_given_up_total{name="pods"} 0
-# HELP workqueue_panics Total number of attempts that panicked
+# HELP workqueue_panics Total number of runs that panicked
 # TYPE workqueue_panics counter
 workqueue_panics_total{name="pods"} 0
 # EOF

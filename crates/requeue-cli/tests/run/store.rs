@@ -375,15 +375,15 @@ fn what_makes_no_sense_is_refused() {
     };
     let name = "n".repeat(201);
     for (store, args, code, part) in [
-        ("nowhere", &["k"][..], 2, "is not the address of a store, such as sqlite:FILE"),
-        ("floppy:jobs", &["k"], 2, "there is no kind of store \"floppy\""),
-        ("sqlite:", &["k"], 2, "without the name of a file"),
+        ("nowhere", &["k"][..], 2, "is not the address of a store; use one such as sqlite:FILE"),
+        ("floppy:jobs", &["k"], 2, "unknown kind of store \"floppy\""),
+        ("sqlite:", &["k"], 2, "the file name is missing"),
         ("sqlite::memory:", &["k"], 2, "a store in memory would be lost at the end"),
-        ("sqlite://jobs.db", &["k"], 2, "what follows sqlite: is a path"),
-        ("sqlite:a?mode=x", &["k"], 2, "there is no option \"mode\"; there are synchronous"),
-        ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
-        ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
-        ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
+        ("sqlite://jobs.db", &["k"], 2, "use a path after sqlite:"),
+        ("sqlite:a?mode=x", &["k"], 2, "unknown option \"mode\"; the options are synchronous"),
+        ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: expected normal or full"),
+        ("sqlite:jobs.db", &["--queue", "", "k"], 2, "invalid name: use 1 to 200 bytes"),
+        ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "invalid name: use 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--re-add", "keep-both", "k"], 2, "use replace or hold"),
         ("sqlite:text", &["k"], 125, "file is not a database"),
         ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
@@ -401,7 +401,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(said.contains("no such file"), "{said}");
         let (code, said) = with("sqlite:absent.db?synchronous=banana", subcommand, &[]);
         assert_eq!(code, 2);
-        assert!(said.contains("synchronous=banana: it takes normal or full"), "{said}");
+        assert!(said.contains("synchronous=banana: expected normal or full"), "{said}");
     }
     assert!(!dir.join("absent.db").exists());
     add(&dir, &["k"]);
@@ -548,7 +548,7 @@ fn a_worker_whose_queue_is_dropped_ends_and_so_does_its_command() {
     assert!(ended.stderr.contains("queue \"default\" was dropped"), "{}", ended.stderr);
     let ended = call(&dir, "work", &["--create", "--worker", "", "echo"]);
     assert_eq!(ended.code(), Some(2));
-    assert!(ended.stderr.contains("a name has 1 to 100 bytes"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("use 1 to 100 bytes"), "{}", ended.stderr);
 }
 
 #[test]

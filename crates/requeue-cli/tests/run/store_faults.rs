@@ -109,7 +109,7 @@ fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "2\n"), "{}", ended.stderr);
     frozen.signal(Signal::CONT);
     frozen.wait_for("ending");
-    frozen.wait_for_message("\"k\": the lease has run out");
+    frozen.wait_for_message("\"k\": the lease has expired");
     frozen.signal(Signal::TERM);
     let ended = frozen.end();
     let summary: serde_json::Value =
@@ -138,7 +138,7 @@ fn a_key_that_is_parked_because_its_worker_died_is_reported() {
     let args = ["--retries", "0", "--dead-letter", "dead", "--summary", "json", "echo"];
     let ended = work(&dir, &args);
     assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
-    let said = "\"k\": parked after 1 attempt: the lease ran out (`requeue revive` runs it again)";
+    let said = "\"k\": parked after 1 attempt: the lease expired (`requeue revive` runs it again)";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
     assert_eq!(fs::read_to_string(dir.join("dead")).unwrap(), "k\n");
     let summary = ended.stderr.lines().last().unwrap();
@@ -247,7 +247,7 @@ fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     until(|| dir.join("jobs.db").exists() && call(&dir, "status", &[]).code() == Some(0));
     let file = rusqlite::Connection::open(dir.join("jobs.db")).unwrap();
     file.execute_batch("alter table keys rename to others").unwrap();
-    let said = live.wait_for_message("store refuses what is asked: jobs.db: no such table: keys");
+    let said = live.wait_for_message("store rejects the request: jobs.db: no such table: keys");
     assert!(said.trim_end().ends_with("; retrying"), "{said}");
     file.execute_batch("alter table others rename to keys").unwrap();
     add(&dir, &["k"]);
@@ -257,7 +257,7 @@ fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     assert_eq!(ended.count("runs"), 1);
     let lines = |what: &str| ended.stderr.lines().filter(|line| line.contains(what)).count();
     assert_eq!(
-        (lines("store refuses"), lines("store reachable again after ")),
+        (lines("store rejects"), lines("store reachable again after ")),
         (1, 1),
         "{}",
         ended.stderr

@@ -294,7 +294,7 @@ fn a_producer_adds_with_the_program() {
     // The other settings are refused, and so are other queues and subcommands.
     for (subcommand, args, said) in [
         ("add", &["--parked-add", "revive", "a"][..], "its parked adds are Keep, not Revive"),
-        ("add", &["--queue", "other", "a"], "this role is not granted to make one"),
+        ("add", &["--queue", "other", "a"], "this role may not create it"),
         ("status", &[], "permission denied"),
         ("cancel", &["a"], "permission denied"),
         ("revive", &["a"], "permission denied"),
@@ -368,8 +368,8 @@ fn a_redis_server_that_may_lose_keys_is_refused_or_warned_of() {
     server.cli(&["zadd", "requeue:{default/0.0}:low", "1", "c"]);
     let ended = call("status", &url, &[]);
     assert!(ended.text().starts_with("ready       1, "), "{}{}", ended.text(), ended.stderr);
-    let said = "the server has lost parts of the queue: does it evict, or were keys deleted? \
-                restored=1 lost=2";
+    let said = "the server has lost parts of the queue: keys were evicted or deleted; \
+                check its maxmemory-policy restored=1 lost=2";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let ended = call("work", &url, &["--until-empty", "echo"]);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "b\n"), "{}", ended.stderr);

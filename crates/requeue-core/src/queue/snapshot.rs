@@ -213,23 +213,23 @@ impl<K> Entry<K> {
         Explanation(move |f: &mut fmt::Formatter<'_>| {
             match phase {
                 Phase::Idle if due.is_some() && failures > 0 => f.write_str("backing off")?,
-                Phase::Idle if due.is_some() => f.write_str("waiting for its time")?,
-                Phase::Idle => f.write_str("not pending, remembered for its failures")?,
+                Phase::Idle if due.is_some() => f.write_str("waiting")?,
+                Phase::Idle => f.write_str("not pending, its failures are kept")?,
                 Phase::Ready if paused => f.write_str("ready, but the queue is paused")?,
                 Phase::Ready if held_back => {
-                    f.write_str("ready, but its group has as many keys in work as it may")?;
+                    f.write_str("ready, but its group has reached its limit")?;
                 }
                 Phase::Ready => f.write_str("ready, waiting for a worker")?,
-                Phase::Processing => f.write_str("with a worker")?,
+                Phase::Processing => f.write_str("in flight")?,
                 Phase::ProcessingDirty => {
-                    f.write_str("with a worker, and added again since: runs once more afterwards")?;
+                    f.write_str("in flight, and added again: it runs once more afterwards")?;
                 }
             }
             if let (Some(ago), true) = (ago, phase != Phase::Idle) {
                 write!(f, ", for {ago:.1?}")?;
             }
             match due {
-                Some(Time::NEVER) => f.write_str("; its delay never ends")?,
+                Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,
                 Some(due) if phase == Phase::Idle => {
                     write!(f, "; ready in {:.1?}", due.since(now))?
                 }

@@ -94,7 +94,7 @@ fn the_summary_has_counts_ages_and_what_runs_longest() {
     let longest = summary["longest"].as_array().unwrap();
     let keys: Vec<_> = longest.iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["a", "b"]);
-    assert_eq!(longest[0]["why"], json!("with a worker, for 60.0s"));
+    assert_eq!(longest[0]["why"], json!("in flight, for 60.0s"));
     drop((first, second));
 }
 

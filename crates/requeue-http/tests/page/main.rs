@@ -140,7 +140,7 @@ fn a_stuck_key_is_found_by_search_among_many() {
     page.type_text("stuck <b>");
     page.wait_for(&format!("{SHOWN}.join() === 'src/Stuck <b>.rs'"));
     let row = page.eval("[...document.querySelector('tbody tr').cells].map((c) => c.innerText)");
-    let why = "with a worker, for 3600.0s · last\u{a0}exit\u{a0}2";
+    let why = "in flight, for 3600.0s · last\u{a0}exit\u{a0}2";
     assert_eq!(row, json!(["src/Stuck <b>.rs", "running", "1 h 00 min", "7", "", why]));
     assert_eq!(page.eval("document.querySelector('mark').textContent"), json!("Stuck <b>"));
 

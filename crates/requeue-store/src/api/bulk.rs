@@ -332,7 +332,7 @@ impl Bulk {
                 }
                 self.stage = Stage::Over;
                 let s = if left == 1 { "" } else { "s" };
-                let why = format!("other transactions have {left} key{s} locked");
+                let why = format!("other transactions have locked {left} key{s}; try again later");
                 Err(EngineError::absent(why))
             }
             Err(fault) => Err(fault),
@@ -344,7 +344,7 @@ fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
     let (done, fault) = (change.done(), fault.of_a_key());
     match changed {
         0 => UpdateError::of(format!("not all keys were {done}"), fault),
-        n => UpdateError::of(format!("not all keys were {done}, but {n} of them"), fault),
+        n => UpdateError::of(format!("not all keys were {done}, only {n} of them"), fault),
     }
 }
 

@@ -81,7 +81,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         let begin = Instant::now();
         let found = timeout(LONGEST, look).await;
         let found =
-            found.unwrap_or_else(|_| Err(EngineError::absent("there was no answer in time")));
+            found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
         let mut pause = begin.elapsed() * SHARE;
         match found {
             Ok(found) => {

@@ -182,7 +182,7 @@ impl Item {
     /// - [`FinishError::Lost`]: the lease had expired.
     /// - [`FinishError::Unsure`]: the completion was sent in time, but its answer was lost.
     /// - [`FinishError::Dropped`]: the queue was dropped.
-    /// - [`FinishError::Unreachable`]: the store could not be reached while the lease lasted.
+    /// - [`FinishError::Unreachable`]: the store could not be reached before the lease expired.
     ///
     /// # Cancel safety
     ///
@@ -210,13 +210,13 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, FinishError> {
-        let how = self.resolve(completion, "it failed");
+        let how = self.resolve(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
             self.send(&shared, how, Some(reply));
         }
         let parked = answered.await.unwrap_or_else(|_| {
-            Err(FinishError::Unreachable("the runtime of the queue has ended".into()))
+            Err(FinishError::Unreachable("the runtime of the queue has stopped".into()))
         })?;
         Ok(Completed { parked })
     }

@@ -152,8 +152,8 @@ impl Queue {
         adding.put(engine.shard(place, &key), Adding::new(key, add, deadline, reply));
         match timeout_at(deadline, answered).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(late("the runtime of the queue has ended")),
-            Err(_) => Err(late("there was no answer in time")),
+            Ok(Err(_)) => Err(late("the runtime of the queue has stopped")),
+            Err(_) => Err(late("the store did not answer in time")),
         }
     }
 
@@ -469,8 +469,10 @@ fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, EngineError> {
 fn checked(key: Key) -> Result<Key, AddError> {
     if key.is_too_long() {
         let (length, start) = (key.len(), Key::from(&key[..64]));
-        let said =
-            format!("\"{start}...\": a key of {length} bytes; {} are the most", Key::LONGEST);
+        let said = format!(
+            "\"{start}...\": the key has {length} bytes; at most {} are allowed",
+            Key::LONGEST
+        );
         return Err(AddError::new(said));
     }
     Ok(key)

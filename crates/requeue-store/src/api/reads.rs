@@ -88,6 +88,6 @@ impl Queue {
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
         let found = self.look_up(&key).await?;
-        Ok(found.map_or_else(|| format!("{key}: nothing is to be done"), |entry| entry.explain()))
+        Ok(found.map_or_else(|| format!("{key}: not in the queue"), |entry| entry.explain()))
     }
 }

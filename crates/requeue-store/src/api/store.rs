@@ -72,7 +72,7 @@ impl Store {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
             Address::Sqlite(path, synchronous) => {
-                let said = "the store can't be opened";
+                let said = "the store cannot be opened";
                 // Opening waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
                     crate::engine::sqlite::Sqlite::open(&path, synchronous)
@@ -113,7 +113,7 @@ impl Store {
     ///
     /// assert!(Store::check("sqlite:jobs.db?synchronous=full").is_ok());
     /// let error = Store::check("sqlite:jobs.db?sync=full").expect_err("a typing error");
-    /// assert_eq!(error.to_string(), "sqlite: there is no option \"sync\"; there are synchronous");
+    /// assert_eq!(error.to_string(), "sqlite: unknown option \"sync\"; the options are synchronous");
     /// ```
     pub fn check(url: &str) -> Result<(), ConnectError> {
         Address::parse(url).map(drop)
@@ -129,7 +129,7 @@ impl Store {
     /// cannot be reached.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
-        migrated.map_err(|fault| MigrateError::of("the schema was not brought up to date", fault))
+        migrated.map_err(|fault| MigrateError::of("the schema was not created or updated", fault))
     }
 
     /// Returns all queues of the store, sorted by name, with their settings and whether they have keys.
@@ -161,7 +161,7 @@ impl Store {
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
         let queues = self.engine.queues().await;
         let mut queues =
-            queues.map_err(|fault| ReadError::of("the queues can't be listed", fault))?;
+            queues.map_err(|fault| ReadError::of("the queues cannot be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
     }
@@ -557,12 +557,13 @@ impl OpenOptions {
     /// Panics outside a tokio runtime.
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, options } = self;
-        let bad = |why: &str| OpenError::invalid(format!("the queue {name:?}: {why}"));
+        let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
-            return Err(bad("a name has 1 to 200 bytes, and no NUL"));
+            return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
         if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
-            let why = format!("a store has the re-add policies Hold and Replace, not {re_add:?}");
+            let why =
+                format!("stores do not support the re-add policy {re_add:?}; use Hold or Replace");
             return Err(bad(&why));
         }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
@@ -577,18 +578,24 @@ impl OpenOptions {
             }
         };
         let opened = opened.map_err(|fault| {
-            let retry = if fault.kind.is_final() { "" } else { ", for now" };
-            OpenError::of(format!("the queue {name:?} can't be opened{retry}"), fault)
+            let retry = if fault.kind.is_final() { "" } else { " at the moment" };
+            OpenError::of(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));
         };
         if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
-            let why = format!("its re-add policy is {:?}, not {wanted:?}", place.re_add);
+            let why = format!(
+                "its re-add policy is {:?}, not {wanted:?}; omit the option, or use another queue",
+                place.re_add
+            );
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
-            let why = format!("its parked adds are {:?}, not {wanted:?}", place.parked_add);
+            let why = format!(
+                "its parked adds are {:?}, not {wanted:?}; omit the option, or use another queue",
+                place.parked_add
+            );
             return Err(bad(&why));
         }
         place.worker = options.worker.clone().unwrap_or_else(this_process).into();

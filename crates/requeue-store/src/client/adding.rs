@@ -235,7 +235,7 @@ async fn try_add(
                 continue;
             }
             Ok(Err(fault)) => fault,
-            Err(_) => EngineError::unsure("there was no answer in time"),
+            Err(_) => EngineError::unsure("the store did not answer in time"),
         };
         unsure |= fault.kind == Kind::Unsure;
         if matches!(fault.kind, Kind::Absent | Kind::Unsure) {

@@ -225,7 +225,7 @@ async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
     let is_idle =
-        is_idle.unwrap_or_else(|_| Err(EngineError::absent("there was no answer in time")));
+        is_idle.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
     is_idle.unwrap_or_else(|fault| {
         place.note_failure(Part::all(&**engine, place), &fault);
         false
@@ -241,7 +241,7 @@ async fn claim(
     // A later answer is useless: the leases have expired.
     let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
     let claimed =
-        claimed.unwrap_or_else(|_| Err(EngineError::unsure("there was no answer in time")));
+        claimed.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
             tracing::warn!(queue = place.name, "{}: deliveries stop", fault.source);

@@ -129,7 +129,7 @@ impl Wish for Finishing {
                     continue;
                 }
                 Ok(Err(why)) => why,
-                Err(_) => EngineError::unsure("there was no answer in time"),
+                Err(_) => EngineError::unsure("the store did not answer in time"),
             };
             if matches!(why.kind, Kind::Absent | Kind::Unsure) {
                 place.note_failure(part(), &why);

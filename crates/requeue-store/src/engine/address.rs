@@ -20,7 +20,8 @@ impl Address {
     /// Parses the address of a store. No error contains a password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            let said = format!("{url:?} is not the address of a store, such as sqlite:FILE");
+            let said =
+                format!("{url:?} is not the address of a store; use one such as sqlite:FILE");
             return Err(ConnectError::new(said));
         };
         match scheme {
@@ -28,7 +29,7 @@ impl Address {
             "postgres" | "postgresql" => postgres(url),
             "redis" | "rediss" => redis(scheme, rest),
             other => Err(ConnectError::new(format!(
-                "there is no kind of store {other:?}; there are sqlite, postgres and redis"
+                "unknown kind of store {other:?}; use sqlite, postgres or redis"
             ))),
         }
     }
@@ -51,17 +52,20 @@ pub(crate) fn wrong_option(
     value: &str,
 ) -> String {
     match allowed.iter().find(|(known, _)| *known == name) {
-        Some((_, takes)) => format!("{scheme}: {name}={value}: it takes {takes}"),
+        Some((_, takes)) => format!("{scheme}: {name}={value}: expected {takes}"),
         None => {
             let names: Vec<_> = allowed.iter().map(|(name, _)| *name).collect();
-            format!("{scheme}: there is no option {name:?}; there are {}", names.join(", "))
+            format!("{scheme}: unknown option {name:?}; the options are {}", names.join(", "))
         }
     }
 }
 
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
 fn without(feature: &str) -> String {
-    format!("{feature}: this program was built without it (feature `{feature}` of requeue-store)")
+    format!(
+        "{feature}: this program was built without it; enable the \
+         feature `{feature}` of requeue-store"
+    )
 }
 
 #[cfg(not(feature = "sqlite"))]
@@ -77,13 +81,13 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
 
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     if path.is_empty() {
-        return Err(ConnectError::new("sqlite: without the name of a file"));
+        return Err(ConnectError::new("sqlite: the file name is missing, as in sqlite:jobs.db"));
     }
     // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
     // path.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
-        let said = format!("sqlite:{path}: what follows sqlite: is a path, as in sqlite:jobs.db");
+        let said = format!("sqlite:{path}: use a path after sqlite:, as in sqlite:jobs.db");
         return Err(ConnectError::new(said));
     }
     let mut synchronous = Synchronous::default();
@@ -126,41 +130,45 @@ mod tests {
 
     #[test]
     fn each_wrong_option_is_named_with_what_is_right() {
-        let postgres = "postgres: there is no option \"speed\"; there are connections, listen, ";
+        let postgres = "postgres: unknown option \"speed\"; the options are connections, listen, ";
         for (url, said) in [
             (
                 "sqlite:a.db?synchronous=banana",
-                "sqlite: synchronous=banana: it takes normal or full",
+                "sqlite: synchronous=banana: expected normal or full",
             ),
-            ("sqlite:a.db?synchronous", "sqlite: synchronous=: it takes normal or full"),
-            ("sqlite:a.db?speed=9", "sqlite: there is no option \"speed\"; there are synchronous"),
+            ("sqlite:a.db?synchronous", "sqlite: synchronous=: expected normal or full"),
+            (
+                "sqlite:a.db?speed=9",
+                "sqlite: unknown option \"speed\"; the options are synchronous",
+            ),
             ("postgres://h/d?speed=9", postgres),
-            ("postgres://h/d?a=1&speed=9", "there is no option \"a\""),
+            ("postgres://h/d?a=1&speed=9", "unknown option \"a\""),
             (
                 "postgres://h/d?connections=0",
-                "postgres: connections=0: it takes a number from 1 on",
+                "postgres: connections=0: expected a number of 1 or more",
             ),
             (
                 "postgres://h/d?sslmode=allow",
-                "postgres: sslmode=allow: it takes disable, prefer, require, verify-ca or verify-full",
+                "postgres: sslmode=allow: expected disable, prefer, \
+                 require, verify-ca or verify-full",
             ),
             (
                 "postgres://h/d?connect_timeout=5s",
-                "connect_timeout=5s: it takes a number of seconds",
+                "connect_timeout=5s: expected a number of seconds",
             ),
             (
                 "postgres://h/d?target_session_attrs=primary",
-                "target_session_attrs=primary: it takes any, read-write or read-only",
+                "target_session_attrs=primary: expected any, read-write or read-only",
             ),
             (
                 "redis://h?speed=9",
-                "redis: there is no option \"speed\"; there are ca, eviction, shards, wait",
+                "redis: unknown option \"speed\"; the options are ca, eviction, shards, wait",
             ),
-            ("redis://h?wait=x", "redis: wait=x: it takes a number of replicas"),
-            ("rediss://h?shards=0", "rediss: shards=0: it takes a number of shards from 1 to 256"),
+            ("redis://h?wait=x", "redis: wait=x: expected a number of replicas"),
+            ("rediss://h?shards=0", "rediss: shards=0: expected a number of shards from 1 to 256"),
             (
                 "redis://h?shards=257",
-                "redis: shards=257: it takes a number of shards from 1 to 256",
+                "redis: shards=257: expected a number of shards from 1 to 256",
             ),
             ("redis://h?ca=/nowhere", "redis: ca=/nowhere: "),
         ] {

@@ -110,7 +110,7 @@ impl Raw {
     pub(crate) fn read(self) -> Result<Row, Damage> {
         let state = self.state.unwrap_or(-1);
         if state == SET_ASIDE {
-            let said = self.error.unwrap_or_else(|| "its cause is not known".to_owned());
+            let said = self.error.unwrap_or_else(|| "the cause is unknown".to_owned());
             return Err(Damage { said, is_set_aside: true });
         }
         if !(0..SET_ASIDE).contains(&state) {

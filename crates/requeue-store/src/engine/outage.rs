@@ -81,7 +81,8 @@ impl Place {
         let (queue, error) = (&self.name, &fault.source);
         match (is_new, fault.kind) {
             (true, Kind::Refused) => {
-                tracing::warn!(target: TARGET, queue, "store refuses what is asked: {error}; retrying");
+                tracing::warn!(target: TARGET, queue, "store rejects the request: \
+                    {error}; retrying");
             }
             (true, _) => {
                 tracing::warn!(target: TARGET, queue, "store unreachable: {error}; retrying")

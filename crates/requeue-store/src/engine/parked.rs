@@ -43,7 +43,7 @@ impl Place {
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {
             // Contain the panic: the task that calls this function delivers all keys of the queue.
-            tracing::error!(queue, %key, "the function for parked keys panicked");
+            tracing::error!(queue, %key, "the function `on_parked` panicked");
         }
     }
 }

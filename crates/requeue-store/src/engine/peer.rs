@@ -69,18 +69,21 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
         // The server may speak Redis inside TLS. The driver's error then concerns TLS.
         (Peer::Tls, Protocol::RedisTls) => None,
         (Peer::Redis, Protocol::RedisTls) => {
-            let said = format!("{at} answered without TLS: redis://, not rediss://, is without");
+            let said = format!(
+                "{at} answered without TLS: use redis:// instead of \
+                 rediss://, or configure TLS on the server"
+            );
             Some(Reason::new(Tls, said))
         }
         (Peer::Tls, Protocol::Redis) => {
             let said =
-                format!("{at} answered, but only with TLS: rediss://, not redis://, is with");
+                format!("{at} answered, but only with TLS: use rediss:// instead of redis://");
             Some(Reason::new(Tls, said))
         }
         (Peer::Postgres, _) => other("it is a PostgreSQL server"),
         (Peer::Redis, _) => other("it is a Redis server"),
         (Peer::Http, _) => other("it is an HTTP server"),
-        (Peer::Tls, Protocol::Postgres) => other("it speaks TLS from the start"),
+        (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
         // A proxy whose server is down does this.
         (Peer::Closes, _) => {
@@ -89,7 +92,9 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
             Some(Reason::new(Unreachable, said))
         }
         (Peer::Silent, _) => {
-            let said = format!("{at} was connected to and is silent: is this {kind} server?");
+            let said = format!(
+                "{at} accepted the connection, but sends no answer: is this {kind} server?"
+            );
             Some(Reason::new(Unreachable, said))
         }
     }
@@ -97,7 +102,7 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
 
 fn unconnected(host: &str, at: &str, why: &Unconnected) -> String {
     match why {
-        Unconnected::NoHost(error) => format!("the host {host:?} is not known: {error}"),
+        Unconnected::NoHost(error) => format!("cannot resolve the host {host:?}: {error}"),
         Unconnected::NoAnswer => format!("{at} did not answer within {CONNECTING:?}"),
         Unconnected::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             format!("nothing listens on {at}: connection refused")
@@ -113,7 +118,7 @@ enum Unconnected {
 }
 
 async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
-    let mut last = Unconnected::NoHost(io::Error::other("it has no address"));
+    let mut last = Unconnected::NoHost(io::Error::other("the name has no address"));
     for address in lookup_host((host, port)).await.map_err(Unconnected::NoHost)? {
         match timeout(CONNECTING, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
@@ -239,11 +244,11 @@ mod tests {
             (http, Redis, WrongServer, "not as a Redis server: it is an HTTP server"),
             (http, RedisTls, WrongServer, "not as a Redis server: it is an HTTP server"),
             (redis, Postgres, WrongServer, "not as a PostgreSQL server: it is a Redis server"),
-            (redis, RedisTls, Tls, "answered without TLS: redis://, not rediss://"),
+            (redis, RedisTls, Tls, "answered without TLS: use redis:// instead of rediss://"),
             (b"N", Redis, WrongServer, "not as a Redis server: it is a PostgreSQL server"),
             (b"S", RedisTls, WrongServer, "not as a Redis server: it is a PostgreSQL server"),
-            (alert, Redis, Tls, "only with TLS: rediss://, not redis://"),
-            (alert, Postgres, WrongServer, "not as a PostgreSQL server: it speaks TLS"),
+            (alert, Redis, Tls, "only with TLS: use rediss:// instead of redis://"),
+            (alert, Postgres, WrongServer, "not as a PostgreSQL server: it expects TLS"),
             (b"SSH-2.0-x\r\n", Redis, WrongServer, "is this a Redis server?"),
             (b"220 smtp\r\n", Postgres, WrongServer, "is this a PostgreSQL server?"),
             (b"", Redis, Unreachable, "closed the connection without an answer"),
@@ -275,7 +280,10 @@ mod tests {
         let reason = explain("nowhere.invalid", 1, Protocol::Redis)
             .await
             .expect("the unknown host is explained");
-        assert!(reason.said.starts_with("the host \"nowhere.invalid\" is not known: "), "{reason}");
+        assert!(
+            reason.said.starts_with("cannot resolve the host \"nowhere.invalid\": "),
+            "{reason}"
+        );
     }
 
     #[tokio::test]
@@ -288,6 +296,6 @@ mod tests {
             .await
             .expect("the missing answer is explained");
         assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
-        assert!(reason.said.ends_with("is silent: is this a PostgreSQL server?"), "{reason}");
+        assert!(reason.said.ends_with("sends no answer: is this a PostgreSQL server?"), "{reason}");
     }
 }

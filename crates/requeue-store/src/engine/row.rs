@@ -11,7 +11,7 @@ use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
 /// The error of a key whose lease expired. `claim.lua` and `verbs.sql` repeat it.
-pub(crate) const LEASE_EXPIRED: &str = "the lease ran out";
+pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 
 /// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

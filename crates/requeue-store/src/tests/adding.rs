@@ -83,5 +83,8 @@ async fn an_add_says_whether_it_may_have_happened() {
     let error = queue.add("a").await.expect_err("the store refuses it");
     assert_eq!(chain(&error), "the key was not added: it is not allowed");
     let error = queue.add(vec![b'x'; 5000]).await.expect_err("the key is too long");
-    assert!(chain(&error).ends_with("...\": a key of 5000 bytes; 2048 are the most"), "{error}");
+    assert!(
+        chain(&error).ends_with("...\": the key has 5000 bytes; at most 2048 are allowed"),
+        "{error}"
+    );
 }

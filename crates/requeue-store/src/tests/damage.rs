@@ -89,7 +89,7 @@ fn ask(key: &str, add: Add) -> Ask {
     Ask { key: key.into(), add, adds: 1 }
 }
 
-fn claim(max: usize, lease: Duration) -> Claim {
+pub(crate) fn claim(max: usize, lease: Duration) -> Claim {
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = Failing { backoff, max_failures: None };
     Claim { max, oldest: 1, lease, expired, poll: Duration::ZERO }

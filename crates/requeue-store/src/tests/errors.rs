@@ -10,13 +10,16 @@ use crate::types::inspect::Counts;
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
     let fault = || EngineError::absent("connection refused");
     vec![
-        ("ConnectError", Box::new(ConnectError::new("sqlite: without the name of a file"))),
+        (
+            "ConnectError",
+            Box::new(ConnectError::new("sqlite: the file name is missing, as in sqlite:jobs.db")),
+        ),
         ("ConnectError", Box::new(ConnectError::of("redis://h:1", fault()))),
         (
             "MigrateError",
-            Box::new(MigrateError::of("the schema was not brought up to date", fault())),
+            Box::new(MigrateError::of("the schema was not created or updated", fault())),
         ),
-        ("OpenError", Box::new(OpenError::invalid("the queue \"\": a name has 1 to 200 bytes"))),
+        ("OpenError", Box::new(OpenError::invalid("queue \"\": invalid name: use 1 to 200 bytes"))),
         ("OpenError", Box::new(OpenError::missing("mial", vec!["mail".to_owned()]))),
         ("OpenError", Box::new(OpenError::of("the queue \"q\" can't be opened", fault()))),
         ("DropError", Box::new(DropError::has_keys("mail", Counts::default()))),

@@ -52,7 +52,11 @@ async fn an_add_of_a_key_that_stays_locked_has_not_happened() {
     let start = Instant::now();
     let all = queue.add_all(["a"]).await.expect_err("the key is locked");
     for error in [all, queue.add("a").await.expect_err("the key is locked")] {
-        assert!(chain(&error).ends_with("added: somebody has the key locked"), "{error}");
+        assert!(
+            chain(&error)
+                .ends_with("added: another transaction has locked the key; try again later"),
+            "{error}"
+        );
         assert!(!error.may_have_happened());
     }
     assert!(start.elapsed() <= Duration::from_secs(60));
@@ -86,7 +90,13 @@ async fn a_key_that_is_locked_can_not_be_changed_and_that_is_said() {
     let (engine, queue) = queue();
     engine.set_locked("a", true);
     let cancelled = chain(&queue.cancel("a").await.expect_err("the key is locked"));
-    assert_eq!(cancelled, "the key was not cancelled: somebody has the key locked");
+    assert_eq!(
+        cancelled,
+        "the key was not cancelled: another transaction has locked the key; try again later"
+    );
     let revived = chain(&queue.revive("a").await.expect_err("the key is locked"));
-    assert_eq!(revived, "the key was not revived: somebody has the key locked");
+    assert_eq!(
+        revived,
+        "the key was not revived: another transaction has locked the key; try again later"
+    );
 }

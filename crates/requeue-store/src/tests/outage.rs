@@ -132,7 +132,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
     assert_eq!(
         lines(),
         [
-            "store refuses what is asked: it is not allowed; retrying",
+            "store rejects the request: it is not allowed; retrying",
             "store reachable again after less than a second"
         ]
     );

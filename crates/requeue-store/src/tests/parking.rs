@@ -190,10 +190,10 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     // This key was added during its last run, and runs again.
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));
-    let expected = " message=parked queue=\"q\" key=a failures=1 error=\"the lease ran out\"";
+    let expected = " message=parked queue=\"q\" key=a failures=1 error=\"the lease expired\"";
     assert_eq!(events.take(), [expected]);
     let entry = queue.look_up("a").await.expect("looked up").expect("the key has a state");
-    assert_eq!((entry.state, entry.error.as_deref()), (State::Parked, Some("the lease ran out")));
+    assert_eq!((entry.state, entry.error.as_deref()), (State::Parked, Some("the lease expired")));
     queue.recent_counts().await.expect("counted");
     assert_eq!(queue.sample().expect("counted").given_up, 1);
     item.give_up("never").await.expect("the lease is held");
@@ -274,7 +274,7 @@ async fn an_interrupted_change_goes_on_where_it_was() {
     for mishap in [Mishap::Absent, Mishap::Refused, Mishap::Absent] {
         engine.fail([mishap]);
         let error = chain(&reviving.step().await.expect_err("the store is gone"));
-        assert!(error.starts_with("not all keys were revived, but 1000 of them: "), "{error}");
+        assert!(error.starts_with("not all keys were revived, only 1000 of them: "), "{error}");
     }
     assert_eq!(reviving.changed(), 1000);
     assert!(reviving.step().await.expect("revived"));
@@ -305,15 +305,18 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
             Err(error) => break chain(&error),
         }
     };
-    let expected = "not all keys were revived, but 1498 of them: \
-                    other transactions have 2 keys locked";
+    let expected = "not all keys were revived, only 1498 of them: \
+                    other transactions have locked 2 keys; try again later";
     assert_eq!(error, expected);
     assert!(!reviving.step().await.expect("the change is complete"));
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.parked), (1_498, 2));
     let error = queue.revive_keys(["0007", "0008"]).await.expect_err("the key is locked");
     let error = chain(&error);
-    assert_eq!(error, "not all keys were revived: somebody has the key locked");
+    assert_eq!(
+        error,
+        "not all keys were revived: another transaction has locked the key; try again later"
+    );
     engine.set_locked("0007", false);
     assert_eq!(queue.revive_keys(["0007", "0008"]).await.expect("revived"), [true, false]);
 }

@@ -7,7 +7,7 @@ use crate::types::inspect::Counts;
 
 /// The message of an engine about a store that was never migrated.
 pub(crate) const UNPREPARED: &str =
-    "there is no queue in it yet; `requeue store init` or `Store::migrate` prepares it";
+    "the store has no schema yet; run `requeue store init`, or call `Store::migrate`";
 
 type Source = Box<dyn Error + Send + Sync>;
 
@@ -53,7 +53,10 @@ impl EngineError {
     }
 
     pub(crate) fn locked() -> Self {
-        Self { kind: Kind::Locked, source: "somebody has the key locked".into() }
+        Self {
+            kind: Kind::Locked,
+            source: "another transaction has locked the key; try again later".into(),
+        }
     }
 
     pub(crate) fn dropped(queue: &str) -> Self {
@@ -208,7 +211,7 @@ pub struct ConnectError {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let error = Store::connect("sqlite:jobs.db?synchronous=often").await.expect_err("no such value");
 /// assert_eq!(error.kind(), ConnectErrorKind::Address);
-/// assert_eq!(error.to_string(), "sqlite: synchronous=often: it takes normal or full");
+/// assert_eq!(error.to_string(), "sqlite: synchronous=often: expected normal or full");
 /// # });
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -463,7 +466,7 @@ impl fmt::Display for AddError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)?;
         if self.unsure {
-            f.write_str(" (it may have been added all the same)")?;
+            f.write_str(" (the add may have taken effect; repeating it is harmless)")?;
         }
         Ok(())
     }
@@ -487,20 +490,22 @@ pub enum FinishError {
     Unsure,
     /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.
     Dropped,
-    /// The store could not be reached while the lease lasted.
+    /// The store could not be reached before the lease expired.
     Unreachable(Box<dyn Error + Send + Sync>),
 }
 
 impl fmt::Display for FinishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lost => f.write_str("the lease has run out: the key is no longer this holder's"),
-            Self::Unsure => {
-                f.write_str("the lease has run out, or it ended in time: the answer was lost")
-            }
-            Self::Dropped => f.write_str("the queue was dropped, and the key with it"),
+            Self::Lost => f.write_str(
+                "the lease has expired: the key no longer belongs to this worker; discard the result",
+            ),
+            Self::Unsure => f.write_str(
+                "the answer was lost: either the completion took effect, or the lease expired before",
+            ),
+            Self::Dropped => f.write_str("the queue was dropped together with the key"),
             Self::Unreachable(_) => {
-                f.write_str("the store could not be reached while the lease lasted")
+                f.write_str("the store could not be reached before the lease expired")
             }
         }
     }

@@ -116,23 +116,25 @@ impl Entry {
         };
         let why = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         match (self.state, self.due) {
-            (State::Parked, _) => format!("{key}: parked since {since:?}{failed}{why}"),
+            (State::Parked, _) => format!("{key}: parked for {since:?}{failed}{why}"),
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }
             (State::Processing, due) => {
                 let lease = self.lease.unwrap_or_default();
                 let then = match due {
-                    _ if self.dirty => ", and runs once more afterwards".to_owned(),
-                    Some(due) => format!(", and is due again in {due:?}"),
+                    _ if self.dirty => "; it runs once more afterwards".to_owned(),
+                    Some(due) => format!("; it is due again in {due:?}"),
                     None => String::new(),
                 };
-                let worker = self.worker.as_ref().map(|name| format!("worker {name:?}"));
-                let worker = worker.unwrap_or_else(|| "a worker".to_owned());
-                format!("{key}: with {worker} for {since:?}, its lease for {lease:?} more{then}")
+                let worker = self.worker.as_ref().map(|name| format!(" at worker {name:?}"));
+                let worker = worker.unwrap_or_default();
+                format!(
+                    "{key}: in flight{worker} for {since:?}; its lease expires in {lease:?}{then}"
+                )
             }
             (State::Waiting, due) => {
-                format!("{key}: waits {:?} more{failed}{why}", due.unwrap_or_default())
+                format!("{key}: due in {:?}{failed}{why}", due.unwrap_or_default())
             }
             (State::Ready, _) => format!("{key}: ready for {since:?}{failed}{why}"),
         }

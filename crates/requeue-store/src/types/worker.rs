@@ -9,7 +9,8 @@ const LONGEST_WORKER: usize = 100;
 pub(crate) fn invalid_worker(label: &str) -> Option<String> {
     if label.is_empty() || label.len() > LONGEST_WORKER || label.contains(char::is_control) {
         return Some(format!(
-            "the worker {label:?}: a name has 1 to {LONGEST_WORKER} bytes, and no control characters"
+            "invalid worker name {label:?}: use 1 to {LONGEST_WORKER} bytes \
+             without control characters"
         ));
     }
     None

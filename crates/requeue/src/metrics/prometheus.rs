@@ -412,42 +412,42 @@ const FAMILIES: [Family; 15] = [
     // Metrics that client-go does not have.
     Family {
         name: "workqueue_waiting",
-        help: "Current number of items with a delayed add",
+        help: "Current number of keys with a due time, including those that back off",
         value: Value::Keys(|of| of.waiting),
     },
     Family {
         name: "workqueue_processing",
-        help: "Current number of items with a worker",
+        help: "Current number of keys in flight",
         value: Value::Keys(|of| of.processing),
     },
     Family {
         name: "workqueue_oldest_ready_seconds",
-        help: "How long in seconds the item that has been ready longest has been so",
+        help: "How long in seconds the oldest ready key has been ready",
         value: Value::Age(|of| of.oldest_ready),
     },
     Family {
         name: "workqueue_coalesced",
-        help: "Total number of adds that became part of a run that was pending already",
+        help: "Total number of adds that became part of a pending run",
         value: Value::Count(|of| of.counts.coalesced),
     },
     Family {
         name: "workqueue_failures",
-        help: "Total number of attempts that failed",
+        help: "Total number of runs that failed",
         value: Value::Count(|of| of.counts.failures),
     },
     Family {
         name: "workqueue_given_up",
-        help: "Total number of items given up after too many failures",
+        help: "Total number of keys that were given up",
         value: Value::Count(|of| of.given_up),
     },
     Family {
         name: "workqueue_panics",
-        help: "Total number of attempts that panicked",
+        help: "Total number of runs that panicked",
         value: Value::Count(|of| of.panics),
     },
     Family {
         name: "workqueue_parked",
-        help: "Current number of items that are out of the way until they are revived",
+        help: "Current number of parked keys",
         value: Value::KeysOfSome(|of| of.parked),
     },
 ];

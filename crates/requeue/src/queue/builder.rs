@@ -75,15 +75,19 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ZeroGroupLimit => {
-                f.write_str("a group limit of 0 would never hand out a key; the least is 1")
+                f.write_str("a group limit of 0 would stop all deliveries; use 1 or more")
             }
             Self::ZeroOldestEvery => f.write_str(
-                "`oldest_every: 0` says nothing; 1 is first in first out, u32::MAX no bound",
+                "`oldest_every` is 0; use 1 for first in, first out, or more for priorities \
+                 (u32::MAX sets no bound)",
             ),
             Self::DuplicateName(name) => {
-                write!(f, "a queue named {name:?} already reports to these metrics")
+                write!(
+                    f,
+                    "a queue named {name:?} already reports to these metrics; use another name"
+                )
             }
-            Self::Unnamed => f.write_str("a queue with metrics needs a name"),
+            Self::Unnamed => f.write_str("a queue with metrics needs a name; call `Builder::name`"),
         }
     }
 }

@@ -417,7 +417,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
     /// queue.add_after("a", Duration::from_secs(90));
-    /// assert_eq!(queue.explain(&"a"), "waiting for its time; ready in 90.0s");
+    /// assert_eq!(queue.explain(&"a"), "waiting; ready in 90.0s");
     /// assert_eq!(queue.explain(&"b"), "not in the queue");
     /// # Ok::<(), requeue::BuildError>(())
     /// ```

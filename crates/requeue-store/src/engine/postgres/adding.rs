@@ -62,7 +62,7 @@ impl<'a> FromSql<'a> for Answer {
             4 => Added::Parked,
             5 => return Ok(Self(None)),
             6 => Added::Revived,
-            other => return Err(format!("{other} is no answer that this version knows").into()),
+            other => return Err(format!("this version does not know the answer {other}").into()),
         };
         Ok(Self(Some(added)))
     }

@@ -32,7 +32,7 @@ pub(crate) struct Address {
 /// The options of an address, and the values that they take. The driver parses those that this module does
 /// not.
 const OPTIONS: &[(&str, &str)] = &[
-    ("connections", "a number from 1 on"),
+    ("connections", "a number of 1 or more"),
     ("listen", "HOST:PORT, the address of the server itself behind a pooler"),
     ("passfile", "the path of a file, with %20 for a space"),
     (
@@ -45,16 +45,16 @@ const OPTIONS: &[(&str, &str)] = &[
     ("channel_binding", "disable, prefer or require"),
     ("connect_timeout", "a number of seconds"),
     ("dbname", "a name"),
-    ("host", "a name, or several with commas between them"),
-    ("hostaddr", "an IP address, or several with commas between them"),
+    ("host", "a name, or several separated by commas"),
+    ("hostaddr", "an IP address, or several separated by commas"),
     ("keepalives", "0 or 1"),
     ("keepalives_idle", "a number of seconds"),
     ("keepalives_interval", "a number of seconds"),
     ("keepalives_retries", "a number"),
     ("load_balance_hosts", "disable or random"),
-    ("options", "what the server takes on its command line"),
+    ("options", "options for the server, as on its command line"),
     (PASSWORD, "a password"),
-    ("port", "a number, or several with commas between them"),
+    ("port", "a number, or several separated by commas"),
     ("sslnegotiation", "postgres or direct"),
     ("target_session_attrs", "any, read-write or read-only"),
     ("tcp_user_timeout", "a number of seconds"),
@@ -62,8 +62,8 @@ const OPTIONS: &[(&str, &str)] = &[
 ];
 const PASSWORD: &str = "password";
 
-const UNREADABLE: &str = "the address can't be read; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
-                          with what is special in a part written %40 for @";
+const UNREADABLE: &str = "the address is invalid; use postgres://USER:PASSWORD@HOST:PORT/DATABASE, and \
+                          percent-encode special characters, such as %40 for @";
 
 /// The kind of server that a connection reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,7 +110,11 @@ impl Address {
             match options.take(name, value) {
                 Some(true) => {}
                 Some(false) if drivers(name, value) => rest.push(format!("{name}={value}")),
-                Some(false) if name == PASSWORD => return Err(bad("password= can't be read")),
+                Some(false) if name == PASSWORD => {
+                    return Err(bad(
+                        "the value of password= is invalid: percent-encode its special characters",
+                    ));
+                }
                 Some(false) | None => return Err(wrong()),
             }
         }
@@ -201,18 +205,16 @@ impl Options {
             (Some(_), Some(Roots::File(file))) => Trust::Name(Some(file)),
             (None, Some(Roots::System)) if !self.has_mode => Trust::Name(None),
             (None, Some(Roots::System)) => {
-                return Err(
-                    "sslrootcert=system takes no sslmode but verify-full: a weaker one would \
-                            not verify the server; leave sslmode out, or write sslmode=verify-full",
-                );
+                return Err("sslrootcert=system needs sslmode=verify-full: a weaker mode would \
+                    not verify the server; omit sslmode, or use sslmode=verify-full");
             }
             (None, Some(Roots::File(file))) if !self.has_mode || mode == SslMode::Require => {
                 Trust::Authority(Some(file))
             }
             (None, Some(Roots::File(_))) => {
                 return Err(
-                    "sslrootcert=FILE takes sslmode=verify-full or verify-ca: a weaker one \
-                            would not verify the server; leave out sslrootcert, or change sslmode",
+                    "sslrootcert=FILE needs sslmode=verify-full or verify-ca: a weaker mode \
+                     would not verify the server; omit sslrootcert, or change sslmode",
                 );
             }
         })
@@ -261,7 +263,7 @@ fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str>
     }
     let at = |host: &Host| matches!(host, Host::Tcp(host) if host.contains('@'));
     if config.get_hosts().iter().any(at) {
-        return Err("a @ in a user's name or password is written %40");
+        return Err("write %40 instead of @ in a user name or password");
     }
     if config.get_password().is_none()
         && let Some(password) = passwords::find(&config, passfile)

@@ -152,8 +152,8 @@ impl Claims {
         if !self.0.listens {
             if !self.0.has_warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "no notifications come through a pooler: this process polls for keys; \
-                    with listen=HOST:PORT in the address, it listens at the server itself"
+                    "a pooler does not pass notifications on, so this process polls for keys; \
+                     add listen=HOST:PORT, the address of the server itself, to the store's address"
                 );
             }
             return Ok(false);

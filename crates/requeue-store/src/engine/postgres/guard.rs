@@ -326,15 +326,15 @@ impl fmt::Display for Refusal {
             Request::Md5 => "an MD5 hash of the password",
         };
         let why = if *is_encrypted {
-            "TLS has not verified who the server is"
+            "TLS has not verified the identity of the server"
         } else {
             "the connection is not encrypted"
         };
         write!(
             f,
             "{server} asks for {asked}, and {why}: no password was sent; use sslmode=verify-full \
-             (with sslrootcert=FILE for an authority of your own), or have the server use \
-             scram-sha-256"
+             (with sslrootcert=FILE for an authority of your own), or configure \
+             scram-sha-256 on the server"
         )
     }
 }

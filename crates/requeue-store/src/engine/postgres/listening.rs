@@ -114,7 +114,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
                             Ok(_) => {}
                             Err(error) => {
                                 // The loop reconnects. Claims report an outage.
-                                tracing::debug!(%error, "the connection that listens has ended");
+                                tracing::debug!(%error, "the connection for notifications was closed");
                                 return;
                             }
                         }
@@ -131,7 +131,8 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
                 // Claims report an outage. If only this connection is missing, the process polls for keys.
                 if now - *told_at.get_or_insert(now) >= REPORTING {
                     told_at = Some(now);
-                    tracing::warn!(%error, "no connection to listen by: keys are polled for");
+                    tracing::warn!(%error, "no connection for notifications: the \
+                        process polls for keys");
                 }
             }
         }

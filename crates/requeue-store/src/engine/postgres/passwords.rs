@@ -36,7 +36,8 @@ fn read(file: &Path) -> Option<String> {
         use std::os::unix::fs::PermissionsExt;
 
         if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
-            tracing::warn!(file = %file.display(), "others may read it: no password is taken from it");
+            tracing::warn!(file = %file.display(), "the password file is ignored, because \
+                other users can access it; change its mode to 0600");
             return None;
         }
     }

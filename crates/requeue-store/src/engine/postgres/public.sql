@@ -38,8 +38,8 @@ declare
     id integer := (select f.id from requeue.find(queue) f);
 begin
     if id is null then
-        raise exception 'there is no queue %', quote_nullable(queue)
-            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') makes one.';
+        raise exception 'no such queue: %', quote_nullable(queue)
+            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
     end if;
     perform requeue.checked(k) from unnest(keys) k;
     return requeue.add_all(id, keys, afters, hows, priorities, reasons,
@@ -113,7 +113,7 @@ declare
     how integer := array_position(array['earliest', 'latest', 'exactly'], merge) - 1;
 begin
     if how is null then
-        raise exception 'merge is earliest, latest or exactly, and not %', quote_nullable(merge)
+        raise exception 'invalid merge %: use earliest, latest or exactly', quote_nullable(merge)
             using errcode = 'invalid_parameter_value';
     end if;
     return how + case when revive then 4 else 0 end;
@@ -125,7 +125,7 @@ declare
     number integer := array_position(array['low', 'normal', 'high'], priority) - 2;
 begin
     if number is null then
-        raise exception 'priority is low, normal or high, and not %', quote_nullable(priority)
+        raise exception 'invalid priority %: use low, normal or high', quote_nullable(priority)
             using errcode = 'invalid_parameter_value';
     end if;
     return number;
@@ -135,9 +135,9 @@ create function requeue.checked(key bytea) returns bytea
 language plpgsql as $$
 begin
     if key is null then
-        raise exception 'a key is null' using errcode = 'null_value_not_allowed';
+        raise exception 'the key is null; pass a bytea or a text' using errcode = 'null_value_not_allowed';
     elsif octet_length(key) > 2048 then
-        raise exception 'a key of % bytes; 2048 are the most', octet_length(key)
+        raise exception 'the key has % bytes; at most 2048 are allowed', octet_length(key)
             using errcode = 'program_limit_exceeded';
     end if;
     return key;

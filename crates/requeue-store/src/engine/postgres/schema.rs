@@ -38,7 +38,10 @@ fn is_current(version: i32) -> Result<(), EngineError> {
     if version == VERSION {
         return Ok(());
     }
-    let said = format!("the version of the schema is {version}, and this program's {VERSION}");
+    let said = format!(
+        "the schema has version {version}, and this program needs \
+         {VERSION}; use a matching version of requeue"
+    );
     Err(EngineError::refused(said))
 }
 
@@ -70,7 +73,7 @@ pub(super) async fn migrate(sessions: &Sessions) -> Result<(), EngineError> {
         client.query_typed_one("select current_setting('server_version_num')::integer", &[]).await;
     let server: i32 = row.map_err(|error| faults::of_statement(&error))?.get(0);
     if server < OLDEST_SERVER {
-        let said = format!("a server of version {} is too old; 14 is the oldest", server / 10_000);
+        let said = format!("PostgreSQL {} is too old; use version 14 or later", server / 10_000);
         return Err(EngineError::refused(said));
     }
     // If this function returns early, the session is closed, which rolls the transaction back.

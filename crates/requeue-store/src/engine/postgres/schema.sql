@@ -12,7 +12,7 @@ create table requeue.queues (
     -- True: an add revives a parked key. False: only an add that requests it does.
     revive boolean not null default true,
     -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
-    waited_until bigint not null default 0
+    waited_until bigint not null default 0 check (waited_until >= 0)
 );
 
 -- The fencing tokens of deliveries: see `raise_epochs`.

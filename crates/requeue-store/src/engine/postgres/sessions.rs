@@ -130,9 +130,7 @@ impl Sessions {
     /// Runs a statement and returns its only row.
     pub(super) async fn row(&self, sql: &str, params: &Params<'_>) -> Result<Row, EngineError> {
         let rows = self.rows(sql, params).await?;
-        rows.into_iter()
-            .next()
-            .ok_or_else(|| EngineError::refused("the server answered with nothing"))
+        rows.into_iter().next().ok_or_else(|| EngineError::refused("the server returned no row"))
     }
 }
 

@@ -66,7 +66,7 @@ fn roots(file: &Path) -> Result<RootCertStore, ConnectError> {
         roots.add(certificate).map_err(|error| bad(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(bad("there is no certificate in it".to_owned()));
+        return Err(bad("the file contains no certificate".to_owned()));
     }
     Ok(roots)
 }

@@ -12,12 +12,14 @@ use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The columns that [`seen`] reads.
+/// The columns that [`seen`] reads. The library writes at most 4096 characters of an error, and a longer one
+/// of another program would fill the memory of a reader. A worker's name of 101 characters is as invalid as
+/// any longer one.
 pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      greatest(k.lease_until, \
          (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
-     k.not_before, k.since, k.error, k.worker";
+     k.not_before, k.since, left(k.error, 4096), left(k.worker, 101)";
 
 /// The parameters of a batch of completions, except the way to complete.
 #[derive(Default)]

@@ -38,7 +38,8 @@ impl Sessions {
             "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
         if !self.row(sql, &[]).await?.get::<_, bool>(0) {
             return Err(EngineError::refused(
-                "there is none, and this role is not granted to make one",
+                "the queue does not exist, and this role may not create it; use \
+                 another role, or grant it requeue.open",
             ));
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
@@ -67,7 +68,7 @@ impl Sessions {
         let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
         let added = self.added(sql, queue, asks).await?;
         let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| EngineError::refused("the server answered with nothing"))
+        all.ok_or_else(|| EngineError::refused("the server returned no row"))
     }
 
     /// As `add`. The answer for a key that another transaction has locked is `None`.
@@ -89,7 +90,9 @@ impl Sessions {
         let row = self.row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
             Kind::Locked => EngineError {
-                source: "a transaction that has added keys to it is still open".into(),
+                source: "a transaction that has added keys to it is still \
+                    open; commit it or roll it back"
+                    .into(),
                 ..fault
             },
             _ => fault,
@@ -162,7 +165,7 @@ impl Sessions {
         ];
         let mut rows = self.rows(sql, &params).await?;
         let Some(last) = rows.pop() else {
-            return Err(EngineError::refused("the server answered with nothing"));
+            return Err(EngineError::refused("the server returned no row"));
         };
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);

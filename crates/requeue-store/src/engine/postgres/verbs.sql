@@ -68,14 +68,18 @@ $$;
 create function requeue.set_aside(in_queue integer, in_key bytea) returns text
 language plpgsql as $$
 declare
+    k requeue.keys;
     why text;
 begin
-    select requeue.damage_of(x) into why from requeue.keys x
-    where x.queue = in_queue and x.key = in_key;
+    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key;
+    why := requeue.damage_of(k);
+    -- The text of a whole row can exceed the limit of 1 GB, which would fail all claims.
+    k.error := left(k.error, 1000);
+    k.worker := left(k.worker, 1000);
     update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
         not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
         lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-        run_priority = null, worker = null, error = why || '; the row was ' || left(x::text, 2000)
+        run_priority = null, worker = null, error = why || '; the row was ' || left(k::text, 2000)
     where x.queue = in_queue and x.key = in_key;
     return why;
 end $$;
@@ -152,7 +156,7 @@ begin
         end if;
         step := (1 - in_share) * expired;
         k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap,
+            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k);
         if k.state = 2 then

@@ -50,7 +50,11 @@ impl Redis {
         let (mut claimed, health) = values::claimed(answer)?;
         claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
-            tracing::debug!(queue = queue.name, replicas, "claims that few replicas have");
+            tracing::debug!(
+                queue = queue.name,
+                replicas,
+                "fewer replicas than requested have confirmed claims"
+            );
         }
         for item in &mut claimed.items {
             item.epoch = epoch_of(item.epoch, number, shards.len());
@@ -179,7 +183,7 @@ async fn in_time<T>(
     ran: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<T, EngineError> {
     let ran = timeout(limit, ran).await;
-    let ran = ran.unwrap_or_else(|_| Err(EngineError::unsure("there was no answer in time")));
+    let ran = ran.unwrap_or_else(|_| Err(EngineError::unsure("the store did not answer in time")));
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

@@ -157,7 +157,8 @@ impl Dropping<'_> {
                 // Unseal the other shards even if this fails.
                 if let Err(fault) = step(self.nodes, self.scripts, shard, "unseal", name).await {
                     let (queue, error) = (&shard.queue.name, fault.source);
-                    tracing::warn!(queue, %error, "a shard stays sealed: drop the queue again");
+                    tracing::warn!(queue, %error, "a shard could not be unsealed: \
+                        drop the queue again");
                 }
             }
         }
@@ -173,7 +174,7 @@ impl Dropping<'_> {
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
             let mut answer = Values::of(answer)?;
             if answer.number::<u8>()? == 0 {
-                return Err(EngineError::absent("another process drops the queue"));
+                return Err(EngineError::absent("another process is dropping the queue"));
             }
             last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
             let counts = Counts {

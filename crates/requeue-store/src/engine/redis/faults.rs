@@ -51,7 +51,7 @@ fn has_invalid_data(error: &RedisError) -> bool {
 
 /// Returns the error for a response that no script of requeue gives.
 pub(super) fn garbled() -> EngineError {
-    EngineError::unsure("the server's answer is not understood")
+    EngineError::unsure("the server's answer has an unknown format")
 }
 
 /// Returns the kind of an error that the server itself has reported. Such a command has had no effect:

@@ -39,7 +39,7 @@ impl Map {
         if !says("mode", "cluster") {
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
-                    "{}: it is a replica, for now",
+                    "{}: the server is a replica at the moment",
                     node.address
                 )));
             }

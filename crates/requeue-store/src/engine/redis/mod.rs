@@ -210,12 +210,12 @@ impl Engine for Redis {
             if replicas < self.wait {
                 let wanted = self.wait;
                 return Err(EngineError::unsure(format!(
-                    "{replicas} of {wanted} replicas have it"
+                    "only {replicas} of {wanted} replicas have confirmed it"
                 )));
             }
             let digits = values::digits(answer, asks.len())?;
             for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
-                let damage = Damage::new("it could not be read");
+                let damage = Damage::new("the row could not be read");
                 Damaged { key: ask.key.clone(), damage }.report_replaced(&queue.name);
             }
             digits.into_iter().map(values::added).collect()

@@ -55,13 +55,15 @@ impl Redis {
             Some(VERSION) => Ok(()),
             None if self.has_record_of(queue).await? => refuse(&format!(
                 "it has the queue, but not the key {:?}: the server has evicted or lost it, or \
-                 it was deleted; `requeue store init` or `Store::migrate` makes it again",
+                 it was deleted; run `requeue store init` or call `Store::migrate` to \
+                 create it again",
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
-            Some(other) => {
-                refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
-            }
+            Some(other) => refuse(&format!(
+                "the schema has version {other:?}, and this program needs \
+                 {VERSION}; use a matching version of requeue"
+            )),
         }
     }
 
@@ -108,7 +110,8 @@ impl Redis {
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MOST).contains(&count) {
             return Err(EngineError::refused(format!(
-                "{}: {count} shards are too many",
+                "{}: the record of the queue is invalid: it has {count} \
+                 shards, and 1 to 256 are allowed",
                 self.address
             )));
         }
@@ -147,7 +150,9 @@ impl Redis {
         let mut attempts = 0..ATTEMPTS;
         let (settings, shards) = loop {
             if attempts.next().is_none() {
-                return Err(EngineError::absent("others drop and create the queue all the time"));
+                return Err(EngineError::absent(
+                    "other processes drop and create the queue repeatedly; try again later",
+                ));
             }
             let Some(record) = self.settings(name, settings).await? else {
                 return Ok(None);
@@ -233,7 +238,8 @@ impl Redis {
                 queue = name,
                 shards = count,
                 ?settings,
-                "the server has lost the record of the queue; it was made again, with these settings"
+                "the server has lost the record of the queue; it was \
+                 created again with these settings"
             );
         }
         let generation = shards[0].queue.generation;

@@ -36,7 +36,9 @@ impl Options {
     /// contains a password.
     pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("{scheme}: {why}");
-        let rest = rest.strip_prefix("//").ok_or_else(|| bad("an address begins with //"))?;
+        let rest = rest
+            .strip_prefix("//")
+            .ok_or_else(|| bad("the address must begin with the scheme and ://"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = match authority.rsplit_once('@') {
@@ -45,17 +47,17 @@ impl Options {
         };
         if db.contains('@') || query.contains('@') {
             return Err(bad(
-                "what is special in a name or password is written %2F for / and %3F for ?",
+                "percent-encode special characters in a name or password: %2F for /, %3F for ?",
             ));
         }
         if hosts.is_empty() {
-            return Err(bad("without the name of a host"));
+            return Err(bad("the host name is missing"));
         }
         let seed = |host: &str| {
             let url = format!("{scheme}://{user}{host}/{db}");
             url.into_connection_info().map_err(|error| {
                 let why = error.to_string();
-                bad(&format!("{host:?} and {db:?} are no host and database: {why}"))
+                bad(&format!("invalid host {host:?} or database {db:?}: {why}"))
             })
         };
         let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
@@ -138,14 +140,14 @@ mod tests {
     #[test]
     fn bad_ones_are_told_without_the_password() {
         for (rest, said) in [
-            ("host", "redis: an address begins with //"),
-            ("//me:secret@", "redis: without the name of a host"),
+            ("host", "redis: the address must begin with the scheme and ://"),
+            ("//me:secret@", "redis: the host name is missing"),
         ] {
             assert_eq!(Options::parse("redis", rest).expect_err("the address is invalid"), said);
         }
         for rest in ["//h?eviction", "//h?eviction=yes"] {
             let error = Options::parse("redis", rest).expect_err("the address is invalid");
-            assert!(error.ends_with(": it takes accept"), "{error}");
+            assert!(error.ends_with(": expected accept"), "{error}");
         }
         let options = Options::parse("redis", "//h?eviction=accept").expect("the address is valid");
         assert!(options.accepts_eviction);

@@ -36,7 +36,8 @@ impl Redis {
             tokio::spawn(async move {
                 let shard = &shards[number];
                 if let Err(fault) = repair(&nodes, &scripts, &queue, shard).await {
-                    tracing::warn!(queue, error = %fault.source, "a damaged shard is not repaired");
+                    tracing::warn!(queue, error = %fault.source, "the repair of a damaged \
+                        shard failed, and will be retried");
                 }
                 shard.is_repaired.store(false, Ordering::Relaxed);
             });
@@ -82,7 +83,8 @@ fn report(queue: &str, restored: u64, dropped: u64) {
             queue,
             restored,
             lost = dropped,
-            "the server has lost parts of the queue: does it evict, or were keys deleted?"
+            "the server has lost parts of the queue: keys were evicted or \
+             deleted; check its maxmemory-policy"
         );
     }
 }

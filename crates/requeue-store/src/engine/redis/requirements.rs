@@ -28,12 +28,14 @@ pub(super) async fn examine(
             return Ok(());
         }
         let said = timeout(SAYING, settings(node)).await;
-        let settings = match said.unwrap_or_else(|_| Err(EngineError::absent("no answer in time"))) {
+        let late = |_| Err(EngineError::absent("the server did not answer in time"));
+        let settings = match said.unwrap_or_else(late) {
             Ok(settings) => settings,
             Err(fault) => {
                 // The client may lack only the permission for `INFO`.
                 let (server, error) = (&node.address, fault.source);
-                tracing::debug!(server, error, "whether the server evicts or persists is not known");
+                tracing::debug!(server, error, "the eviction and persistence settings of \
+                    the server are unknown");
                 node.is_examined.store(false, Ordering::Relaxed);
                 return Ok(());
             }
@@ -42,7 +44,7 @@ pub(super) async fn examine(
             tracing::warn!(
                 server = node.address,
                 "appendonly is no: if this server stops, all keys since its last snapshot are lost; \
-                 CONFIG SET appendonly yes"
+                 run CONFIG SET appendonly yes there"
             );
         }
         settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
@@ -93,9 +95,9 @@ pub(super) async fn sentinel(node: &Node) -> EngineError {
         node.ask([masters.arg("MASTERS")]).await.and_then(|[masters]| named(node, masters));
     let instead = match masters {
         Ok(masters) if !masters.is_empty() => {
-            format!("use that of its master: {}", masters.join(" or "))
+            format!("use the address of its master: {}", masters.join(" or "))
         }
-        _ => "use that of its master".to_owned(),
+        _ => "use the address of its master".to_owned(),
     };
     EngineError::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
 }

@@ -275,8 +275,8 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
     }
     let has_run = row.at.is_some() || row.run.is_some();
     match (row.parked, has_run) {
-        (true, true) => Err(Damage::new("it is parked and has a run")),
-        (false, false) => Err(Damage::new("it has no state")),
+        (true, true) => Err(Damage::new("the row is parked and has a run")),
+        (false, false) => Err(Damage::new("the row has no state")),
         _ => Ok(row),
     }
 }
@@ -292,7 +292,7 @@ fn some(number: i64) -> Option<i64> {
 }
 
 fn too_short() -> Damage {
-    Damage::new("it is too short")
+    Damage::new("the row is too short")
 }
 
 /// The remaining bytes of a row or of an answer.

@@ -102,7 +102,10 @@ impl Waiting {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(error, "no messages that a key is there: it is polled");
+                    tracing::debug!(
+                        error,
+                        "no notifications of ready keys: the process polls for keys"
+                    );
                     connection = None;
                     sleep(delay.wait()).await;
                 }

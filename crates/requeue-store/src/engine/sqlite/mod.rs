@@ -187,7 +187,8 @@ impl Engine for Sqlite {
                 self.sender(id).send_modify(|wakes| *wakes += 1);
                 if let Err(fault) = self.sweep().await {
                     let error = fault.source;
-                    tracing::warn!(%error, "the rows of a dropped queue are removed later");
+                    tracing::warn!(%error, "the rows of a dropped queue were not \
+                        removed, and will be later");
                 }
             }
             Ok(dropped)

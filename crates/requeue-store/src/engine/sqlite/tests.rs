@@ -283,7 +283,7 @@ async fn a_file_of_another_program_stays_as_it_is() {
     let url = format!("sqlite:{}", at(&dir).display());
     let error = crate::Store::connect(&url).await.expect_err("the file belongs to another program");
     assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
-    assert!(chain(&error).ends_with("q: it belongs to another program"), "{error}");
+    assert!(chain(&error).ends_with("q: the file belongs to another program"), "{error}");
     let tables = "select count(*) from sqlite_schema";
     let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
     let journal: String = other
@@ -311,7 +311,7 @@ async fn a_queue_says_why_it_does_not_open() {
     let url = format!("sqlite:{}", at(&dir).display());
     let bare = crate::Store::connect(&url).await.expect("the store connects");
     let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
-    assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
+    assert!(error.contains("q: the store has no schema yet; run `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
     store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     let opened = store.queue("q").open().await.expect("any setting is accepted");
@@ -322,7 +322,10 @@ async fn a_queue_says_why_it_does_not_open() {
         .open()
         .await
         .expect_err("the queue has another policy");
-    assert_eq!(error.to_string(), "the queue \"q\": its re-add policy is Hold, not Replace");
+    assert_eq!(
+        error.to_string(),
+        "queue \"q\": its re-add policy is Hold, not Replace; omit the option, or use another queue"
+    );
     let error = store
         .queue("two runs")
         .re_add(ReAdd::KeepBoth)
@@ -332,12 +335,15 @@ async fn a_queue_says_why_it_does_not_open() {
     assert!(error.is_invalid());
     assert_eq!(
         error.to_string(),
-        "the queue \"two runs\": a store has the re-add policies Hold and Replace, not KeepBoth"
+        "queue \"two runs\": stores do not support the re-add policy KeepBoth; use Hold or Replace"
     );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("the queue revives parked keys").to_string();
-    assert_eq!(error, "the queue \"q\": its parked adds are Revive, not Keep");
+    assert_eq!(
+        error,
+        "queue \"q\": its parked adds are Revive, not Keep; omit the option, or use another queue"
+    );
     let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
     assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
     let opened = store.queue("keeps").open().await.expect("any setting is accepted");
@@ -362,18 +368,18 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(opened.re_add(), ReAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
-        assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");
+        assert!(error.ends_with("invalid name: use 1 to 200 bytes without NUL"), "{error}");
     }
     for (url, said) in [
-        ("nowhere", "\"nowhere\" is not the address of a store, such as sqlite:FILE"),
+        ("nowhere", "\"nowhere\" is not the address of a store; use one such as sqlite:FILE"),
         (
             "mysql://me:secret@host/db",
-            "there is no kind of store \"mysql\"; there are sqlite, postgres and redis",
+            "unknown kind of store \"mysql\"; use sqlite, postgres or redis",
         ),
-        ("sqlite:", "sqlite: without the name of a file"),
-        ("sqlite://q.db", "sqlite://q.db: what follows sqlite: is a path, as in sqlite:jobs.db"),
-        ("sqlite:file:q", "sqlite:file:q: what follows sqlite: is a path, as in sqlite:jobs.db"),
-        ("sqlite:x?sync=no", "sqlite: there is no option \"sync\"; there are synchronous"),
+        ("sqlite:", "sqlite: the file name is missing, as in sqlite:jobs.db"),
+        ("sqlite://q.db", "sqlite://q.db: use a path after sqlite:, as in sqlite:jobs.db"),
+        ("sqlite:file:q", "sqlite:file:q: use a path after sqlite:, as in sqlite:jobs.db"),
+        ("sqlite:x?sync=no", "sqlite: unknown option \"sync\"; the options are synchronous"),
     ] {
         let error = crate::Store::connect(url).await.expect_err("the address is invalid");
         assert_eq!((error.kind(), &*error.to_string()), (ConnectErrorKind::Address, said));

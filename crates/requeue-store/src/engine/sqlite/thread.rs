@@ -149,7 +149,7 @@ impl Thread {
             let told: Told = Box::new(move |committed| {
                 let done = committed.and_then(|()| match done {
                     Some(done) => done.map_err(|error| fault(&path, &error)),
-                    None => Err(EngineError::absent("nobody waited for it any more")),
+                    None => Err(EngineError::absent("the request was cancelled")),
                 });
                 // The caller may have gone.
                 let _ = answer.send(done);
@@ -185,7 +185,7 @@ impl Thread {
         let closed =
             || EngineError::refused(format!("{}: the store is closed", self.path.display()));
         self.jobs.send(job).map_err(|_| closed())?;
-        answered.await.map_err(|_| EngineError::unsure("the thread of the database has ended"))?
+        answered.await.map_err(|_| EngineError::unsure("the thread of the database has stopped"))?
     }
 }
 
@@ -281,7 +281,7 @@ impl Server {
         }
         match tried.map_err(|error| fault(&self.path, &error))? {
             (Found::Foreign, _) => {
-                let said = format!("{}: it belongs to another program", self.path.display());
+                let said = format!("{}: the file belongs to another program", self.path.display());
                 Err(Reason::new(ConnectErrorKind::WrongServer, said).into())
             }
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
@@ -448,11 +448,14 @@ impl Server {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => Ok(()),
             Found::Ours(version) => {
-                let said = format!("its version is {version}, and this program's {VERSION}");
+                let said = format!(
+                    "the schema has version {version}, and this program needs \
+                     {VERSION}; use a matching version of requeue"
+                );
                 Err(self.refuse(&said))
             }
             Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
-            Found::Foreign => Err(self.refuse("it belongs to another program")),
+            Found::Foreign => Err(self.refuse("the file belongs to another program")),
         }
     }
 
@@ -558,7 +561,7 @@ fn fault(path: &Path, error: &rusqlite::Error) -> EngineError {
             EngineError::absent(format!("{path}: another process holds the lock on the file"))
         }
         Some(ErrorCode::DiskFull) => EngineError::absent(format!(
-            "{path}: the disk is full; free some space, or have workers take keys out of the queue"
+            "{path}: the disk is full; free some space, or let workers complete keys"
         )),
         Some(
             ErrorCode::SystemIoFailure

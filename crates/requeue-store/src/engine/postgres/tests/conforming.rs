@@ -95,7 +95,7 @@ async fn a_store_lists_its_queues() {
     let Some(server) = Server::shared() else { return };
     let store = crate::Store::connect(&server.database()).await.expect("the store connects");
     let error = crate::types::error::chain(&store.queues().await.expect_err("there is no schema"));
-    assert!(error.contains("there is no queue in it yet"), "{error}");
+    assert!(error.contains("the store has no schema yet"), "{error}");
     store.migrate().await.expect("the schema is created");
     check_queues(&store, "q").await;
 }

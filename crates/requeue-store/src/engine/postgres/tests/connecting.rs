@@ -17,7 +17,7 @@ async fn a_store_is_found_at_its_address() {
     let url = server.database();
     let store = Store::connect(&url).await.expect("the store connects");
     let error = chain(&store.queue("q").open().await.expect_err("there is no schema"));
-    assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
+    assert!(error.contains("the store has no schema yet; run `requeue store init`"), "{error}");
     // Concurrent migrations create one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is created");
@@ -39,7 +39,7 @@ async fn a_store_is_found_at_its_address() {
     let database = url.rsplit_once('/').expect("the address is valid").1;
     server.psql(database, "update requeue.version set version = 7");
     let error = chain(&store.queue("q").open().await.expect_err("the version differs"));
-    assert!(error.contains("the version of the schema is 7, and this program's 1"), "{error}");
+    assert!(error.contains("the schema has version 7, and this program needs 1"), "{error}");
     assert!(store.migrate().await.is_err());
     server.psql(database, "drop schema requeue cascade; create schema requeue");
     let error = chain(&store.migrate().await.expect_err("the schema belongs to another program"));
@@ -59,10 +59,10 @@ async fn no_password_is_in_what_is_said() {
     let cases = [
         (tcp("127.0.0.1", "wr0ng", ""), "password authentication failed"),
         (tcp("localhost", "wr0ng", "?sslmode=require"), "password authentication failed"),
-        (tcp("127.0.0.1", "wr0ng@x", ""), "a @ in a user's name or password is written %40"),
-        (tcp("127.0.0.1", "wr0ng", "?wr0ng@1"), "the address can't be read"),
-        (tcp("127.0.0.1", "", "?pasword=wr0ng"), "there is no option \"pasword\""),
-        (tcp("127.0.0.1", "wr0ng", "?connections=0"), "connections=0: it takes a number"),
+        (tcp("127.0.0.1", "wr0ng@x", ""), "write %40 instead of @ in a user name or password"),
+        (tcp("127.0.0.1", "wr0ng", "?wr0ng@1"), "the address is invalid"),
+        (tcp("127.0.0.1", "", "?pasword=wr0ng"), "unknown option \"pasword\""),
+        (tcp("127.0.0.1", "wr0ng", "?connections=0"), "connections=0: expected a number"),
         (tcp("nowhere.invalid", "wr0ng", ""), "nowhere.invalid"),
         (server.tcp_url("127.0.0.1", "postgres", "postgres"), "password"),
         (server.url("postgres", "n0where"), "does not exist"),
@@ -89,7 +89,7 @@ async fn why_nothing_connects_has_a_kind() {
     let at = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let is_redis = |port| format!("127.0.0.1:{port} answered, but not as a PostgreSQL server");
     for (url, kind, expected) in [
-        ("postgres://h/d?speed=9".to_owned(), Address, "there is no option \"speed\"".to_owned()),
+        ("postgres://h/d?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
         (
             at(nobody),
             Unreachable,
@@ -97,7 +97,7 @@ async fn why_nothing_connects_has_a_kind() {
         ),
         (at(redis.port()), WrongServer, is_redis(redis.port()) + ": it is a Redis server"),
         (at(redis.port()) + "?sslmode=require", WrongServer, is_redis(redis.port())),
-        (at(redis.tls_port()), WrongServer, is_redis(redis.tls_port()) + ": it speaks TLS"),
+        (at(redis.tls_port()), WrongServer, is_redis(redis.tls_port()) + ": it expects TLS"),
         (
             format!("postgres://postgres@127.0.0.1:{nobody},127.0.0.1:{}/d", redis.port()),
             Unreachable,
@@ -191,9 +191,9 @@ async fn a_server_is_who_it_is_asked_to_be() {
         (format!("{}?sslmode=verify-ca&sslrootcert=/nowhere", url("localhost")), "/nowhere"),
         (
             format!("{}?sslmode=verify-ca&sslrootcert={}", url("localhost"), empty.display()),
-            "there is no certificate in it",
+            "the file contains no certificate",
         ),
-        (format!("{}?sslmode=bogus", url("localhost")), "sslmode=bogus: it takes disable, "),
+        (format!("{}?sslmode=bogus", url("localhost")), "sslmode=bogus: expected disable, "),
     ] {
         let said = said(&url).await;
         assert!(said.contains(expected), "{url}: {said}");

@@ -125,6 +125,151 @@ async fn a_queue_whose_only_key_is_damaged_is_dropped_by_force_alone() {
     assert_eq!(dropped, Dropped::Yes(counts));
 }
 
+/// The number of characters of an error that readers get.
+const SHOWN: usize = 4096;
+
+/// Each column of `keys`, with values at the limits of its type and of its meaning.
+fn extremes() -> Vec<String> {
+    let mut changes = Vec::new();
+    for (column, kind) in COLUMNS {
+        let (least, most) = match kind {
+            "smallint" => (i16::MIN.into(), i16::MAX.into()),
+            "integer" => (i32::MIN.into(), i32::MAX.into()),
+            "bigint" => (i64::MIN, i64::MAX),
+            _ => continue,
+        };
+        let values = [least, -1, most].map(|value| format!("'{value}'"));
+        let values = values.iter().map(String::as_str).chain(["null"]);
+        changes.extend(values.map(|value| format!("{column} = {value}")));
+    }
+    let others = [
+        // There are no columns of timestamps, which could be infinite.
+        "at = 'infinity'",
+        "lease_until = '-infinity'",
+        "state = 3",
+        "state = 4",
+        "said = -32768",
+        "said = 32767",
+        "key = ''",
+        "key = decode(repeat('61', 100000), 'hex')",
+        "error = null",
+        "error = repeat('\u{1f980}\"', 1000000)",
+        "worker = ''",
+        "worker = repeat('\u{1f980}', 25)",
+        "worker = repeat('\u{1f980}', 1000000)",
+        // The other key keeps the moved rows of several scenes apart.
+        "queue = -2147483648, key = decode(md5(random()::text), 'hex')",
+        "queue = 2147483647, key = decode(md5(random()::text), 'hex')",
+        // Counters and times together: sums of them overflow first.
+        "until = 9223372036854775807, not_before = 9223372036854775807, steps = 2147483647, \
+         failures = 2147483647, adds = 2147483647, reasons = -1",
+        "lease_until = 0, run_since = 9223372036854775807, epoch = 9223372036854775807, \
+         run_adds = 2147483647, run_reasons = -1, at = 9223372036854775807",
+    ];
+    changes.extend(others.map(str::to_owned));
+    changes
+}
+
+#[tokio::test]
+async fn an_extreme_value_is_refused_or_harms_no_other_key() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let engine = Arc::new(engine);
+    let (mut refused, mut taken, mut number) = (0, 0, 0);
+    for kind in [Kind::Ready, Kind::Expired, Kind::Parked] {
+        let mut scene = None;
+        for change in extremes() {
+            let (scene_of, place) = match scene.take() {
+                Some(scene) => scene,
+                None => {
+                    number += 1;
+                    let name = format!("q{number}");
+                    let place = engine.open(&name, Settings::default()).await;
+                    let place = place.expect("the queue opens");
+                    (Scene::new(Arc::clone(&engine) as _, place.clone(), kind).await, place)
+                }
+            };
+            let how = format!("{kind:?}: {change}");
+            let sql = format!(
+                "update requeue.keys set {change} where queue = {} and key = '{BAD}'",
+                place.id
+            );
+            let session = engine.sessions.session().await.expect("the server is reachable");
+            match sessions::run(session.client(), &sql).await {
+                Ok(()) => {
+                    session.end();
+                    taken += 1;
+                    let (is_damaged, _) = scene_of.check(&how).await;
+                    // The constraint allows a row that was set aside, and no other damaged row.
+                    assert_eq!(is_damaged, change == "state = 3", "{how}");
+                    scene_of.check_end(&mut Rng::with_seed(taken), &how).await;
+                }
+                Err(fault) => {
+                    refused += 1;
+                    let fault = fault.source.to_string();
+                    let reasons = ["readable", "null value", "invalid input syntax", "index row"];
+                    let is_known = reasons.iter().any(|reason| fault.contains(reason));
+                    assert!(is_known, "{how}: {fault}");
+                    scene = Some((scene_of, place));
+                }
+            }
+        }
+    }
+    assert!(refused > 100 && taken > 100, "{refused} were refused, {taken} were taken");
+}
+
+#[tokio::test]
+async fn a_reader_gets_the_start_of_a_long_error() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let engine = Arc::new(engine);
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), Kind::Parked).await;
+    let sql = format!("update requeue.keys set error = repeat('x', 1000000) where key = '{BAD}'");
+    run(&engine, &sql).await;
+    let found = engine.look_up(&place, &BAD.into()).await.expect("looked up").expect("parked");
+    assert_eq!(found.error.map(|error| error.len()), Some(SHOWN));
+    scene.check("a long error").await;
+}
+
+/// Without the cut, the text of a row with a long error fails the claim from 1 GB on.
+#[tokio::test]
+async fn a_long_error_is_cut_before_its_row_is_set_aside() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let engine = Arc::new(engine);
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), Kind::Ready).await;
+    let sql = format!(
+        "alter table requeue.keys drop constraint readable; \
+         update requeue.keys set failures = -1, error = repeat('x', 5000), worker = 'w' \
+         where key = '{BAD}'"
+    );
+    run(&engine, &sql).await;
+    let claimed = engine.claim(&place, crate::tests::damage::claim(9, Duration::ZERO)).await;
+    assert_eq!(claimed.expect("claimed").damaged.len(), 1);
+    let found = engine.look_up(&place, &BAD.into()).await.expect("looked up").expect("set aside");
+    // The worker follows the error.
+    assert!(found.error.is_some_and(|error| error.ends_with("xxx,w)")));
+    scene.check("a long error").await;
+}
+
+#[tokio::test]
+async fn the_time_of_a_waiting_process_is_not_negative() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let ask = |key: &str| vec![Ask { key: key.into(), add: crate::Add::now(), adds: 1 }];
+    for (number, value) in [i64::MIN, -1, 0, i64::MAX].into_iter().enumerate() {
+        let session = engine.sessions.session().await.expect("the server is reachable");
+        let sql = format!("update requeue.queues set waited_until = '{value}'");
+        let taken = sessions::run(session.client(), &sql).await;
+        assert_eq!(taken.is_ok(), value >= 0, "{value}");
+        let added = engine.add(&place, ask(&number.to_string())).await;
+        added.unwrap_or_else(|error| panic!("{value}: {}", error.source));
+    }
+}
+
 #[tokio::test]
 async fn a_table_takes_no_malformed_row() {
     let Some(server) = Server::shared() else { return };

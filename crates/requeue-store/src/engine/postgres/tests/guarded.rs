@@ -129,9 +129,9 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             (false, "?sslmode=prefer", "the connection is not encrypted"),
             (false, "?sslmode=disable", "the connection is not encrypted"),
             (true, "?sslmode=disable", "the connection is not encrypted"),
-            (true, "", "TLS has not verified who the server is"),
-            (true, "?sslmode=prefer", "TLS has not verified who the server is"),
-            (true, "?sslmode=require", "TLS has not verified who the server is"),
+            (true, "", "TLS has not verified the identity of the server"),
+            (true, "?sslmode=prefer", "TLS has not verified the identity of the server"),
+            (true, "?sslmode=require", "TLS has not verified the identity of the server"),
         ] {
             let asking = Asking::start(has_tls.then(|| Arc::clone(&config)), request);
             let (kind, said, heard) = asked(asking, options, true).await;
@@ -268,13 +268,13 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
 #[test]
 fn an_authority_beside_an_sslmode_that_ignores_it_is_refused() {
     for (options, expected) in [
-        ("sslrootcert=/ca.pem&sslmode=disable", "sslrootcert=FILE takes sslmode=verify-full"),
-        ("sslrootcert=/ca.pem&sslmode=prefer", "sslrootcert=FILE takes sslmode=verify-full"),
-        ("sslmode=prefer&sslrootcert=/ca.pem", "sslrootcert=FILE takes sslmode=verify-full"),
-        ("sslrootcert=/ca.pem&sslmode=allow", "sslmode=allow: it takes disable"),
-        ("sslrootcert=system&sslmode=disable", "sslrootcert=system takes no sslmode but"),
-        ("sslrootcert=system&sslmode=prefer", "sslrootcert=system takes no sslmode but"),
-        ("sslrootcert=system&sslmode=require", "sslrootcert=system takes no sslmode but"),
+        ("sslrootcert=/ca.pem&sslmode=disable", "sslrootcert=FILE needs sslmode=verify-full"),
+        ("sslrootcert=/ca.pem&sslmode=prefer", "sslrootcert=FILE needs sslmode=verify-full"),
+        ("sslmode=prefer&sslrootcert=/ca.pem", "sslrootcert=FILE needs sslmode=verify-full"),
+        ("sslrootcert=/ca.pem&sslmode=allow", "sslmode=allow: expected disable"),
+        ("sslrootcert=system&sslmode=disable", "sslrootcert=system needs sslmode="),
+        ("sslrootcert=system&sslmode=prefer", "sslrootcert=system needs sslmode="),
+        ("sslrootcert=system&sslmode=require", "sslrootcert=system needs sslmode="),
         ("host=%2Frun", "need sslmode=verify-full"),
     ] {
         let error = Address::parse(&format!("postgres://ann@db/d?{options}")).expect_err(options);

@@ -190,8 +190,8 @@ fn an_address_names_the_pooler_and_where_to_listen() {
     assert_eq!(listen.get_dbname(), Some("shop"));
     assert_eq!(listens("postgres://?pooler=transaction&listen=db:5433"), tcp("db", 5433));
     for (options, said) in [
-        ("pooler=session", "pooler=session: it takes transaction"),
-        ("listen=", "listen=: it takes HOST:PORT"),
+        ("pooler=session", "pooler=session: expected transaction"),
+        ("listen=", "listen=: expected HOST:PORT"),
         ("listen=db:port", "listen=db:port"),
     ] {
         let error = parsed(&format!("{pooler}&{options}")).expect_err(options);

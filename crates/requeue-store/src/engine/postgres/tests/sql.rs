@@ -69,7 +69,11 @@ async fn anybody_adds_by_sql() {
     assert_eq!(queue.parked_add(), ParkedAdd::Keep);
     let error = store.queue("keeps").parked_add(ParkedAdd::Revive).open().await;
     let error = error.expect_err("the queue keeps parked keys").to_string();
-    assert_eq!(error, "the queue \"keeps\": its parked adds are Keep, not Revive");
+    assert_eq!(
+        error,
+        "queue \"keeps\": its parked adds are Keep, not Revive; omit \
+         the option, or use another queue"
+    );
     queue.add("a").await.expect("added");
     queue
         .get()
@@ -90,18 +94,18 @@ async fn what_sql_can_not_mean_is_refused() {
     let engine = Postgres::new(Address::parse(&url).expect("the address is valid"), WHOLE)
         .expect("the engine is created");
     let cases = [
-        ("requeue.add('r', 'a')", "there is no queue 'r'"),
-        ("requeue.add(null, 'a')", "there is no queue NULL"),
-        ("requeue.add('q', null::text)", "a key is null"),
-        ("requeue.add('q', repeat('a', 2049))", "a key of 2049 bytes; 2048 are the most"),
-        ("requeue.add_many('q', array['a', null])", "a key is null"),
+        ("requeue.add('r', 'a')", "no such queue: 'r'"),
+        ("requeue.add(null, 'a')", "no such queue: NULL"),
+        ("requeue.add('q', null::text)", "the key is null"),
+        ("requeue.add('q', repeat('a', 2049))", "the key has 2049 bytes; at most 2048 are allowed"),
+        ("requeue.add_many('q', array['a', null])", "the key is null"),
         (
             "requeue.add('q', 'a', merge => 'x')",
-            "merge is earliest, latest or exactly, and not 'x'",
+            "invalid merge 'x': use earliest, latest or exactly",
         ),
         (
             "requeue.add('q', 'a', priority => null)",
-            "priority is low, normal or high, and not NULL",
+            "invalid priority NULL: use low, normal or high",
         ),
     ];
     for (call, said) in cases {
@@ -220,8 +224,8 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
 
     let long = "k".repeat(Key::LONGEST + 1);
     for (queue, key, code, said) in [
-        ("r", "a", "42704", "there is no queue 'r'"),
-        ("q", &*long, "54000", "a key of 2049 bytes; 2048 are the most"),
+        ("r", "a", "42704", "no such queue: 'r'"),
+        ("q", &*long, "54000", "the key has 2049 bytes; at most 2048 are allowed"),
     ] {
         let error = add_in(&client, queue, [(key, hour)]).await.expect_err(said);
         let error = error.as_db_error().expect("the server reports the error");

@@ -9,7 +9,7 @@ for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
   local ours = i == 1 and 'hash' or (i == 8 or i == 10) and 'string' or i == 9 and 'list' or 'zset'
   if found ~= 'none' and found ~= ours then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' is another program\'s: a ' .. found)
+    return redis.error_reply('WRONGTYPE ' .. key .. ' belongs to another program: it is a ' .. found)
   end
 end
 local mark = redis.call('GET', KEYS[10])

@@ -46,7 +46,7 @@ if #expired > 0 then
         -- Keys that fail at once must not become ready at once: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
       }, { __index = failing })
-      finish(row, how, 'the lease ran out', hold, at)
+      finish(row, how, 'the lease expired', hold, at)
       failed[n] = key
       if row.parked == 1 then
         parked[#parked + 1] = key
@@ -115,7 +115,7 @@ if #keys > 0 then
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
       if not due or due == 0 then
-        put_aside(key, due and 'it has no state' or since)
+        put_aside(key, due and 'the row has no state' or since)
         since = nil
       else
         epoch = math.max(epoch + 1, least)

@@ -99,9 +99,9 @@ local function unpacked(packed)
   end
   setmetatable(row, NOTHING)
   if row.parked == 1 and (row.at > 0 or row.epoch > 0) then
-    return nil, 'it is parked and has a run'
+    return nil, 'the row is parked and has a run'
   elseif row.parked == 0 and row.at == 0 and row.epoch == 0 then
-    return nil, 'it has no state'
+    return nil, 'the row has no state'
   end
   return row
 end

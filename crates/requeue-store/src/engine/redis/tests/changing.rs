@@ -197,7 +197,8 @@ async fn may_be_anything(url: &str) {
     }
     let error =
         queues[0].add(vec![b'{'; 1 << 20]).await.expect_err("the key is too long").to_string();
-    let said = format!("\"{}...\": a key of 1048576 bytes; 2048 are the most", "{".repeat(64));
+    let said =
+        format!("\"{}...\": the key has 1048576 bytes; at most 2048 are allowed", "{".repeat(64));
     assert_eq!(error, said);
     let error =
         queues[0].add_all([vec![b'a'], vec![0; 2049]]).await.expect_err("a key is too long");
@@ -206,7 +207,7 @@ async fn may_be_anything(url: &str) {
     for name in ["", "a\0b", &"q".repeat(201)] {
         let error =
             chain(&store(url).await.queue(name).open().await.expect_err("the name is invalid"));
-        assert_eq!(error, format!("the queue {name:?}: a name has 1 to 200 bytes, and no NUL"));
+        assert_eq!(error, format!("queue {name:?}: invalid name: use 1 to 200 bytes without NUL"));
     }
 }
 

@@ -57,7 +57,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
     let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");
     assert_eq!(fault.kind, Kind::Absent);
-    assert_eq!(fault.source.to_string(), "another process drops the queue");
+    assert_eq!(fault.source.to_string(), "another process is dropping the queue");
     // The drop has been inactive for longer than its time limit.
     server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
     let dropped = engine.drop_queue(&name, false).await.expect("dropped");

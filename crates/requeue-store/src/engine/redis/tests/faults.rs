@@ -70,7 +70,7 @@ async fn why_nothing_connects_has_a_kind() {
     let with_tls = |host| format!("{}?ca={}", server.tls_url(host), ca.display());
     let refused = format!("nothing listens on 127.0.0.1:{nobody}: connection refused");
     for (url, kind, expected) in [
-        ("redis://h?speed=9".to_owned(), Address, "there is no option \"speed\"".to_owned()),
+        ("redis://h?speed=9".to_owned(), Address, "unknown option \"speed\"".to_owned()),
         (format!("redis://127.0.0.1:{nobody}"), Unreachable, refused.clone()),
         (format!("rediss://127.0.0.1:{nobody}"), Unreachable, refused),
         (
@@ -82,12 +82,12 @@ async fn why_nothing_connects_has_a_kind() {
         (
             server.tls_url("127.0.0.1").replace("rediss", "redis"),
             Tls,
-            "answered, but only with TLS: rediss://".to_owned(),
+            "answered, but only with TLS: use rediss://".to_owned(),
         ),
         (
             server.url("").replace("redis:", "rediss:"),
             Tls,
-            "answered without TLS: redis://".to_owned(),
+            "answered without TLS: use redis://".to_owned(),
         ),
         (server.tls_url("localhost"), Tls, "certificate".to_owned()),
         (with_tls("127.0.0.1"), Tls, "certificate".to_owned()),
@@ -139,7 +139,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
         let error = chain(&opened.expect_err(right));
         let denied = ["NOPERM", "can't run this command", "permissions"];
         assert!(denied.iter().any(|word| error.contains(word)), "{right}: {error}");
-        assert!(!error.contains("for now"), "{right}: {error}");
+        assert!(!error.contains("at the moment"), "{right}: {error}");
     }
 }
 
@@ -148,14 +148,23 @@ async fn what_is_not_ours_stays_as_it_is() {
     let Some(server) = Server::start() else { return };
     let bare = Store::connect(&server.url("")).await.expect("the store connects");
     let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
-    assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
+    assert!(error.contains("the store has no schema yet; run `requeue store init`"), "{error}");
     server.cli(&["set", "requeue:schema", "7"]);
     let error = chain(&bare.migrate().await.expect_err("the version differs"));
-    assert!(error.ends_with("its version is \"7\", and this program's 1"), "{error}");
+    assert!(
+        error.ends_with(
+            "the schema has version \"7\", and this program needs 1; \
+             use a matching version of requeue"
+        ),
+        "{error}"
+    );
     server.cli(&["set", "requeue:schema", "1"]);
     server.cli(&["set", "requeue:{q/0.0}:leases", "mine"]);
     let error = chain(&bare.queue("q").open().await.expect_err("the type differs"));
-    assert!(error.contains("requeue:{q/0.0}:leases is another program's: a string"), "{error}");
+    assert!(
+        error.contains("requeue:{q/0.0}:leases belongs to another program: it is a string"),
+        "{error}"
+    );
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
 
@@ -203,7 +212,7 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
     let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
     assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
-    assert_eq!(fault.source.to_string(), "0 of 1 replicas have it");
+    assert_eq!(fault.source.to_string(), "only 0 of 1 replicas have confirmed it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
 }
 

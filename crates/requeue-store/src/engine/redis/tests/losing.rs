@@ -70,7 +70,8 @@ async fn a_sentinel_names_the_server_to_use() {
     let error = Store::connect(&sentinel.url("")).await.expect_err("the server is a Sentinel");
     let error = chain(&error);
     let said = format!(
-        "127.0.0.1:{}: this is the address of a Sentinel; use that of its master: 127.0.0.1:{} (jobs)",
+        "127.0.0.1:{}: this is the address of a Sentinel; use the address \
+         of its master: 127.0.0.1:{} (jobs)",
         sentinel.port(),
         server.port()
     );

@@ -84,7 +84,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let (added, fault) = add_until_full(engine, &place).await;
     assert_eq!(fault.kind, Kind::Absent);
     let said = fault.source.to_string();
-    assert!(said.contains("q: the disk is full; free some space, or have workers"), "{said}");
+    assert!(said.contains("q: the disk is full; free some space, or let workers"), "{said}");
     assert!(added > 10, "{added}: the pages of completed keys are free within the file");
     assert_eq!(work(engine, &place).await, added);
     let (again, _) = add_until_full(engine, &place).await;
