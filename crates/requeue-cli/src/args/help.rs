@@ -137,6 +137,17 @@ const EXAMPLES_WORK: [&str; 2] = [
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
+/// Returns the shortest example of a subcommand that runs commands.
+pub(crate) fn example(subcommand: &str) -> &'static str {
+    match subcommand {
+        #[cfg(feature = "kube")]
+        "watch" => EXAMPLES_WATCH[0],
+        #[cfg(feature = "store")]
+        "work" => EXAMPLES_WORK[0],
+        _ => EXAMPLES_RUN[1],
+    }
+}
+
 /// The part of a subcommand's reference that is not about its flags.
 pub(crate) struct Sections {
     environment: Vec<Item>,

@@ -10,7 +10,6 @@ pub(crate) mod pacing;
 pub(crate) mod run;
 #[cfg(feature = "store")]
 pub(crate) mod store;
-#[cfg(feature = "store")]
 pub(crate) mod unsupported;
 pub(crate) mod values;
 #[cfg(feature = "kube")]

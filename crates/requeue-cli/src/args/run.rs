@@ -16,7 +16,8 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
-use crate::args::unsupported::Unsupported;
+use crate::args::unsupported::InStore;
+use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
 use crate::duration::parse_duration;
 use crate::input::Kind;
@@ -33,7 +34,7 @@ use crate::serve::Address;
 pub(crate) struct Flags {
     #[cfg(feature = "store")]
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<true>,
+    pub(crate) in_memory: Unsupported<InStore<true>>,
 
     #[command(flatten)]
     pub(crate) read: Read,
@@ -76,16 +77,8 @@ pub(crate) struct Flags {
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 
-    // Flags of xargs and GNU parallel that do not fit one key per command. They are parsed so that the error
-    // can say why.
-    #[arg(short = 'n', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_args: Option<Option<OsString>>,
-    #[arg(short = 'L', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_lines: Option<Option<OsString>>,
-    #[arg(short = 'X', long, hide = true)]
-    pub(crate) xargs: bool,
-    #[arg(short = 'k', long, hide = true)]
-    pub(crate) keep_order: bool,
+    #[command(flatten)]
+    pub(crate) of_parallel: Unsupported<OfParallel>,
 }
 
 // The flags of `requeue run --store`.
@@ -267,7 +260,10 @@ pub(crate) struct Common {
     #[arg(long, value_name = "WHEN", help_heading = "Failure", hide_short_help = true)]
     pub(crate) halt: Option<MayHalt>,
 
-    /// The same as --halt now,fail=1
+    /// Stop at the first failed attempt, without retries
+    ///
+    /// The same as --retries 0 --halt now,fail=1. Without --retries 0, --halt now,fail=1 stops the run when a
+    /// key has used its retries.
     #[arg(long, conflicts_with = "halt", help_heading = "Failure", hide_short_help = true)]
     pub(crate) fail_fast: bool,
 
@@ -418,7 +414,7 @@ pub(crate) enum Progress {
     Auto,
     /// Also in files and pipes, every 10 seconds
     Always,
-    /// Only after SIGUSR1
+    /// Only after SIGUSR1; retried attempts are not reported
     Never,
 }
 

@@ -10,7 +10,7 @@ use requeue::ReAdd;
 
 use crate::args::help::Sections;
 use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
-use crate::args::unsupported::Unsupported;
+use crate::args::unsupported::{InStore, Unsupported};
 use crate::duration::parse_duration;
 use crate::serve::Address;
 
@@ -91,7 +91,7 @@ pub(crate) struct WorkFlags {
     pub(crate) passwords: Passwords,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<false>,
+    pub(crate) unsupported: Unsupported<InStore<false>>,
 }
 
 #[derive(Args, Debug)]
@@ -138,7 +138,7 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<false>,
+    pub(crate) unsupported: Unsupported<InStore<false>>,
 }
 
 /// The effect of an add on a parked key.
