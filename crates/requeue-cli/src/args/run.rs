@@ -16,6 +16,8 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
+use crate::args::store::STORE_VARIABLE;
+#[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
@@ -88,7 +90,8 @@ pub(crate) struct Through {
     /// Keep the keys in this store until they complete
     ///
     /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers may take keys from the
-    /// queue too: see `requeue work --help`.
+    /// queue too: see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys
+    /// are in memory.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
     pub(crate) store: Option<String>,
 
@@ -115,9 +118,9 @@ pub(crate) struct Through {
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Passwords {
-    /// Leave PGPASSWORD and REDISCLI_AUTH in the environment of commands
+    /// Leave the password of the store in the environment of commands
     ///
-    /// By default, the variable with the password of the store is removed.
+    /// By default, PGPASSWORD or REDISCLI_AUTH is removed, and REQUEUE_STORE if it has a password.
     #[arg(long, requires = "store", help_heading = "Command", hide_short_help = true)]
     pub(crate) pass_passwords: bool,
 }
@@ -125,14 +128,26 @@ pub(crate) struct Passwords {
 #[cfg(feature = "store")]
 impl Passwords {
     /// Returns the variables that this process reads a password from, and that commands do not see.
-    pub(crate) fn hidden(self, store: &str) -> &'static [&'static str] {
-        match store.split_once(':').map_or("", |(scheme, _)| scheme) {
-            _ if self.pass_passwords => &[],
-            "postgres" | "postgresql" => &["PGPASSWORD"],
-            "redis" | "rediss" => &["REDISCLI_AUTH"],
-            _ => &[],
+    pub(crate) fn hidden(self, store: &str) -> Vec<&'static str> {
+        if self.pass_passwords {
+            return Vec::new();
         }
+        let variable = match store.split_once(':').map_or("", |(scheme, _)| scheme) {
+            "postgres" | "postgresql" => Some("PGPASSWORD"),
+            "redis" | "rediss" => Some("REDISCLI_AUTH"),
+            _ => None,
+        };
+        let url = std::env::var_os(STORE_VARIABLE);
+        let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
+        variable.into_iter().chain(url).collect()
     }
+}
+
+/// Returns true if the address of a store may have a password.
+#[cfg(feature = "store")]
+fn has_password(url: &str) -> bool {
+    let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
 }
 
 // The source and the format of the keys.
@@ -428,4 +443,19 @@ pub(crate) enum Summary {
     Json,
     /// No summary
     None,
+}
+
+#[cfg(all(test, feature = "store"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_have_a_password() {
+        for url in ["postgres://me:pw@db/app", "redis://:pw@host", "postgres://db/a?password=pw"] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in ["sqlite:a.db", "postgres://me@db:5432/app", "redis://host:6379/1"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
 }
