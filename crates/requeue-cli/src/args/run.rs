@@ -16,8 +16,6 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
-use crate::args::store::STORE_VARIABLE;
-#[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
@@ -25,6 +23,10 @@ use crate::duration::parse_duration;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::Address;
+
+/// The variable with the default of `--store`.
+#[cfg(feature = "store")]
+pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
 #[command(

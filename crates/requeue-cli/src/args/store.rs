@@ -9,14 +9,11 @@ use clap::{Args, ValueEnum};
 use requeue::ReAdd;
 
 use crate::args::help::Sections;
-use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
+use crate::args::run::{self as args, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary};
 use crate::args::unsupported::{InStore, Unsupported};
 use crate::duration::parse_duration;
 use crate::exit::Refusal;
 use crate::serve::Address;
-
-/// The variable with the default of `--store`.
-pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreUrl {
