@@ -83,7 +83,7 @@ const ENVIRONMENT_WATCH: [Item; 4] = [
     ),
 ];
 
-const EXITS: [Item; 8] = [
+const EXITS: [Item; 9] = [
     ("0", "all keys succeeded"),
     ("1", "a key was given up"),
     ("2", "the command line is wrong"),
@@ -92,6 +92,7 @@ const EXITS: [Item; 8] = [
     ("125", "requeue failed"),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),
+    ("141", "the reader of standard output closed it before all keys were done (SIGPIPE)"),
 ];
 
 #[cfg(feature = "kube")]

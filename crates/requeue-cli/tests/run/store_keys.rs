@@ -1,10 +1,14 @@
 //! Keys of a queue in a store: their list, the explanation of one, and the default of `--store`.
 
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::limit::Limit;
 use crate::store::{add, call, requeue, status, work};
 use crate::support::{Ended, directory, end};
 
@@ -132,4 +136,29 @@ fn commands_do_not_see_a_variable_with_a_password() {
         let args = [&args[..], flags, &["-c", script]].concat();
         assert_eq!(with_variable(&dir, url, &args, "").text(), seen);
     }
+    // The variable is as good as --store for a flag that requires a store.
+    add(&dir, &["k"]);
+    let args = ["work", "--pass-passwords", "--until-empty", "-c", script];
+    let ended = with_variable(&dir, "sqlite:jobs.db", &args, "");
+    assert_eq!(ended.text(), "sqlite:jobs.db\n", "{}", ended.stderr);
+}
+
+#[test]
+fn a_worker_whose_output_is_closed_leaves_the_keys_in_the_store() {
+    let dir = directory("store_closed_output");
+    let keys: String = (0..100).map(|n| format!("{n}\n")).collect();
+    assert_eq!(end(&mut requeue(&dir, "add", &[]), &keys).code(), Some(0));
+    let mut worker = requeue(&dir, "work", &["-j1", "echo"]);
+    let mut child = worker.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let limit = Limit::of(&child);
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::PIPE.as_raw()), "{said}");
+    assert!(!limit.was_reached());
+    let message =
+        "standard output was closed before all keys were done; the store keeps its keys\n";
+    assert!(said.contains(message), "{said}");
+    let [ready, _, processing, parked] = status(&dir);
+    assert!(ready > 0 && (processing, parked) == (0, 0), "{said}");
 }
