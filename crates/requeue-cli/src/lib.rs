@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
         return code;
     }
     let matches = wrapped(Cli::command()).try_get_matches();
-    let Cli { command } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let Cli { command, .. } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Also for --help and --version, which clap prints to standard output.
         Err(error) => error.exit(),
@@ -70,7 +70,13 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "store")]
         Subcommand::Status(flags) => store::look::status(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Parked(flags) => store::look::parked(&flags),
+        Subcommand::Keys(flags) => store::keys::keys(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Explain(flags) => store::keys::explain(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Serve(flags) => store::serve::serve(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Parked(flags) => store::keys::parked(&flags),
         #[cfg(feature = "store")]
         Subcommand::Revive(flags) => store::look::revive(&flags),
         #[cfg(feature = "store")]

@@ -35,6 +35,9 @@ fn without_hidden(command: &Command) -> Command {
     });
     Command::new(command.get_name().to_owned())
         .about(command.get_about().cloned().unwrap_or_default())
+        .version(env!("CARGO_PKG_VERSION"))
+        // The program has a flag of its own, and the subcommands have none.
+        .disable_version_flag(true)
         .disable_help_flag(command.is_disable_help_flag_set())
         .args(args)
         .subcommands(command.get_subcommands().map(without_hidden))

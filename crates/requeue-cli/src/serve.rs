@@ -83,7 +83,7 @@ impl Listener {
         }
     }
 
-    async fn bind(address: &Address) -> Result<Self, Refusal> {
+    pub(crate) async fn bind(address: &Address) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();

@@ -9,8 +9,10 @@ use rustix::process::Signal;
 
 use crate::args::codes::Codes;
 use crate::args::halt::{Halt, MayHalt};
+use crate::args::help;
 use crate::args::pacing::Pacing;
 use crate::args::run::{self as args, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
+use crate::args::unsupported::check_separators;
 use crate::args::values::{Delimiter, Jobs, Retries};
 use crate::exit::Refusal;
 use crate::input::source::Source;
@@ -125,12 +127,7 @@ impl Read {
 impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
-        if flags.max_args.is_some() || flags.max_lines.is_some() || flags.xargs || flags.keep_order
-        {
-            return Err(Refusal::usage(
-                "-n, -L, -X, -k: not available: each command gets one key, so that it can be retried alone",
-            ));
-        }
+        flags.of_parallel.check()?;
         let (source, format) = flags.read.check()?;
         let own = Subcommand {
             name: "run",
@@ -149,6 +146,7 @@ impl Config {
     /// Returns the configuration from the flags that all subcommands with commands share.
     pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
+        check_separators(&common.command, own.name)?;
         let template = match (common.shell, common.command) {
             (Some(script), command) if command.is_empty() => {
                 Template::script(script, common.mark.as_deref())?
@@ -161,7 +159,8 @@ impl Config {
             (None, command) if command.is_empty() => {
                 let name = own.name;
                 return Err(Refusal::usage(format!(
-                    "no COMMAND; `requeue {name} -h` shows the usage"
+                    "no COMMAND; `requeue {name} --help` describes it, for example: {}",
+                    help::example(name)
                 )));
             }
             (None, command) => Template::command(command, common.mark.as_deref())?,
@@ -171,6 +170,16 @@ impl Config {
         if base_delay > max_delay {
             return Err(Refusal::usage("--max-delay is shorter than --base-delay"));
         }
+        let retries = match common.retries {
+            None if common.fail_fast => Some(0),
+            Some(Retries(retries)) if common.fail_fast && retries != Some(0) => {
+                return Err(Refusal::usage(
+                    "--fail-fast and --retries exclude each other: it stops at the first failed attempt; \
+                     --halt now,fail=1 stops when a key has used its retries",
+                ));
+            }
+            retries => retries.unwrap_or(Retries(Some(5))).0,
+        };
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let tag = match (common.tag, &common.tagstring) {
             (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
@@ -200,7 +209,7 @@ impl Config {
             },
             pacing,
             failures: FailureConfig {
-                retries: common.retries.unwrap_or(Retries(Some(5))).0,
+                retries,
                 base_delay,
                 max_delay,
                 re_add: common.re_add.unwrap_or_default(),

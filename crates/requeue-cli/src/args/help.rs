@@ -83,7 +83,7 @@ const ENVIRONMENT_WATCH: [Item; 4] = [
     ),
 ];
 
-const EXITS: [Item; 8] = [
+const EXITS: [Item; 9] = [
     ("0", "all keys succeeded"),
     ("1", "a key was given up"),
     ("2", "the command line is wrong"),
@@ -92,6 +92,7 @@ const EXITS: [Item; 8] = [
     ("125", "requeue failed"),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),
+    ("141", "the reader of standard output closed it before all keys were done (SIGPIPE)"),
 ];
 
 #[cfg(feature = "kube")]
@@ -136,6 +137,17 @@ const EXAMPLES_WORK: [&str; 2] = [
     "requeue work --store sqlite:jobs.db --queue mail -j8 --timeout 1m -- ./send {}",
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
+
+/// Returns the shortest example of a subcommand that runs commands.
+pub(crate) fn example(subcommand: &str) -> &'static str {
+    match subcommand {
+        #[cfg(feature = "kube")]
+        "watch" => EXAMPLES_WATCH[0],
+        #[cfg(feature = "store")]
+        "work" => EXAMPLES_WORK[0],
+        _ => EXAMPLES_RUN[1],
+    }
+}
 
 /// The part of a subcommand's reference that is not about its flags.
 pub(crate) struct Sections {

@@ -10,7 +10,6 @@ pub(crate) mod pacing;
 pub(crate) mod run;
 #[cfg(feature = "store")]
 pub(crate) mod store;
-#[cfg(feature = "store")]
 pub(crate) mod unsupported;
 pub(crate) mod values;
 #[cfg(feature = "kube")]
@@ -18,14 +17,25 @@ pub(crate) mod watch;
 
 use std::path::PathBuf;
 
-use clap::Parser;
 use clap::builder::styling::Styles;
+use clap::{ArgAction, Parser};
 use clap_complete::Shell;
 
 /// Run a command per key: deduplicated, one at a time, retried with backoff
 #[derive(Parser, Debug)]
-#[command(name = "requeue", version, styles = Styles::plain())]
+#[command(
+    name = "requeue",
+    version,
+    styles = Styles::plain(),
+    disable_version_flag = true,
+    // One empty line less, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}"
+)]
 pub(crate) struct Cli {
+    /// Print version
+    #[arg(short = 'V', long, action = ArgAction::Version, hide_short_help = true)]
+    version: Option<bool>,
+
     #[command(subcommand)]
     pub(crate) command: Subcommand,
 }
@@ -80,6 +90,26 @@ pub(crate) enum Subcommand {
     /// it is not UTF-8), `worker`, `epoch`, and in seconds `age` and `lease`.
     #[cfg(feature = "store")]
     Status(store::StatusFlags),
+    /// List the keys of a queue, with their states
+    ///
+    /// Prints a line for each key, sorted by key: its state, the time at which it is due if it waits, the
+    /// number of failed attempts in a row, and the last failure. The keys are read in pages, so that a long
+    /// list takes no more memory than a short one. With --json, prints objects with `key` (`key_base64` if it
+    /// is not UTF-8), `state`, `at` (the due time), `priority` if it is not 0, `attempts` and `why`.
+    #[cfg(feature = "store")]
+    Keys(store::KeysFlags),
+    /// Explain what a key in a store is waiting for
+    ///
+    /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or
+    /// the store cannot be reached.
+    #[cfg(feature = "store")]
+    Explain(store::ExplainFlags),
+    /// Serve the dashboard of a queue in a store, without a worker
+    ///
+    /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It is
+    /// read-only and has no password. SIGINT or SIGTERM stops it.
+    #[cfg(feature = "store")]
+    Serve(store::ServeFlags),
     /// List the parked keys of a queue, with their last errors
     ///
     /// Prints a line for each key: its attempts, the time at which it was parked, and its last failure. With

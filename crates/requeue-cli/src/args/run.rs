@@ -16,12 +16,17 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
-use crate::args::unsupported::Unsupported;
+use crate::args::unsupported::InStore;
+use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
 use crate::duration::parse_duration;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::Address;
+
+/// The variable with the default of `--store`.
+#[cfg(feature = "store")]
+pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
 #[command(
@@ -33,7 +38,7 @@ use crate::serve::Address;
 pub(crate) struct Flags {
     #[cfg(feature = "store")]
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<true>,
+    pub(crate) in_memory: Unsupported<InStore<true>>,
 
     #[command(flatten)]
     pub(crate) read: Read,
@@ -76,16 +81,8 @@ pub(crate) struct Flags {
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 
-    // Flags of xargs and GNU parallel that do not fit one key per command. They are parsed so that the error
-    // can say why.
-    #[arg(short = 'n', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_args: Option<Option<OsString>>,
-    #[arg(short = 'L', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_lines: Option<Option<OsString>>,
-    #[arg(short = 'X', long, hide = true)]
-    pub(crate) xargs: bool,
-    #[arg(short = 'k', long, hide = true)]
-    pub(crate) keep_order: bool,
+    #[command(flatten)]
+    pub(crate) of_parallel: Unsupported<OfParallel>,
 }
 
 // The flags of `requeue run --store`.
@@ -95,7 +92,8 @@ pub(crate) struct Through {
     /// Keep the keys in this store until they complete
     ///
     /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers may take keys from the
-    /// queue too: see `requeue work --help`.
+    /// queue too: see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys
+    /// are in memory.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
     pub(crate) store: Option<String>,
 
@@ -122,9 +120,9 @@ pub(crate) struct Through {
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Passwords {
-    /// Leave PGPASSWORD and REDISCLI_AUTH in the environment of commands
+    /// Leave the password of the store in the environment of commands
     ///
-    /// By default, the variable with the password of the store is removed.
+    /// By default, PGPASSWORD or REDISCLI_AUTH is removed, and REQUEUE_STORE if it has a password.
     #[arg(long, requires = "store", help_heading = "Command", hide_short_help = true)]
     pub(crate) pass_passwords: bool,
 }
@@ -132,14 +130,26 @@ pub(crate) struct Passwords {
 #[cfg(feature = "store")]
 impl Passwords {
     /// Returns the variables that this process reads a password from, and that commands do not see.
-    pub(crate) fn hidden(self, store: &str) -> &'static [&'static str] {
-        match store.split_once(':').map_or("", |(scheme, _)| scheme) {
-            _ if self.pass_passwords => &[],
-            "postgres" | "postgresql" => &["PGPASSWORD"],
-            "redis" | "rediss" => &["REDISCLI_AUTH"],
-            _ => &[],
+    pub(crate) fn hidden(self, store: &str) -> Vec<&'static str> {
+        if self.pass_passwords {
+            return Vec::new();
         }
+        let variable = match store.split_once(':').map_or("", |(scheme, _)| scheme) {
+            "postgres" | "postgresql" => Some("PGPASSWORD"),
+            "redis" | "rediss" => Some("REDISCLI_AUTH"),
+            _ => None,
+        };
+        let url = std::env::var_os(STORE_VARIABLE);
+        let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
+        variable.into_iter().chain(url).collect()
     }
+}
+
+/// Returns true if the address of a store may have a password.
+#[cfg(feature = "store")]
+fn has_password(url: &str) -> bool {
+    let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
 }
 
 // The source and the format of the keys.
@@ -267,7 +277,10 @@ pub(crate) struct Common {
     #[arg(long, value_name = "WHEN", help_heading = "Failure", hide_short_help = true)]
     pub(crate) halt: Option<MayHalt>,
 
-    /// The same as --halt now,fail=1
+    /// Stop at the first failed attempt, without retries
+    ///
+    /// The same as --retries 0 --halt now,fail=1. Without --retries 0, --halt now,fail=1 stops the run when a
+    /// key has used its retries.
     #[arg(long, conflicts_with = "halt", help_heading = "Failure", hide_short_help = true)]
     pub(crate) fail_fast: bool,
 
@@ -418,7 +431,7 @@ pub(crate) enum Progress {
     Auto,
     /// Also in files and pipes, every 10 seconds
     Always,
-    /// Only after SIGUSR1
+    /// Only after SIGUSR1; retried attempts are not reported
     Never,
 }
 
@@ -432,4 +445,19 @@ pub(crate) enum Summary {
     Json,
     /// No summary
     None,
+}
+
+#[cfg(all(test, feature = "store"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_have_a_password() {
+        for url in ["postgres://me:pw@db/app", "redis://:pw@host", "postgres://db/a?password=pw"] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in ["sqlite:a.db", "postgres://me@db:5432/app", "redis://host:6379/1"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
 }

@@ -9,16 +9,37 @@ use clap::{Args, ValueEnum};
 use requeue::ReAdd;
 
 use crate::args::help::Sections;
-use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
-use crate::args::unsupported::Unsupported;
+use crate::args::run::{self as args, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary};
+use crate::args::unsupported::{InStore, Unsupported};
 use crate::duration::parse_duration;
+use crate::exit::Refusal;
 use crate::serve::Address;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreUrl {
+    /// Store, as in sqlite:jobs.db [default: $REQUEUE_STORE]
+    ///
+    /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. `requeue run` does not read the variable.
+    #[arg(long, value_name = "URL", help_heading = "Queue")]
+    #[arg(env = STORE_VARIABLE, hide_env = true)]
+    pub(crate) store: Option<String>,
+}
+
+impl StoreUrl {
+    pub(crate) fn url(&self) -> Result<&str, Refusal> {
+        // An empty variable is one that is not set.
+        self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
+            Refusal::usage(
+                "no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE",
+            )
+        })
+    }
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct Place {
-    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
-    #[arg(long, value_name = "URL", help_heading = "Queue")]
-    pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) store: StoreUrl,
 
     /// Name of the queue in the store
     #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
@@ -91,7 +112,7 @@ pub(crate) struct WorkFlags {
     pub(crate) passwords: Passwords,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<false>,
+    pub(crate) unsupported: Unsupported<InStore<false>>,
 }
 
 #[derive(Args, Debug)]
@@ -138,7 +159,7 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<false>,
+    pub(crate) unsupported: Unsupported<InStore<false>>,
 }
 
 /// The effect of an add on a parked key.
@@ -161,9 +182,8 @@ pub(crate) enum Priority {
 
 #[derive(Args, Debug)]
 pub(crate) struct QueuesFlags {
-    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) store: StoreUrl,
 
     /// Print a JSON object for each queue
     #[arg(long)]
@@ -179,9 +199,8 @@ pub(crate) struct DropFlags {
     #[arg(value_name = "QUEUE")]
     pub(crate) queue: String,
 
-    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) store: StoreUrl,
 
     /// Remove the keys too, even those in flight or parked
     #[arg(long)]
@@ -213,6 +232,44 @@ pub(crate) struct ParkedFlags {
     /// Print JSON objects that `requeue add --input json` reads
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KeysFlags {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Only keys in this state
+    ///
+    /// STATE is ready, waiting, processing, parked or damaged.
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) state: Option<State>,
+
+    /// Print JSON objects that `requeue add --input json` reads
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExplainFlags {
+    /// The key
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeFlags {
+    /// PORT, ADDR:PORT or unix:PATH
+    ///
+    /// PORT alone is on loopback. 0 takes a free port.
+    #[arg(value_name = "PORT", default_value = "8080")]
+    pub(crate) address: Address,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
 }
 
 #[derive(Args, Debug)]
@@ -273,9 +330,8 @@ pub(crate) enum StoreCommand {
     /// A SQLite file needs no init: `requeue add` and `requeue work --create` create and migrate it. The
     /// other stores are migrated only by this subcommand, because it needs more rights than the others.
     Init {
-        /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
-        #[arg(long, value_name = "URL")]
-        store: String,
+        #[command(flatten)]
+        store: StoreUrl,
 
         /// Create this queue too, before its first add
         #[arg(long, value_name = "NAME")]

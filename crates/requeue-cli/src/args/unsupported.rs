@@ -1,59 +1,150 @@
-//! Flags of `requeue run` that queues in a store do not have. Each is refused with its alternative.
+//! Flags and syntax of other programs or subcommands that are not supported. Each is refused with its alternative.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::marker::PhantomData;
+use std::path::Path;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
+use os_display::Quotable;
 
 use crate::exit::Refusal;
 
-/// The flags, without their dashes, and the alternative to each.
-const INSTEAD: [(&str, &str); 9] = [
-    ("delay", "`requeue add --after TIME` delays its adds"),
-    ("debounce", DEBOUNCE),
-    ("debounce-max", DEBOUNCE),
-    ("min-interval", "`requeue work --rate` limits the starts of all keys"),
-    ("order", "`requeue add --priority` gives keys one of three priorities"),
-    ("group-by", GROUPS),
-    ("group-jobs", GROUPS),
-    ("max-keys", "its keys wait in the store, limited by the space there"),
-    (
-        "dry-run",
-        "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
-    ),
-];
-const DEBOUNCE: &str = "a line {\"key\": KEY, \"after\": TIME, \"merge\": \"latest\"} for \
-                        `requeue add --input json` restarts the wait of a key";
-const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
+/// A flag that is not supported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flag {
+    /// Its name without dashes.
+    long: &'static str,
+    short: Option<char>,
+    has_value: bool,
+    instead: &'static str,
+}
 
-/// The first of these flags on the command line. A subcommand that does not have the flags itself (`OWN` is
-/// false) gets them as hidden flags.
+impl Flag {
+    const fn new(long: &'static str, instead: &'static str) -> Self {
+        Self { long, short: None, has_value: false, instead }
+    }
+
+    const fn short(self, short: char) -> Self {
+        Self { short: Some(short), ..self }
+    }
+
+    const fn value(self) -> Self {
+        Self { has_value: true, ..self }
+    }
+
+    fn arg(&self) -> Arg {
+        let arg = Arg::new(self.id()).long(self.long).hide(true);
+        let arg = match self.short {
+            Some(short) => arg.short(short),
+            None => arg,
+        };
+        arg.num_args(0..=usize::from(self.has_value))
+            .default_missing_value("")
+            .value_parser(value_parser!(OsString))
+    }
+
+    /// Returns clap's ID, which is the name of the field in a subcommand that has the flag.
+    fn id(&self) -> String {
+        self.long.replace('-', "_")
+    }
+}
+
+/// A table of flags.
+pub(crate) trait Table {
+    const FLAGS: &'static [Flag];
+    /// The subcommand has the flags itself. Otherwise it gets them as hidden flags.
+    const OWN: bool;
+    const WHY: &'static str;
+}
+
+/// Flags of `requeue run` that queues in a store do not have.
+#[cfg(feature = "store")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InStore<const OWN: bool>;
+
+#[cfg(feature = "store")]
+impl<const OWN: bool> Table for InStore<OWN> {
+    const FLAGS: &'static [Flag] = {
+        const DEBOUNCE: &str = "a line {\"key\": KEY, \"after\": TIME, \"merge\": \"latest\"} for \
+                                `requeue add --input json` restarts the wait of a key";
+        const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
+        &[
+            Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
+            Flag::new("debounce", DEBOUNCE).value(),
+            Flag::new("debounce-max", DEBOUNCE).value(),
+            Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
+                .value(),
+            Flag::new("order", "`requeue add --priority` gives keys one of three priorities")
+                .value(),
+            Flag::new("group-by", GROUPS).value(),
+            Flag::new("group-jobs", GROUPS).value(),
+            Flag::new("max-keys", "its keys wait in the store, limited by the space there").value(),
+            Flag::new(
+                "dry-run",
+                "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
+            )
+            .value(),
+        ]
+    };
+    const OWN: bool = OWN;
+    const WHY: &'static str = "not available for a queue in a store";
+}
+
+/// Flags of xargs and GNU parallel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfParallel;
+
+impl Table for OfParallel {
+    const FLAGS: &'static [Flag] = {
+        const ONE: &str =
+            "each command gets one key, so that it can be retried alone; leave it out";
+        const PROGRESS: &str = "a terminal shows the progress by default; --progress always also \
+                                writes it to files and pipes";
+        const RESUME: &str = "--unfinished FILE saves the keys that have not run, and \
+                              `requeue run -a FILE` runs them";
+        const FAILED: &str =
+            "--dead-letter FILE saves the failed keys, and `requeue run -a FILE` runs them";
+        &[
+            Flag::new("max-args", ONE).short('n').value(),
+            Flag::new("max-lines", ONE).short('L').value(),
+            Flag::new("xargs", ONE).short('X'),
+            Flag::new(
+                "keep-order",
+                "output comes as commands complete; -j1 runs the keys in the order of the input, and \
+                 --tag begins each line with its key",
+            )
+            .short('k'),
+            Flag::new("bar", PROGRESS),
+            Flag::new("eta", PROGRESS),
+            Flag::new("resume", RESUME),
+            Flag::new("resume-failed", FAILED),
+            Flag::new("retry-failed", FAILED),
+        ]
+    };
+    const OWN: bool = false;
+    const WHY: &'static str = "not available";
+}
+
+/// The first flag of the table on the command line.
 ///
 /// clap's derived structs remove their values from the matches. In a subcommand that has the flags, this field
 /// must be the first.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unsupported<const OWN: bool>(Option<(&'static str, &'static str)>);
+pub(crate) struct Unsupported<T>(Option<&'static Flag>, PhantomData<T>);
 
-impl<const OWN: bool> Unsupported<OWN> {
+impl<T: Table> Unsupported<T> {
     /// Refuses the flag, if there is one.
     pub(crate) fn check(self) -> Result<(), Refusal> {
-        let Some((flag, instead)) = self.0 else { return Ok(()) };
-        Err(Refusal::usage(format!("--{flag}: not available for a queue in a store; {instead}")))
+        let Some(Flag { long, short, instead, .. }) = self.0 else { return Ok(()) };
+        let short = short.map(|short| format!("-{short}, ")).unwrap_or_default();
+        Err(Refusal::usage(format!("{short}--{long}: {}; {instead}", T::WHY)))
     }
 }
 
-/// Returns clap's ID of a flag, which is the name of the field.
-fn id(flag: &str) -> String {
-    flag.replace('-', "_")
-}
-
-impl<const OWN: bool> Args for Unsupported<OWN> {
+impl<T: Table> Args for Unsupported<T> {
     fn augment_args(command: Command) -> Command {
-        let hidden = |(flag, _): &(&'static str, _)| {
-            let arg = Arg::new(id(flag)).long(*flag).hide(true).num_args(0..=1);
-            arg.value_parser(value_parser!(OsString))
-        };
-        if OWN { command } else { command.args(INSTEAD.iter().map(hidden)) }
+        if T::OWN { command } else { command.args(T::FLAGS.iter().map(Flag::arg)) }
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -61,14 +152,57 @@ impl<const OWN: bool> Args for Unsupported<OWN> {
     }
 }
 
-impl<const OWN: bool> FromArgMatches for Unsupported<OWN> {
+impl<T: Table> FromArgMatches for Unsupported<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let is_given = |flag| matches.value_source(&id(flag)) == Some(ValueSource::CommandLine);
-        Ok(Self(INSTEAD.into_iter().find(|(flag, _)| is_given(flag))))
+        let is_given =
+            |flag: &&Flag| matches.value_source(&flag.id()) == Some(ValueSource::CommandLine);
+        Ok(Self(T::FLAGS.iter().find(is_given), PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. The arguments of a `parallel` that
+/// is the command itself are left alone.
+pub(crate) fn check_separators(command: &[OsString], subcommand: &str) -> Result<(), Refusal> {
+    /// The most keys in the message.
+    const SHOWN: usize = 3;
+    let is_separator =
+        |word: &&OsString| matches!(word.to_str(), Some(":::" | ":::+" | "::::" | "::::+"));
+    let Some((at, separator)) = command.iter().enumerate().find(|(_, word)| is_separator(word))
+    else {
+        return Ok(());
+    };
+    let is_parallel = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));
+    if command[..at].iter().any(is_parallel) {
+        return Ok(());
+    }
+    let quoted = |words: &[OsString]| {
+        words.iter().map(|word| word.maybe_quote().to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let run = match at {
+        0 => "COMMAND".to_owned(),
+        _ => quoted(&command[..at]),
+    };
+    let after = &command[at + 1..];
+    let count = after.iter().position(|word| is_separator(&word)).unwrap_or(after.len());
+    let mut keys = quoted(&after[..count.min(SHOWN)]);
+    if count > SHOWN {
+        keys += " ...";
+    }
+    let instead = match (subcommand, separator.to_str()) {
+        ("work", _) => format!("the keys come from the store: requeue add --store URL {keys}"),
+        ("watch", _) => "the keys are the names of objects".to_owned(),
+        (_, Some(":::" | ":::+")) => {
+            format!("pass the keys on standard input: printf '%s\\n' {keys} | requeue run {run}")
+        }
+        _ => format!("name the file of keys: requeue run -a {keys} {run}"),
+    };
+    Err(Refusal::usage(format!(
+        "{}: keys on the command line, as in GNU parallel, are not available; {instead}",
+        separator.display()
+    )))
 }

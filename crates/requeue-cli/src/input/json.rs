@@ -104,8 +104,13 @@ pub(crate) struct Written<'a> {
     /// In seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<f64>,
+    /// The due time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -58,7 +58,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    for name in template.hidden {
+    for name in &template.hidden {
         command.env_remove(name);
     }
     if let Some(dir) = &run.input.dir {

@@ -15,7 +15,7 @@ pub(crate) struct Template {
     /// The reason why the command may not be safe with untrusted keys.
     pub(crate) warning: Option<String>,
     /// Variables with a password of this process, which are removed from the environment of commands.
-    pub(crate) hidden: &'static [&'static str],
+    pub(crate) hidden: Vec<&'static str>,
 }
 
 /// One argument, cut at its placeholders. The key goes between each two pieces.
@@ -66,7 +66,7 @@ impl Template {
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::key());
         }
-        Ok(Self { program, args, warning, hidden: &[] })
+        Ok(Self { program, args, warning, hidden: Vec::new() })
     }
 
     /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
@@ -74,7 +74,7 @@ impl Template {
         shells::refuse_mark_in_script(&script, check(mark)?, None)?;
         let args =
             vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
-        Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: &[] })
+        Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: Vec::new() })
     }
 
     /// Returns the name of the command, unless it depends on the key.

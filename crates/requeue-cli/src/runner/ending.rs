@@ -18,6 +18,7 @@ use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
 use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
+use crate::runner::retry_reports::Again;
 
 impl Runner {
     /// Completes a run.
@@ -37,10 +38,15 @@ impl Runner {
                 self.tally.failures.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
                     // A newer request is in the queue, and must not wait for the retry of this one.
-                    return self.keys.give_up(item);
+                    let (key, attempt) = (item.key().clone(), self.keys.past(&item).attempt);
+                    self.keys.give_up(item);
+                    return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
+                let key = item.key().clone();
                 match self.keys.fail(item, exit) {
-                    Verdict::Retried => {}
+                    Verdict::Retried { attempt, delay } => {
+                        self.report_retry(&key, attempt, &why, Again::After(delay)).await;
+                    }
                     Verdict::GivenUp { item, attempts } => {
                         self.give_up(item, attempts, Some(exit), &why).await;
                     }
@@ -77,11 +83,16 @@ impl Runner {
                 self.halt_if_reached().await;
             }
             Outcome::Succeeded => _ = self.tally.failures.one_more(),
-            Outcome::Failed { exit, why, .. } => {
+            Outcome::Failed { exit, why, is_final } => {
                 self.tally.failures.one_more();
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
                     self.report_parked(&key, letter).await;
+                } else if is_recorded {
+                    let retries = self.config.failures.retries;
+                    let is_last = is_final || retries.is_some_and(|retries| attempts > retries);
+                    let again = if is_last { Again::Added } else { Again::Backoff };
+                    self.report_retry(&key, attempts, &why, again).await;
                 }
             }
         }
@@ -180,9 +191,36 @@ impl Runner {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
         if closed {
-            self.stop(Level::Stopping);
+            self.stop_without_stdout();
         }
         closed
+    }
+
+    /// Stops the run because standard output is closed.
+    pub(super) fn stop_without_stdout(&self) {
+        self.stop.cut_off();
+        self.stop(Level::Stopping);
+    }
+
+    /// Returns true if the reader of standard output has closed it, and work is left.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let is_from_input = self.keys.leases().is_none() && self.hooks.is_none();
+        let all_done =
+            is_from_input && self.stop.has_read_all() && self.tally.unfinished.get() == 0;
+        self.stop.is_cut_off() && !all_done
+    }
+
+    /// Reports that the reader of standard output has stopped the run.
+    pub(super) async fn report_cut_off(&self) {
+        let next_step = match (self.keys.leases(), self.hooks.is_some()) {
+            (Some(_), _) => "the store keeps its keys",
+            (None, true) => "the next start runs all objects",
+            _ if self.files.keys.has_unfinished() => "--unfinished has the rest",
+            _ => "--unfinished FILE saves the rest for a later run",
+        };
+        self.output
+            .say(&format!("standard output was closed before all keys were done; {next_step}"))
+            .await;
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use requeue::metrics::Metrics;
+use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::args::config::Config;
 use crate::args::run::Summary;
-use crate::exit::{Ended, Refusal};
+use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::{Input, Source};
 use crate::output::dead_letters::{KeyFiles, UnreadInput};
 use crate::output::files::{Identity, identity};
@@ -25,6 +26,7 @@ use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
 use crate::runner::remote::{ExpiredKeys, RemoteQueue};
+use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
 use crate::serve::Listener;
@@ -139,7 +141,8 @@ impl Runner {
         };
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         let (stop, tally) = (Stop::new(stopper), Tally::new());
-        Ok(Self { config, keys, commands, hooks, stop, output, tally, files })
+        let reports = RetryReports::default();
+        Ok(Self { config, keys, commands, hooks, stop, output, reports, tally, files })
     }
 
     async fn run(
@@ -154,12 +157,16 @@ impl Runner {
             expired.map(|expired| tokio::spawn(Arc::clone(&self).report_expired(expired, is_done)));
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
+        let omitted = tokio::spawn(Arc::clone(&self).report_omitted());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.fail();
         }
-        progress.abort();
-        // Until it is gone, it may still show progress.
-        let _ = progress.await;
+        self.stop.over();
+        for task in [progress, omitted] {
+            task.abort();
+            // Until it is gone, it may still write.
+            let _ = task.await;
+        }
         self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
         let reported = async {
             drop(done);
@@ -169,21 +176,27 @@ impl Runner {
             }
         };
         self.finish_output(unread, reported).await;
-        match self.stop.signal() {
-            Some(signal) => Ended::Signal(signal),
-            None => Ended::Exit(self.tally.exit()),
+        match (self.stop.signal(), self.tally.exit()) {
+            (Some(signal), _) => Ended::Signal(signal),
+            (None, exit @ (Exit::Failure | Exit::Halted)) => Ended::Exit(exit),
+            // As other programs do in a pipe.
+            (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
+            (None, exit) => Ended::Exit(exit),
         }
     }
 
     /// Writes the unfinished keys and the summary.
     async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
         let last_words = async {
+            self.say_omitted().await;
             self.write_unfinished(async { unread.await.ok().flatten() }).await;
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.fail(&format!("standard output: {error}")).await;
+            } else if self.is_cut_off() {
+                self.report_cut_off().await;
             }
             match self.config.summary {
                 Summary::Text => self.output.say(&self.tally.text()).await,

@@ -17,6 +17,7 @@ mod rate;
 pub(crate) mod reader;
 pub(crate) mod remote;
 mod retries;
+mod retry_reports;
 mod room;
 mod signal_loop;
 mod stop;
@@ -36,6 +37,7 @@ use crate::process::pausable_clock::PausableClock;
 use crate::process::signals::Level;
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
+use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 
 /// The state that the slots, the reader and the signal loop share.
@@ -47,6 +49,7 @@ pub(crate) struct Runner {
     hooks: Option<Arc<dyn Hooks>>,
     stop: Stop,
     output: Output,
+    reports: RetryReports,
     tally: Tally,
     files: Files,
 }

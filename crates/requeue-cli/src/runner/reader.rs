@@ -177,6 +177,7 @@ impl Runner {
     }
 
     fn end_of_input(&self) {
+        self.stop.read_all();
         match self.config.input.at_eof {
             AtEof::Finish => self.keys.end_windows(),
             AtEof::Abandon => {

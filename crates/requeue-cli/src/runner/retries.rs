@@ -40,7 +40,7 @@ struct State {
 #[must_use]
 pub(crate) enum Verdict {
     /// The key waits in the queue for its retry.
-    Retried,
+    Retried { attempt: u32, delay: Duration },
     /// The key has no retries left.
     GivenUp { item: Item<'static, Key>, attempts: u32 },
 }
@@ -89,7 +89,7 @@ impl FailingKeys {
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
         // Under the lock, so that the next run, which may start at once, finds the failure counted.
         retry(item, until);
-        Verdict::Retried
+        Verdict::Retried { attempt: before.failures.saturating_add(1), delay: until.since(now) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -130,7 +130,7 @@ mod tests {
         let (failing, clock) = (failing(1), FakeClock::new());
         let queue = queue(&clock);
         assert_eq!(failing.past(KEY), Past { attempt: 1, last_exit: None });
-        assert!(matches!(fail(&failing, &queue), Verdict::Retried));
+        assert!(matches!(fail(&failing, &queue), Verdict::Retried { attempt: 1, .. }));
         assert_eq!(failing.past(KEY), Past { attempt: 2, last_exit: Some(7) });
         clock.advance(Duration::from_secs(1));
         assert!(matches!(fail(&failing, &queue), Verdict::GivenUp { attempts: 2, .. }));
@@ -141,10 +141,10 @@ mod tests {
     fn a_failure_of_a_run_before_its_time_does_not_count() {
         let (failing, clock) = (failing(1), FakeClock::new());
         let queue = queue(&clock);
-        assert!(matches!(fail(&failing, &queue), Verdict::Retried));
+        assert!(matches!(fail(&failing, &queue), Verdict::Retried { attempt: 1, .. }));
         for _ in 0..100 {
             queue.add(KEY.into());
-            assert!(matches!(fail(&failing, &queue), Verdict::Retried));
+            assert!(matches!(fail(&failing, &queue), Verdict::Retried { attempt: 2, .. }));
         }
         assert_eq!(failing.past(KEY).attempt, 2);
         clock.advance(Duration::from_secs(1));

@@ -52,7 +52,7 @@ impl Runner {
                 }
                 () = self.output.closed(), if is_open => {
                     is_open = false;
-                    self.stop(Level::Stopping);
+                    self.stop_without_stdout();
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The stop of a run: its level, the signal that caused it, and the end of the reading.
 
 use std::io::PipeWriter;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
@@ -15,11 +16,24 @@ pub(super) struct Stop {
     signal: OnceLock<i32>,
     /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
+    /// The input was read to its end.
+    has_read_all: AtomicBool,
+    /// The last command has completed.
+    is_over: AtomicBool,
+    /// Standard output was closed before the run was over.
+    is_cut_off: AtomicBool,
 }
 
 impl Stop {
     pub(super) fn new(input: Option<PipeWriter>) -> Self {
-        Self { level: watch::Sender::default(), signal: OnceLock::new(), input: Mutex::new(input) }
+        Self {
+            level: watch::Sender::default(),
+            signal: OnceLock::new(),
+            input: Mutex::new(input),
+            has_read_all: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn level(&self) -> Level {
@@ -52,5 +66,29 @@ impl Stop {
 
     pub(super) fn signal(&self) -> Option<i32> {
         self.signal.get().copied()
+    }
+
+    /// Must be called when the input was read to its end.
+    pub(super) fn read_all(&self) {
+        self.has_read_all.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_read_all(&self) -> bool {
+        self.has_read_all.load(Ordering::Relaxed)
+    }
+
+    /// Must be called when the last command has completed.
+    pub(super) fn over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Must be called when standard output is found closed.
+    pub(super) fn cut_off(&self) {
+        self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Returns true if standard output was closed before the run was over.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Relaxed)
     }
 }

@@ -1,21 +1,18 @@
-//! The subcommands that show or change queues in a store: `queues`, `drop`, `status`, `parked`, `revive`, `cancel`.
+//! The subcommands that show or change queues in a store: `queues`, `drop`, `status`, `revive`, `cancel`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use requeue_store::{Bulk, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::keys::page;
 use super::reaching::patiently;
 use super::{block_on, connect_to_look, refusal};
-use crate::args::store::{
-    CancelFlags, DropFlags, ParkedFlags, QueuesFlags, ReviveFlags, State as CancelState,
-    StatusFlags,
-};
+use crate::args::store::{CancelFlags, DropFlags, QueuesFlags, ReviveFlags, StatusFlags};
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::input::json::Written;
@@ -23,8 +20,6 @@ use crate::key::{escaped, shown};
 use crate::output::summary::counted;
 use crate::process::signals;
 
-/// The number of keys that are read at once.
-const PAGE: usize = 256;
 /// The most damaged keys that `requeue status` lists.
 const MOST_DAMAGED: usize = 100;
 /// The time between two progress messages of `--all`.
@@ -41,8 +36,9 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         re_add: &'static str,
         parked_add: &'static str,
     }
+    let url = flags.store.url()?;
     block_on(async {
-        let open = async || connect_to_look(&flags.store, String::new).await;
+        let open = async || connect_to_look(url, String::new).await;
         let store = patiently(flags.wait.wait, open).await?;
         let mut text = String::new();
         for found in store.queues().await.map_err(refusal)? {
@@ -68,8 +64,9 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
 /// `requeue drop`.
 pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
     let DropFlags { queue, store, force, wait } = flags;
+    let url = store.url()?;
     block_on(async {
-        let open = async || connect_to_look(store, String::new).await;
+        let open = async || connect_to_look(url, String::new).await;
         let store = patiently(wait.wait, open).await?;
         let dropped = match force {
             true => store.force_drop_queue(queue).await,
@@ -125,17 +122,11 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
 
 /// Returns all keys in flight.
 async fn in_flight(queue: &Queue) -> Result<Vec<Entry>, Refusal> {
-    let mut all: Vec<Entry> = Vec::new();
-    loop {
-        let after = all.last().map(|entry| entry.key.clone());
-        let page = queue.snapshot(Some(State::Processing), after.as_ref(), PAGE).await;
-        let page = page.map_err(refusal)?;
-        let is_last = page.len() < PAGE;
+    let (mut all, mut after) = (Vec::new(), None);
+    while let Some(page) = page(queue, Some(State::Processing), &mut after).await? {
         all.extend(page);
-        if is_last {
-            return Ok(all);
-        }
     }
+    Ok(all)
 }
 
 fn in_flight_text(entries: Option<&[Entry]>) -> String {
@@ -241,48 +232,6 @@ fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Ent
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
 
-/// `requeue parked`.
-pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
-    block_on(async {
-        let queue = flags.place.to_look_at().await?;
-        let mut after = None;
-        while let Some(page) = page(&queue, &mut after).await? {
-            let lines = page.iter().map(|entry| line(entry, flags.json));
-            if !print(&lines.collect::<Vec<_>>().concat())? {
-                break;
-            }
-        }
-        Ok(Ended::Exit(Exit::Done))
-    })
-}
-
-fn line(entry: &Entry, as_json: bool) -> Vec<u8> {
-    let at = entry.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
-    let at = at.map(|at| at.to_string());
-    let why = entry.error.as_deref().unwrap_or_default();
-    let mut line = if as_json {
-        let mut written = Written::of(&entry.key);
-        written.priority = entry.priority.number().into();
-        written.attempts = Some(entry.failures);
-        written.why = Some(why);
-        written.given_up_at = at;
-        written.to_bytes()
-    } else {
-        let (key, why) = (shown(&entry.key), shown(why.as_bytes()));
-        let (failures, at) = (entry.failures, at.unwrap_or_default());
-        format!("{key}\t{failures}\t{at}\t{why}").into_bytes()
-    };
-    line.push(b'\n');
-    line
-}
-
-/// Returns the next page of parked keys; `None` at the end.
-async fn page(queue: &Queue, after: &mut Option<Key>) -> Result<Option<Vec<Entry>>, Refusal> {
-    let page = queue.parked(after.as_ref(), PAGE).await.map_err(refusal)?;
-    *after = page.last().map(|entry| entry.key.clone());
-    Ok(Some(page).filter(|page| !page.is_empty()))
-}
-
 /// `requeue revive`.
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     block_on(async {
@@ -300,14 +249,7 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            let state = flags.state.map(|state| match state {
-                CancelState::Ready => State::Ready,
-                CancelState::Waiting => State::Waiting,
-                CancelState::Processing => State::Processing,
-                CancelState::Parked => State::Parked,
-                CancelState::Damaged => State::Damaged,
-            });
-            return all(queue.cancel_all(state), "cancelled").await;
+            return all(queue.cancel_all(flags.state.map(State::from)), "cancelled").await;
         }
         let cancelled = queue.cancel_keys(keys(&flags.keys)).await.map_err(refusal)?;
         Ok(each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))

@@ -1,9 +1,11 @@
 //! The subcommands on queues in a store, which are durable and shared with other machines.
 
 pub(crate) mod adder;
+pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
 mod remote;
+pub(crate) mod serve;
 mod warnings;
 pub(crate) mod work;
 
@@ -97,9 +99,10 @@ impl Place {
 
     /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
+        let url = self.store.url()?;
         patiently(self.wait.wait, async || {
-            let store = connect(&self.store).await?;
-            if file(&self.store).is_some() {
+            let store = connect(url).await?;
+            if file(url).is_some() {
                 store.migrate().await?;
             }
             Ok(how(store.queue(&self.queue)).open().await?)
@@ -118,8 +121,9 @@ impl Place {
         how: impl Fn(OpenOptions) -> OpenOptions,
         hint: impl Fn() -> String,
     ) -> Result<Queue, Refusal> {
+        let url = self.store.url()?;
         patiently(self.wait.wait, async || {
-            let store = connect_to_look(&self.store, &hint).await?;
+            let store = connect_to_look(url, &hint).await?;
             let opened = how(store.queue(&self.queue)).existing().open().await;
             opened.map_err(|error| {
                 let is_missing = error.is_missing();

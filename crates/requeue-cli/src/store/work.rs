@@ -9,7 +9,7 @@ use super::reaching::patiently;
 use super::{block_on, connect, re_add, warnings};
 use crate::args::config::{Config, Subcommand};
 use crate::args::run::{Alone, Flags, Through};
-use crate::args::store::{Place, StoreCommand, Wait, WorkFlags};
+use crate::args::store::{Place, StoreCommand, StoreUrl, Wait, WorkFlags};
 use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::Input;
 use crate::output::files::identity;
@@ -20,12 +20,12 @@ use crate::serve::Listener;
 
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    flags.unsupported.check()?;
+    flags.in_memory.check()?;
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
-    let place = Place { store: store.unwrap_or_default(), queue, wait: Wait { wait } };
+    let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
     let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::check(flags)?;
-    config.commands.template.hidden = passwords.hidden(&place.store);
+    config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let (input, stopper) = Input::open(&source, config.files.unfinished.is_some())?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
@@ -52,7 +52,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let re_add = re_add(common.re_add)?;
     let own = Subcommand::without_input("work", false, stdin);
     let mut config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
-    config.commands.template.hidden = passwords.hidden(&place.store);
+    config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let files = Files::open(&config, None)?;
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
@@ -74,7 +74,8 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 
 /// `requeue store init`.
 pub(crate) fn init(command: &StoreCommand) -> Result<Ended, Refusal> {
-    let StoreCommand::Init { store: url, queue: queues, wait } = command;
+    let StoreCommand::Init { store, queue: queues, wait } = command;
+    let url = store.url()?;
     block_on(async {
         patiently(wait.wait, async || {
             let store = connect(url).await?;

@@ -142,7 +142,9 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
 
 /// Returns the configuration with the defaults of a controller.
 fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
-    common.retries.get_or_insert(Retries(None));
+    if !common.fail_fast {
+        common.retries.get_or_insert(Retries(None));
+    }
     alone.min_interval.get_or_insert(Duration::from_secs(1));
     if alone.order == Some(args::Order::Fair) || alone.group_jobs.is_some() {
         // The namespace. Objects with cluster scope have none, and form one group.

@@ -54,13 +54,39 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
         &["-L", "1", "echo"],
         &["-L1", "echo"],
         &["-X", "echo"],
-        &["-k", "echo"],
     ] {
         let ended = run(args, "k\n");
         assert_eq!(ended.code(), Some(2), "{args:?}");
         let reason = "each command gets one key, so that it can be retried alone";
         assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
+    for (args, said) in [
+        (&["-k", "echo"][..], "requeue: -k, --keep-order: not available; output comes as"),
+        (&["--keep-order", "echo"], "-j1 runs the keys in the order of the input"),
+        (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
+        (&["--eta", "echo"], "--progress always"),
+        (&["--resume", "echo"], "--resume: not available; --unfinished FILE saves"),
+        (&["--retry-failed", "echo"], "--dead-letter FILE saves"),
+        (&["echo", ":::", "a", "b"], "printf '%s\\n' a b | requeue run echo\n"),
+        (
+            &["echo", "{}", ":::", "1", "2", "3", "4"],
+            "printf '%s\\n' 1 2 3 ... | requeue run echo ",
+        ),
+        (&["--", "a b", ":::", "it's"], "printf '%s\\n' \"it's\" | requeue run 'a b'\n"),
+        (&["-c", "echo", ":::", "a"], "printf '%s\\n' a | requeue run COMMAND\n"),
+        (&["echo", "::::", "keys"], "requeue run -a keys echo\n"),
+    ] {
+        let ended = run(args, "k\n");
+        assert_eq!(ended.code(), Some(2), "{args:?}");
+        assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+    }
+    // The arguments of a `parallel` are its own.
+    let ended = run(&["--dry-run", "--", "sh", "-c", "", "parallel", "echo", ":::", "a"], "k\n");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
 #[test]
@@ -76,8 +102,11 @@ fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
     ] {
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
         let ended = end(requeue.args(args), "");
-        let message = format!("requeue: no COMMAND; `requeue {said} -h` shows the usage\n");
-        assert_eq!((ended.code(), ended.stderr), (Some(2), message));
+        let message = format!(
+            "requeue: no COMMAND; `requeue {said} --help` describes it, for example: requeue {said} "
+        );
+        assert_eq!(ended.code(), Some(2));
+        assert!(ended.stderr.starts_with(&message), "{}", ended.stderr);
         // The error does not show the safe form for another subcommand.
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
         let ended = end(requeue.args(args).args(["-c", "echo {}"]), "");

@@ -17,6 +17,39 @@ fn a_failed_key_is_run_again_and_told_of_it() {
 }
 
 #[test]
+fn a_failed_attempt_is_reported_when_it_happens() {
+    let dir = directory("reported_attempt");
+    let mut live = Live::start(&dir, &[&HOUR[..], &["-c", "exit 7"]].concat());
+    live.send("a\tb\n");
+    let message = live.wait_for_message("attempt");
+    let start = "requeue: \"a\\tb\": attempt 1 of 6 failed (exit status: 7), retrying in ";
+    assert!(message.starts_with(start), "{message}");
+    live.signal(Signal::TERM);
+    live.end();
+    let args = ["--progress", "never", "--retries", "2", "-c", "[ $REQUEUE_ATTEMPT = 3 ]"];
+    let quiet = run(&[&SHORT[..], &args].concat(), "k\n");
+    assert_eq!((quiet.code(), quiet.count("failures")), (Some(0), 2));
+    assert!(!quiet.stderr.contains("attempt"), "{}", quiet.stderr);
+    let args = ["--retries", "inf", "-c", "[ $REQUEUE_ATTEMPT = 2 ]"];
+    let endless = run(&[&SHORT[..], &args].concat(), "k\n");
+    assert!(endless.stderr.contains("attempt 1 failed"), "{}", endless.stderr);
+}
+
+#[test]
+fn many_failed_attempts_are_counted_not_listed() {
+    let keys: String = (0..100).map(|n| format!("{n}\n")).collect();
+    let ended = run(&["--retries", "1", "--base-delay", "0", "-j8", "false"], keys);
+    let listed = ended.stderr.matches(": attempt 1 of 2 failed (exit status: 1)").count();
+    let counted = ended.stderr.lines().filter_map(|line| line.strip_prefix("requeue: … and "));
+    let counted: usize = counted
+        .map(|line| line.split_once(" more failed attempt").expect(line).0)
+        .map(|number| number.parse::<usize>().expect(number))
+        .sum();
+    assert_eq!(listed + counted, 100, "{}", ended.stderr);
+    assert_eq!(ended.count("given up"), 100);
+}
+
+#[test]
 fn a_signal_is_a_failure() {
     let script = "echo ${REQUEUE_LAST_EXIT-none}; [ $REQUEUE_ATTEMPT = 2 ] || kill -KILL $$";
     let ended = run(&[&SHORT[..], &["-c", script]].concat(), "k\n");

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::limit::ends_well;
+use crate::limit::Limit;
 use crate::support::{Ended, Gate, Live, did_not_run, directory, end, run, run_in};
 
 const SHORT: [&str; 2] = ["--base-delay", "1ms"];
@@ -141,9 +141,25 @@ fn a_run_can_be_halted_by_what_is_given_up_or_done() {
 
 #[test]
 fn a_retry_is_no_failure_that_halts() {
-    let args = [&SHORT[..], &["--fail-fast", "-c", "[ $REQUEUE_ATTEMPT = 3 ]"]].concat();
+    let args = [&SHORT[..], &["--halt", "now,fail=1", "-c", "[ $REQUEUE_ATTEMPT = 3 ]"]].concat();
     let ended = run(&args, "k\n");
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 3), "{}", ended.stderr);
+}
+
+#[test]
+fn fail_fast_stops_at_the_first_failed_attempt() {
+    let dir = directory("fail_fast");
+    let args = ["--base-delay", "1h", "--max-delay", "1h", "-j1", "--fail-fast"];
+    let files = ["--dead-letter", "dead", "--unfinished", "left", "false"];
+    let ended = run_in(&dir, &[&args[..], &files].concat(), "a\nb\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(4), 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"a\": given up after 1 attempt"), "{}", ended.stderr);
+    let read = |file| fs::read_to_string(dir.join(file)).unwrap();
+    assert_eq!((read("dead").as_str(), read("left").as_str()), ("a\n", "b\n"));
+
+    let ended = run(&["--fail-fast", "--retries", "3", "true"], "");
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("--halt now,fail=1"), "{}", ended.stderr);
 }
 
 #[test]
@@ -375,7 +391,9 @@ fn when_nobody_reads_the_output_what_is_left_is_written() {
     let mut stdin = child.stdin.take().unwrap();
     let _ = std::io::Write::write_all(&mut stdin, keys.as_bytes());
     drop(stdin);
-    assert!(ends_well(child));
+    let limit = Limit::of(&child);
+    let status = child.wait().unwrap();
+    assert_eq!((status.signal(), limit.was_reached()), (Some(Signal::PIPE.as_raw()), false));
     let left = fs::read_to_string(dir.join("left")).unwrap();
     assert!(left.ends_with("4999\n") && left.lines().count() > 4000, "{}", left.len());
 }

@@ -20,6 +20,7 @@ mod serve;
 mod signals;
 mod store;
 mod store_faults;
+mod store_keys;
 mod store_server;
 mod streams;
 mod support;

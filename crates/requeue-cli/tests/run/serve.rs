@@ -237,3 +237,33 @@ fn a_worker_shows_the_queue_of_its_store() {
     run.signal(rustix::process::Signal::INT);
     run.end();
 }
+
+#[cfg(feature = "store")]
+#[test]
+fn a_store_is_shown_without_a_worker() {
+    use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
+
+    use crate::store::{add, call, requeue};
+
+    let dir = directory("a_store_is_shown_without_a_worker");
+    add(&dir, &["a"]);
+    add(&dir, &["b", "--after", "1h"]);
+    let mut shown = Live::spawn(&mut requeue(&dir, "serve", &["0"]));
+    let server = address(&mut shown);
+    let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
+    until(|| now("ready") == json!(1) && now("waiting") == json!(1));
+    assert_eq!(get(server, "/api/v1/key?key=a")["state"], json!("ready"));
+    assert_eq!(ask(server, "localhost", "/").0, 200);
+    assert_eq!(ask(server, "localhost", "/readyz").0, 200);
+    let (_, metrics) = ask(server, "localhost", "/metrics");
+    assert!(metrics.contains("\nworkqueue_depth{name=\"default\""), "{metrics}");
+    // It takes no key.
+    add(&dir, &["c"]);
+    until(|| now("ready") == json!(2));
+    shown.signal(Signal::TERM);
+    assert_eq!(shown.end().status.signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(call(&dir, "serve", &["0", "--queue", "none"]).code(), Some(125));
+    assert_eq!(call(&dir, "serve", &["nowhere"]).code(), Some(2));
+}

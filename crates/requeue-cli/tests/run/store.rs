@@ -170,6 +170,9 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let said =
         "\"bad\\tkey\": parked after 3 attempts: exit status: 3 (`requeue revive` runs it again)\n";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let said =
+        "\"bad\\tkey\": attempt 1 of 3 failed (exit status: 3), retrying after its backoff\n";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let dead = std::fs::read_to_string(dir.join("dead")).unwrap();
     assert_eq!(dead, "fatal\nbad\tkey\n");
 

@@ -1,0 +1,148 @@
+//! The subcommands that show keys of a queue in a store: `keys`, `parked`, `explain`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use jiff::Timestamp;
+use requeue_store::{Entry, Key, Queue, State};
+
+use super::{block_on, refusal};
+use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, State as StateFlag};
+use crate::exit::{Ended, Exit, Refusal, print};
+use crate::input::json::Written;
+use crate::key::shown;
+
+/// The number of keys that are read at once.
+const PAGE: usize = 256;
+
+impl From<StateFlag> for State {
+    fn from(flag: StateFlag) -> Self {
+        match flag {
+            StateFlag::Ready => Self::Ready,
+            StateFlag::Waiting => Self::Waiting,
+            StateFlag::Processing => Self::Processing,
+            StateFlag::Parked => Self::Parked,
+            StateFlag::Damaged => Self::Damaged,
+        }
+    }
+}
+
+/// Returns the name of a state, as in `requeue status`.
+const fn name(state: State) -> &'static str {
+    match state {
+        State::Ready => "ready",
+        State::Waiting => "waiting",
+        State::Processing => "processing",
+        State::Parked => "parked",
+        State::Damaged => "damaged",
+        _ => "unknown",
+    }
+}
+
+/// `requeue keys`.
+pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        let queue = flags.place.to_look_at().await?;
+        list(&queue, flags.state.map(State::from), |entry| {
+            let at = entry.due.and_then(|due| Timestamp::now().checked_add(due).ok());
+            let at = at.map(|at| at.to_string());
+            if flags.json {
+                let mut written = written(entry);
+                (written.state, written.at) = (Some(name(entry.state)), at);
+                written.why = entry.error.as_deref();
+                return written.to_bytes();
+            }
+            let (key, state, failures) = (shown(&entry.key), name(entry.state), entry.failures);
+            let (at, why) = (at.unwrap_or_default(), why(entry));
+            format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
+        })
+        .await
+    })
+}
+
+/// `requeue parked`.
+pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        let queue = flags.place.to_look_at().await?;
+        list(&queue, Some(State::Parked), |entry| {
+            let at = entry.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
+            let at = at.map(|at| at.to_string());
+            if flags.json {
+                let mut written = written(entry);
+                written.why = Some(entry.error.as_deref().unwrap_or_default());
+                written.given_up_at = at;
+                return written.to_bytes();
+            }
+            let (key, failures) = (shown(&entry.key), entry.failures);
+            let (at, why) = (at.unwrap_or_default(), why(entry));
+            format!("{key}\t{failures}\t{at}\t{why}").into_bytes()
+        })
+        .await
+    })
+}
+
+/// `requeue explain`.
+pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        let queue = flags.place.to_look_at().await?;
+        let key = Key::from(flags.key.as_bytes());
+        let found = queue.look_up(key.clone()).await.map_err(refusal)?;
+        let (text, exit) = match found {
+            Some(entry) => (entry.explain(), Exit::Done),
+            None => (
+                format!(
+                    "{key}: not in the queue: it was never added, was cancelled, or its last run succeeded"
+                ),
+                Exit::GivenUp,
+            ),
+        };
+        // The error of a command may have control characters.
+        let printable = |char: char| match char {
+            char if char.is_control() => char.escape_debug().to_string(),
+            char => char.to_string(),
+        };
+        print((text.chars().map(printable).collect::<String>() + "\n").as_bytes())?;
+        Ok(Ended::Exit(exit))
+    })
+}
+
+/// Prints a line for each key, in pages.
+async fn list(
+    queue: &Queue,
+    state: Option<State>,
+    line: impl Fn(&Entry) -> Vec<u8>,
+) -> Result<Ended, Refusal> {
+    let mut after = None;
+    while let Some(page) = page(queue, state, &mut after).await? {
+        let mut lines = Vec::new();
+        for entry in &page {
+            lines.extend(line(entry));
+            lines.push(b'\n');
+        }
+        if !print(&lines)? {
+            break;
+        }
+    }
+    Ok(Ended::Exit(Exit::Done))
+}
+
+/// Returns the next page of keys; `None` at the end.
+pub(super) async fn page(
+    queue: &Queue,
+    state: Option<State>,
+    after: &mut Option<Key>,
+) -> Result<Option<Vec<Entry>>, Refusal> {
+    let page = queue.snapshot(state, after.as_ref(), PAGE).await.map_err(refusal)?;
+    *after = page.last().map(|entry| entry.key.clone());
+    Ok(Some(page).filter(|page| !page.is_empty()))
+}
+
+fn written(entry: &Entry) -> Written<'_> {
+    let mut written = Written::of(&entry.key);
+    written.priority = entry.priority.number().into();
+    written.attempts = Some(entry.failures);
+    written
+}
+
+fn why(entry: &Entry) -> String {
+    shown(entry.error.as_deref().unwrap_or_default().as_bytes())
+}

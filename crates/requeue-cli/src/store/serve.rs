@@ -1,0 +1,28 @@
+//! `requeue serve`: the dashboard and the metrics of a queue in a store, without a worker.
+
+use requeue_http::Site;
+
+use super::{block_on, warnings};
+use crate::args::store::ServeFlags;
+use crate::exit::{Ended, Refusal};
+use crate::output::Output;
+use crate::process::signals;
+use crate::serve::Listener;
+
+/// `requeue serve`.
+pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
+    block_on(async {
+        let listener = Listener::bind(&flags.address).await?;
+        let metrics = listener.metrics();
+        let queue = flags.place.to_find(|opening| opening.metrics(metrics), String::new).await?;
+        let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
+        let said = output.clone();
+        warnings::show(move |line| said.hint(line));
+        let title = format!("requeue: {}", flags.place.queue);
+        let page = listener.serve(title, Site::of_store(queue), &output).await?;
+        let signal = signals::interrupted().await;
+        page.end().await;
+        output.flush().await;
+        Ok(Ended::Signal(signal))
+    })
+}

@@ -1,0 +1,164 @@
+//! Keys of a queue in a store: their list, the explanation of one, and the default of `--store`.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::limit::Limit;
+use crate::store::{add, call, requeue, status, work};
+use crate::support::{Ended, directory, end};
+
+/// Runs `requeue` with these arguments and this `REQUEUE_STORE`.
+fn with_variable(dir: &Path, store: &str, args: &[&str], input: &str) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    end(command.args(args).env("REQUEUE_STORE", store).current_dir(dir), input)
+}
+
+#[test]
+fn keys_are_listed_with_their_states() {
+    let dir = directory("store_keys");
+    add(&dir, &["bad\tkey"]);
+    let ended = work(&dir, &["--retries", "0", "-c", "exit 3"]);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    add(&dir, &["a", "--priority", "high"]);
+    add(&dir, &["late", "--after", "1h"]);
+
+    let lines = |args: &[&str]| -> Vec<Vec<String>> {
+        let ended = call(&dir, "keys", args);
+        assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
+        ended.text().lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+    };
+    let all = lines(&[]);
+    assert_eq!(all[0], ["a", "ready", "", "0", ""]);
+    assert_eq!(all[1], ["bad\\tkey", "parked", "", "1", "exit status: 3"]);
+    assert_eq!([&all[2][0], &all[2][1]], ["late", "waiting"]);
+    let due: jiff::Timestamp = all[2][2].parse().expect("a time");
+    assert!(due > jiff::Timestamp::now(), "{due}");
+    for (state, key) in [("ready", "a"), ("parked", "bad\\tkey"), ("waiting", "late")] {
+        let listed = lines(&["--state", state]);
+        assert_eq!((listed.len(), listed[0][0].as_str()), (1, key));
+    }
+    assert_eq!(lines(&["--state", "damaged"]), Vec::<Vec<String>>::new());
+    assert_eq!(call(&dir, "keys", &["--state", "lost"]).code(), Some(2));
+    assert_eq!(call(&dir, "keys", &["--queue", "other"]).code(), Some(125));
+
+    let json = call(&dir, "keys", &["--json"]).text();
+    let objects: Vec<Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!(objects[0]["priority"], 1, "{json}");
+    assert_eq!(objects[1]["why"], "exit status: 3", "{json}");
+    assert_eq!((&objects[2]["state"], &objects[2]["attempts"]), (&"waiting".into(), &0.into()));
+    // The objects are input of `requeue add`, and keep due times and priorities.
+    let args = ["add", "--store", "sqlite:copy.db", "--input", "json"];
+    assert_eq!(with_variable(&dir, "", &args, &json).code(), Some(0));
+    let copied = with_variable(&dir, "sqlite:copy.db", &["keys"], "").text();
+    let copied: Vec<_> =
+        copied.lines().map(|line| line.split('\t').nth(1).expect("a state")).collect();
+    assert_eq!(copied, ["ready", "ready", "waiting"]);
+}
+
+#[test]
+fn a_long_list_of_keys_is_read_in_pages() {
+    let dir = directory("store_keys_long");
+    let keys: String = (0..600).map(|n| format!("{n:03}\n")).collect();
+    assert_eq!(end(&mut requeue(&dir, "add", &[]), &keys).code(), Some(0));
+    let listed = call(&dir, "keys", &["--state", "ready"]).text();
+    let listed: Vec<_> =
+        listed.lines().map(|line| line.split('\t').next().expect("a key")).collect();
+    assert_eq!(listed, keys.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_key_is_explained() {
+    let dir = directory("store_explain");
+    add(&dir, &["bad"]);
+    work(&dir, &["--retries", "0", "-c", "exit 3"]);
+    add(&dir, &["late", "--after", "1h"]);
+    let explain = |key: &str| {
+        let ended = call(&dir, "explain", &[key]);
+        assert_eq!(ended.stderr, "");
+        (ended.code(), ended.text())
+    };
+    let (code, text) = explain("late");
+    assert!(code == Some(0) && text.starts_with("late: waits 359") && text.ends_with(" more\n"));
+    let (code, text) = explain("bad");
+    assert_eq!(code, Some(0));
+    assert!(text.starts_with("bad: parked since ") && text.contains("exit status: 3"), "{text}");
+    let (code, text) = explain("no\nkey");
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with("no\\nkey: not in the queue: "), "{text}");
+}
+
+#[test]
+fn a_variable_is_the_default_of_the_store() {
+    let dir = directory("store_variable");
+    let file = "sqlite:jobs.db";
+    for (args, text) in [
+        (&["store", "init", "--queue", "default"][..], ""),
+        (&["add", "k"], ""),
+        (&["queues"], "default\tkeys\n"),
+        (&["keys", "--state", "ready"], "k\tready\t\t0\t\n"),
+        (&["work", "--until-empty", "-c", "echo $1 $REQUEUE_STORE"], "k sqlite:jobs.db\n"),
+        (&["parked"], ""),
+        (&["drop", "default"], ""),
+    ] {
+        let ended = with_variable(&dir, file, args, "");
+        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), text), "{}", ended.stderr);
+    }
+    // The flag takes precedence, and an empty variable is one that is not set.
+    add(&dir, &["k"]);
+    let flag = ["status", "--store", file];
+    assert_eq!(with_variable(&dir, "sqlite:no.db", &flag, "").code(), Some(0));
+    for args in [&["status"][..], &["queues"], &["drop", "q"], &["store", "init"], &["serve"]] {
+        let ended = with_variable(&dir, "", args, "");
+        assert_eq!(ended.code(), Some(2));
+        let said = "requeue: no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE\n";
+        assert_eq!(ended.stderr, said, "{args:?}");
+    }
+    // `requeue run` stays in memory.
+    let ended = with_variable(&dir, file, &["run", "echo"], "other\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "other\n"));
+    assert_eq!(status(&dir), [1, 0, 0, 0]);
+}
+
+#[test]
+fn commands_do_not_see_a_variable_with_a_password() {
+    let dir = directory("store_variable_password");
+    let script = "echo ${REQUEUE_STORE-none}";
+    let url = "postgres://me:secret@db/app";
+    for (flags, seen) in [(&[][..], "none\n"), (&["--pass-passwords"], &format!("{url}\n"))] {
+        add(&dir, &["k"]);
+        let args = ["work", "--store", "sqlite:jobs.db", "--until-empty"];
+        let args = [&args[..], flags, &["-c", script]].concat();
+        assert_eq!(with_variable(&dir, url, &args, "").text(), seen);
+    }
+    // The variable is as good as --store for a flag that requires a store.
+    add(&dir, &["k"]);
+    let args = ["work", "--pass-passwords", "--until-empty", "-c", script];
+    let ended = with_variable(&dir, "sqlite:jobs.db", &args, "");
+    assert_eq!(ended.text(), "sqlite:jobs.db\n", "{}", ended.stderr);
+}
+
+#[test]
+fn a_worker_whose_output_is_closed_leaves_the_keys_in_the_store() {
+    let dir = directory("store_closed_output");
+    let keys: String = (0..100).map(|n| format!("{n}\n")).collect();
+    assert_eq!(end(&mut requeue(&dir, "add", &[]), &keys).code(), Some(0));
+    let mut worker = requeue(&dir, "work", &["-j1", "echo"]);
+    let mut child = worker.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let limit = Limit::of(&child);
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::PIPE.as_raw()), "{said}");
+    assert!(!limit.was_reached());
+    let message =
+        "standard output was closed before all keys were done; the store keeps its keys\n";
+    assert!(said.contains(message), "{said}");
+    let [ready, _, processing, parked] = status(&dir);
+    assert!(ready > 0 && (processing, parked) == (0, 0), "{said}");
+}
