@@ -71,7 +71,7 @@ pub(crate) struct Slab<T, I = Slot> {
     /// The slab is sparse while it has fewer records than this.
     floor: usize,
     /// The number of chunks with memory.
-    held: usize,
+    held: u32,
     /// True if side tables have an entry for each slot up to the last.
     has_side_tables: bool,
     /// The slots that were freed last and are filled first: a list through `Entry::Vacant::next`.
@@ -82,7 +82,7 @@ pub(crate) struct Slab<T, I = Slot> {
     /// The chunk that compaction is emptying. It is kept out of `roomy`.
     source: Option<ChunkId>,
     /// The number of slots of `source` that compaction has yet to examine.
-    unexamined: usize,
+    unexamined: u32,
     /// True if [`end`](Self::end) may have decreased since the last
     /// [`take_shrunk`](Self::take_shrunk).
     has_shrunk: bool,
@@ -337,7 +337,7 @@ impl<T, I: Id> Slab<T, I> {
         let last = self.chunks.len() - 1;
         if self.source != Some(Id::new(last)) {
             self.source = Some(Id::new(last));
-            self.unexamined = self.chunks[last].entries.len();
+            self.unexamined = self.chunks[last].entries.len() as u32;
             self.unlist(last);
         }
         let mut moves = 0;
@@ -346,7 +346,7 @@ impl<T, I: Id> Slab<T, I> {
                 break;
             }
             self.unexamined -= 1;
-            let at = self.unexamined;
+            let at = self.unexamined as usize;
             let chunk = &mut self.chunks[last];
             // A chunk that lost its last record meanwhile has no entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
@@ -412,7 +412,8 @@ impl<T, I: Id> Slab<T, I> {
     /// side tables have entries for them, or if there are very many.
     fn update_floor(&mut self) {
         let chunks = self.chunks.len();
-        let counted = if self.has_side_tables { chunks } else { self.held.max(chunks / 8) };
+        let counted =
+            if self.has_side_tables { chunks } else { (self.held as usize).max(chunks / 8) };
         self.floor = if chunks > 1 { counted * CHUNK / 4 } else { 0 };
     }
 
@@ -632,7 +633,7 @@ mod tests {
                             assert!(steps < 100_000, "compaction does not terminate");
                         }
                         let rare = if followers { 1 } else { 8 };
-                        prop_assert!(slab.held * CHUNK <= CHUNK.max(4 * slab.len()) + CHUNK);
+                        prop_assert!(slab.held as usize * CHUNK <= CHUNK.max(4 * slab.len()) + CHUNK);
                         prop_assert!(slab.chunks.len() * CHUNK <= rare * (CHUNK.max(4 * slab.len()) + CHUNK));
                     }
                 }
