@@ -197,7 +197,7 @@ pub(crate) enum Finish {
     GiveUp(Failure),
     /// The delivery is undone, and the key becomes the last of the ready ones.
     Release(Asked),
-    /// No run was started. The key returns to the place that it had when it was claimed, after it had been
+    /// No run was started. The key returns to the place that it had when it was claimed. It had then been
     /// ready for this long.
     Unclaim(Asked, Duration),
 }
@@ -219,8 +219,8 @@ impl Finish {
         }
     }
 
-    /// Returns true if this failure, the `failures`-th in a row, parks the key. A key that was added during
-    /// the run is not parked even then.
+    /// Returns true if this failure, the `failures`-th in a row, parks the key. Even then, a key that was
+    /// added during the run is not parked.
     pub(crate) fn parks(&self, failures: u32) -> bool {
         match self {
             Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
