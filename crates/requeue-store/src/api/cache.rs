@@ -13,7 +13,7 @@ use crate::types::inspect::{Counts, Entry, State};
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
-/// The minimum pause after a query, as a multiple of the duration of that query.
+/// The minimum pause after a successful query, as a multiple of the duration of that query.
 const SHARE: u32 = 50;
 /// The time limit of a query. Engines detect an unreachable store themselves: this limit is for a query
 /// that would never complete.

@@ -1,5 +1,5 @@
-//! Checks the queue in memory with the conformance test of the engines. The test sets its clock, and keeps
-//! the leases beside it.
+//! Checks the queue in memory with the conformance test of the engines. The test sets the queue's clock, and
+//! keeps the leases itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
@@ -160,7 +160,7 @@ impl InMemory {
             Finish::Retry(..) => item.retry(),
             Finish::RetryAfter(delay, ..) => item.retry_after(delay),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
-            // It keeps no places in the order. The test does not unclaim its keys.
+            // The queue in memory keeps no places in the order. The test does not unclaim its keys.
             Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
         true

@@ -28,11 +28,11 @@
 //!
 //! # Behind a pooler
 //!
-//! A pooler such as pgbouncer with `pool_mode = transaction` gives each transaction another session of the
-//! server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next. With
-//! `pooler=transaction`, no statement is prepared, and each runs in its own transaction, which begins with
-//! its settings. [`Store::connect`](crate::Store::connect) refuses such a pooler without the option if two
-//! connections are given the same session.
+//! A pooler such as pgbouncer with `pool_mode = transaction` may run each transaction in a different session
+//! of the server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next.
+//! With `pooler=transaction`, no statement is prepared, and each runs in its own transaction, which begins
+//! with its settings. Without the option, [`Store::connect`](crate::Store::connect) refuses such a pooler if
+//! it gives two connections the same session.
 //!
 //! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself,
 //! a process that waits for keys has one connection there, with the same user, password and database.
@@ -70,10 +70,10 @@
 //! `$1::text[]`.
 //!
 //! The keys that a transaction has added stay locked until it ends. They are not delivered. Another add of
-//! such a key, and the completion of its delivery, wait about 250 ms longer than the transaction, and
-//! longer where very many keys are locked. Other keys of the same batch do not wait, and leases are
-//! renewed. Two transactions that add the same keys one by one in different orders deadlock, as two
-//! transactions that update rows do. `add_many` and `add_in` lock keys in a fixed order.
+//! such a key, and the completion of its delivery, wait until about 250 ms after the end of the transaction,
+//! or longer if very many keys are locked. Other keys of the same batch do not wait, and leases are renewed.
+//! Two transactions that add the same keys one by one in different orders deadlock, as two transactions that
+//! update rows do. `add_many` and `add_in` lock keys in a fixed order.
 //!
 //! A delay starts with the add, not with the commit. A key is delivered once its transaction is committed,
 //! however long the transaction was open.
@@ -322,7 +322,7 @@ impl Engine for Postgres {
     }
 
     fn breadth(&self) -> usize {
-        // More batches would be smaller ones, which cost the server more time.
+        // With more concurrent batches, each batch would be smaller, and the server would need more time.
         2
     }
 }

@@ -26,8 +26,8 @@ use crate::types::error::{EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
-/// The time in which servers must return their maps. After the first one, the others have at least
-/// `OTHERS`, or as long as the first one took.
+/// The time in which servers must return their maps. After the first map has arrived, the others have at
+/// least `OTHERS`, or as long as the first one took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
 /// The number of servers that are asked for their maps at once: one may be cut off from the others.
@@ -97,7 +97,7 @@ impl Nodes {
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        // Ask the servers last that did not answer the last time.
+        // Begin with the servers that have answered their last requests.
         let mut nodes = self.seeds.clone();
         let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());

@@ -87,7 +87,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
-        // While the queue exists, transactions of this level can add keys to it.
+        // While the queue exists, transactions of this isolation level can add keys to it.
         store.queue("q").open().await.expect("the queue opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
