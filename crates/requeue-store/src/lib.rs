@@ -4,8 +4,8 @@
 //! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten
 //!   times before a worker takes it is delivered once. It is in flight with one worker at a time, on
 //!   any machine. A key that is added again in flight is delivered once more. Failures back off.
-//! - **Durable**: an add that returned survives a crash of all your processes, and of the engine as
-//!   far as the engine promises it.
+//! - **Durable**: an add that has returned survives a crash of all your processes. It also survives a crash
+//!   of the engine, as far as the engine promises that.
 //! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires.
 //!   After that, nothing that it does changes the store. [`Item::epoch`] is the fencing token by which
 //!   other systems can reject its late writes, too.

@@ -58,7 +58,7 @@ impl Change {
 }
 
 impl Queue {
-    /// Makes the parked ones among these keys ready, and resets their failures. Returns for each key, in the
+    /// Makes each of these keys ready if it is parked, and resets its failures. Returns for each key, in the
     /// order of `keys`, whether it was parked.
     ///
     /// Each transaction changes up to 1,000 keys.

@@ -121,7 +121,7 @@ impl Store {
 
     /// Creates the schema, or updates it to this version. Repeating it is harmless.
     ///
-    /// It needs more privileges than the queues do.
+    /// It needs more privileges than operations on queues do.
     ///
     /// # Errors
     ///
@@ -253,8 +253,8 @@ impl Store {
     ///
     /// With a file, it completes earlier requests and closes the file. If no other process has the file open,
     /// `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
-    /// others have the file open, `FILE-wal` has the last changes, and is a part of the store. Connections to
-    /// servers need no closing, and stay open.
+    /// other processes have the file open, `FILE-wal` has the last changes, and is a part of the store.
+    /// Connections to servers need no closing, and stay open.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their
     /// leases expire. So [shut down](Queue::shut_down) the queues first, and wait until they are

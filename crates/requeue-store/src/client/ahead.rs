@@ -101,7 +101,7 @@ impl Ahead {
         let there = self.items.0.len();
         // The claim takes the whole horizon again, in addition to the keys that are left. Workers that wait
         // for claims take fewer keys than they could, which lowers the rate. With twice as many keys as they
-        // take during a claim, they do not wait, and the rate is right.
+        // take during a claim, they do not wait, and the rate is correct.
         if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 

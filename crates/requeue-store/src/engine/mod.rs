@@ -195,7 +195,7 @@ pub(crate) enum Finish {
     RetryAfter(Duration, Option<u32>, Failure),
     /// A failure: the key is parked.
     GiveUp(Failure),
-    /// The delivery is undone, and the key becomes the last of the ready ones.
+    /// The delivery is undone, and the key becomes the last of the ready keys.
     Release(Asked),
     /// No run was started. The key returns to the place that it had when it was claimed. It had then been
     /// ready for this long.
@@ -360,7 +360,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>>;
 
-    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked ones, are
+    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked keys, are
     /// those of [`cancel`](Self::cancel). Returns for each key whether it was parked.
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>>;
 

@@ -1,5 +1,5 @@
 //! The record of a key, and the effect of each operation on it. This is the reference: conformance tests
-//! compare the engines that implement it in SQL or Lua with it.
+//! compare it with the engines that implement it in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,7 +196,7 @@ impl Row {
             // Adds during the delivery have coalesced, as for any ready key.
             (self.at, self.since) = (Some(place), place);
         } else if self.is_dirty(now) {
-            // The key becomes the last of the ready ones. `since` keeps the time of the add.
+            // The key becomes the last of the ready keys. `since` keeps the time of the add.
             self.at = Some(now);
         }
         if let Some((delay, priority)) = later {

@@ -71,10 +71,10 @@ pub(crate) enum Step {
     /// Completes a delivery that has already been completed or lost.
     FinishStale(usize),
     Renew,
-    /// Cancels distinct keys in one batch, if they are in this state, or in any.
+    /// Cancels distinct keys in one batch, if they are in this state, or in any state with `None`.
     Cancel(BTreeSet<u32>, Option<State>),
     Revive(BTreeSet<u32>),
-    /// Walks over the keys in this state, or in any, with this many in a step.
+    /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
     Walk(Option<State>, usize),
     /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
     Drop {

@@ -365,7 +365,8 @@ impl Rig for Fixture {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
         let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
-        // A key becomes ready when a call finds it due. Step to each due time, so that this is on time.
+        // A key becomes ready when a call finds it due. Step to each due time, so that the key becomes ready
+        // on time.
         while let Some(due) = self.0.next_due().filter(|&due| due < now) {
             self.0.clock.set(due);
         }

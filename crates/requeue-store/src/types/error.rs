@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Absent,
     /// The change may have been made. A retry may succeed.
     Unsure,
-    /// Nothing was changed: another transaction has locked a key, for an unknown time.
+    /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,

@@ -12,15 +12,15 @@
 //! - `sslmode=prefer`, the default, `require` and `disable` do not verify the identity of the server. With
 //!   `verify-ca`, a trusted authority must have signed the server's certificate. With `verify-full`, the
 //!   certificate must also name the host. The trusted authorities are those in `sslrootcert=FILE`, or those
-//!   of the system. With those of the system, `verify-ca` means `verify-full`.
+//!   of the system. With the authorities of the system, `verify-ca` means `verify-full`.
 //! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies
-//!   `verify-ca`. A weaker `sslmode` with either is refused, except that `require` with a file means
-//!   `verify-ca`.
+//!   `verify-ca`. A weaker `sslmode` with either of them is refused, with one exception: `require` with a
+//!   file means `verify-ca`.
 //! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or over
 //!   loopback and Unix sockets. Elsewhere such a request fails the connection. Passwords for
 //!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not reveal them.
-//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs
-//!   TLS. It authenticates the server where no authority has signed its certificate.
+//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs TLS.
+//!   It also authenticates a server whose certificate no authority has signed.
 //! - `connections=N` is the maximum number of connections, 12 by default. Two more are used, to renew
 //!   leases and to listen for notifications. Other settings of a session are those of the role or the
 //!   database, with two exceptions: commits are always durable, and the isolation level is fixed.
@@ -30,9 +30,9 @@
 //!
 //! A pooler such as pgbouncer with `pool_mode = transaction` may run each transaction in a different session
 //! of the server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next.
-//! With `pooler=transaction`, no statement is prepared, and each runs in its own transaction, which begins
-//! with its settings. Without the option, [`Store::connect`](crate::Store::connect) refuses such a pooler if
-//! it gives two connections the same session.
+//! With `pooler=transaction`, no statement is prepared, and each statement runs in its own transaction, which
+//! first applies the settings. Without the option, [`Store::connect`](crate::Store::connect) refuses such a
+//! pooler if it gives two connections the same session.
 //!
 //! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself,
 //! a process that waits for keys has one connection there, with the same user, password and database.

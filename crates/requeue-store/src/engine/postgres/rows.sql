@@ -122,7 +122,7 @@ begin
         k.at := place;
         k.since := place;
     elsif k.at <= t then
-        -- The key becomes the last of the ready ones. `since` keeps the time of the add.
+        -- The key becomes the last of the ready keys. `since` keeps the time of the add.
         k.at := t;
     end if;
     if how = 1 then

@@ -456,8 +456,8 @@ end $$;
 
 -- Locks the existing keys among `in_keys` for a change. If there is a single key, waits for its lock. In a
 -- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
--- Returns the numbers and row IDs of the keys that it locked, and the numbers of those that others have
--- locked.
+-- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
+-- transactions have locked.
 create function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )

@@ -1,7 +1,7 @@
 //! Redis and Valkey stores, on a single node or a cluster.
 //!
 //! Each operation is a script. It runs atomically, at one time of the server's clock, on one shard. A queue
-//! has one shard on a single node and several on a cluster. Each key belongs permanently to one of them.
+//! has one shard on a single node and several on a cluster. Each key belongs permanently to one shard.
 //!
 //! A shard consists of these Redis keys:
 //!

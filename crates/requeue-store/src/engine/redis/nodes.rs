@@ -1,8 +1,8 @@
 //! Tracks the servers of a cluster and the slots that they have.
 //!
 //! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
-//! would hold keys of which no process knows. So this module maintains the map of slots. It resends a
-//! command only if the server reported that the command had no effect.
+//! would hold keys that no process knows of. So this module maintains the map of slots. It resends a command
+//! only if the server reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -155,7 +155,7 @@ impl Nodes {
         Arc::clone(node.or_insert_with(|| Arc::new(Node::new(info()))))
     }
 
-    /// Returns the server that has the slot, as far as is known.
+    /// Returns the server that has the slot according to the current map.
     pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
         let holder = || lock(&self.map).holder(slot);
         if let Some(node) = holder() {

@@ -215,7 +215,7 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // A drop that may not remove keys sees some at once, and blocks no other transaction.
+            // A drop that may not remove keys finds keys at once, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("the task does not panic").expect(&how);
@@ -247,7 +247,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals do not wait: they skip keys that others have locked.
+            // Claims and renewals do not wait: they skip keys that other transactions have locked.
             let waits = !matches!(verb, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);

@@ -165,7 +165,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         told(&mut others).await;
         *wakes.borrow() > before
     };
-    // Most processes poll again within about 1 s, and find keys that are due later themselves.
+    // Most processes poll again within about 1 s, and then find the keys that are due later.
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
