@@ -11,8 +11,8 @@ use crate::types::error::{EngineError, Kind, UpdateError};
 use crate::types::inspect::State;
 use crate::types::key::Key;
 
-/// The maximum number of keys that one transaction changes. With 1,000, a commit of 5 ms is a small part
-/// of the time, and other transactions wait for about 10 ms at most.
+/// The maximum number of keys that one transaction changes. With 1,000 keys, a commit of 5 ms is a small part
+/// of the duration of a transaction. Other transactions wait for about 10 ms at most.
 const BATCH: usize = 1000;
 
 /// The change that a bulk operation makes to each key.
@@ -39,8 +39,8 @@ impl Change {
         }
     }
 
-    /// Changes distinct keys of one shard. The answer for each key is whether it was changed, or `None` if it
-    /// is locked.
+    /// Changes distinct keys of one shard. Returns for each key whether it was changed, or `None` for a
+    /// locked key.
     async fn apply(
         self,
         shared: &Shared,
@@ -58,7 +58,7 @@ impl Change {
 }
 
 impl Queue {
-    /// Makes the parked ones among these keys ready, and resets their failures. Returns for each key, in the
+    /// Makes each of these keys ready if it is parked, and resets its failures. Returns for each key, in the
     /// order of `keys`, whether it was parked.
     ///
     /// Each transaction changes up to 1,000 keys.
@@ -115,8 +115,8 @@ impl Queue {
         self.change_keys(Change::Cancel(None), keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Revives all parked keys, up to 1,000 in each transaction. A key that is parked after the beginning may
-    /// stay parked.
+    /// Revives all parked keys, up to 1,000 in each transaction. A key that is parked after the call begins
+    /// may stay parked.
     ///
     /// # Examples
     ///
@@ -141,7 +141,7 @@ impl Queue {
 
     /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
     ///
-    /// A key that has left the state by its turn is unchanged. Runs in flight go on: only the next run of
+    /// A key that leaves the state before its turn is unchanged. Runs in flight go on: only the next run of
     /// their keys is cancelled.
     ///
     /// # Examples
@@ -169,7 +169,7 @@ impl Queue {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&n| &keys[n]);
-        // A key that is given twice is changed once.
+        // If the caller passes a key twice, it is changed once.
         order.dedup_by_key(|n| &keys[*n]);
         for batch in order.chunks(BATCH) {
             let Shared { engine, place, .. } = &*self.shared;
@@ -205,16 +205,16 @@ pub struct Bulk {
     shared: Arc<Shared>,
     change: Change,
     stage: Stage,
-    /// Keys that others had locked.
+    /// Keys that other transactions had locked.
     locked: Vec<Key>,
     changed: u64,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The walk over the keys, and where it goes on.
+    /// Walks over the keys. Has the position at which the walk continues.
     Walk(Option<Cursor>),
-    /// The keys that were locked, one at a time.
+    /// Changes the keys that were locked, one at a time.
     Locked,
     Over,
 }
@@ -231,13 +231,13 @@ impl Bulk {
         self.changed
     }
 
-    /// Changes up to 1,000 more keys. Returns false when no more are left.
+    /// Changes up to 1,000 more keys. Returns false when no keys are left.
     ///
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached; the next call goes on with the same keys. In
-    /// PostgreSQL, the last step fails if others have some of the keys locked for 5 s. Those keys are
-    /// unchanged.
+    /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
+    /// are unchanged.
     ///
     /// # Cancel safety
     ///
@@ -291,7 +291,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A repeated step has met some of the keys twice.
+                // A step that was repeated has found some of the keys twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked

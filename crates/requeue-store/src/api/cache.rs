@@ -11,16 +11,16 @@ use crate::api::queue::{Queue, Shared};
 use crate::types::error::{EngineError, ReadError};
 use crate::types::inspect::{Counts, Entry, State};
 
-/// The shortest time between two queries: a result this recent is never renewed.
+/// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
-/// A query starts only after this many times the duration of the query before it.
+/// The minimum pause after a successful query, as a multiple of the duration of that query.
 const SHARE: u32 = 50;
 /// The time limit of a query. Engines detect an unreachable store themselves: this limit is for a query
 /// that would never complete.
 const LONGEST: Duration = Duration::from_secs(600);
 /// The longest pause after a query of a store that could not be reached.
 const REST: Duration = Duration::from_secs(10);
-/// The number of keys in flight among which the longest runs are searched.
+/// The maximum number of keys in flight that are searched for the longest runs.
 const RUNNING: usize = 256;
 /// The time between two counts for metrics.
 #[cfg(feature = "prometheus")]
@@ -120,8 +120,8 @@ impl Scrape for Shared {
 }
 
 impl Queue {
-    /// Returns recent [counts](Self::counts). The engine counts again if the last counts are older than
-    /// 1 s, and older than fifty times the duration of that count.
+    /// Returns recent [counts](Self::counts). The engine counts again if the last count is older than 1 s,
+    /// and older than fifty times its own duration.
     ///
     /// So this process makes the engine count for at most a fiftieth of the time, or a little more while
     /// counts fail. That holds for any number of callers and keys.
@@ -131,8 +131,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the last count failed, now or recently. After a failure the engine is not asked
-    /// for at least 1 s, and for 10 s at most.
+    /// Returns an error if the last count failed, now or recently. After a failure, the engine is not queried
+    /// again for 1 s to 10 s.
     ///
     /// # Cancel safety
     ///
@@ -173,11 +173,11 @@ impl Queue {
     /// describe this process:
     ///
     /// - A completion counts when the worker makes it, even if the store does not accept it. The expiry of a
-    ///   lease is no completion.
+    ///   lease is not a completion.
     /// - Adds are those of this process, including delayed ones.
     /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
     ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
-    ///   runs again with its failures reset. Keys that a claim of this process parked are included.
+    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
     ///
     /// # Examples
     ///
@@ -209,7 +209,7 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            // The calls that work on the queue report an outage.
+            // The other calls on the queue report an outage.
             let error = crate::types::error::chain(&error);
             tracing::debug!(queue = place.name, error, "the metrics were not updated");
         }

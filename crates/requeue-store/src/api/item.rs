@@ -19,15 +19,15 @@ use crate::types::error::FinishError;
 use crate::types::key::Key;
 use crate::types::text::prefix;
 
-/// The length in bytes to which an error is cut.
+/// The maximum length of an error, in bytes. A longer error is truncated.
 const LONGEST_ERROR: usize = 4096;
 
 /// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub struct Completed {
-    /// True if the completion parked the key: it gave the key up, or was the last failure within the
-    /// limit, and the key was not added during the run.
+    /// True if the completion parked the key: the key was given up, or reached the limit of failures, and was
+    /// not added during the run.
     pub parked: bool,
 }
 
@@ -35,8 +35,8 @@ pub struct Completed {
 /// expires.
 ///
 /// The lease is renewed as long as the item exists. If it cannot be renewed, or was lost,
-/// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can
-/// reject late writes of such a worker by its [`epoch`](Self::epoch).
+/// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can compare
+/// the [`epoch`](Self::epoch) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
 /// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
@@ -72,12 +72,14 @@ impl Item {
         self.shared().leases.begin(self.out.epoch, now)
     }
 
-    /// Returns the time of the delivery to the worker, or before that the time of the claim's answer.
+    /// Returns the time of the delivery to the worker. Before the delivery, returns the time of the claim's
+    /// answer.
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Returns a key that no worker got to its place in the store, unless the lease is lost.
+    /// Puts the key back in its place in the store, because no worker got it. Does nothing if the lease is
+    /// lost.
     pub(crate) fn unclaim(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.release(self.out.epoch) {
@@ -125,9 +127,9 @@ impl Item {
     /// Returns the fencing token: a number that is greater for each later delivery of the key. That also
     /// holds after a failover to a replica that lags, and after a restore from a backup.
     ///
-    /// No two deliveries of a queue have the same token. It is about the time of the delivery in microseconds
-    /// since 1970. Until the year 2255 it is below 2⁵³, up to which JavaScript and JSON represent integers
-    /// exactly. It fits a `bigint` column. [`Context::epoch`] has the same type.
+    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery
+    /// in microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and
+    /// JSON represent integers exactly. It fits a `bigint` column. [`Context::epoch`] has the same type.
     ///
     /// [`Context::epoch`]: requeue::workers::Context::epoch
     #[must_use]
@@ -136,8 +138,8 @@ impl Item {
         self.out.epoch.unsigned_abs()
     }
 
-    /// Returns how long the key was ready before this delivery. If it was added again in flight, the time
-    /// starts with that add.
+    /// Returns how long the key was ready before this delivery. If the key was added again while it was in
+    /// flight, the time starts with that add.
     #[must_use]
     pub const fn queued(&self) -> Duration {
         self.out.queued
@@ -152,8 +154,8 @@ impl Item {
         self.lost.cancelled().await;
     }
 
-    /// Returns true if the lease is lost. If it returns false, the key had not been delivered to another
-    /// worker before the call.
+    /// Returns true if the lease is lost. If it returns false, no other worker had received the key before
+    /// the call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.shared().leases.is_held(self.out.epoch)

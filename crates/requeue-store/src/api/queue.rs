@@ -22,7 +22,7 @@ use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
 
-/// A queue in a store, which other processes on any machine may have open, too.
+/// A queue in a store. Other processes on any machine may have the same queue open.
 ///
 /// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one
 /// claims keys for all getters, and one renews leases.
@@ -110,7 +110,7 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached,
-    ///   or others had the key locked, in PostgreSQL.
+    ///   or, in PostgreSQL, other transactions had the key locked.
     /// - The store refuses the add, or the queue was [dropped](AddError::is_dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -162,7 +162,7 @@ impl Queue {
     /// # Errors
     ///
     /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
-    /// If a key is too long, none of the keys that would be sent together with it are added.
+    /// If a key is too long, no key of its batch is added.
     ///
     /// # Cancel safety
     ///
@@ -236,17 +236,17 @@ impl Queue {
     /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this
     /// process, or was [dropped](Self::is_dropped).
     ///
-    /// While the store cannot be reached, it waits until the store is back.
+    /// While the store cannot be reached, the call waits until the store is back.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, a key that was claimed for it returns to its place in the order, without a
-    /// failure.
+    /// If the future is dropped, a key that was claimed for this call returns to its place in the order,
+    /// without a failure.
     pub async fn get(&self) -> Option<Item> {
         self.get_many(1).await.pop()
     }
 
-    /// Waits until a key is ready, and returns up to `max` keys. Returns none if the queue is shut down in
+    /// Waits until a key is ready, and returns up to `max` keys. Returns no keys if the queue is shut down in
     /// this process, or `max` is 0.
     ///
     /// # Cancel safety
@@ -272,8 +272,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, others have
-    /// the key locked for 5 s.
+    /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
+    /// transaction keeps the key locked for 5 s.
     ///
     /// # Cancel safety
     ///
@@ -370,9 +370,8 @@ impl Queue {
 
     /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
     ///
-    /// A getter that waits for keys finds that, at the latest within the
-    /// [poll interval](crate::OpenOptions::poll). Then the queue is shut down in this process, each `get`
-    /// returns `None`, and `Workers` stop.
+    /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
+    /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
     /// A queue that is created again with the same name is another queue. This handle never changes it: open
     /// it again.
@@ -402,12 +401,12 @@ impl Queue {
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
     /// settled.
     ///
-    /// Then no key is being claimed, and the store has recorded each completion, unless its lease was lost
-    /// first. If the store cannot be reached, that takes as long as the leases last.
+    /// When it returns, no key is being claimed, and the store has recorded each completion, unless its lease
+    /// was lost first. If the store cannot be reached, the call waits until the leases expire.
     ///
     /// Wait for this before the process exits. Otherwise, other processes get some keys only when their
-    /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped: it
-    /// is returned by then. The call does not wait for an [`Item`] that still exists.
+    /// leases expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped.
+    /// This call waits until that key is returned. The call does not wait for an [`Item`] that still exists.
     ///
     /// # Cancel safety
     ///

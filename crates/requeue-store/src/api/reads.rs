@@ -6,8 +6,8 @@ use crate::types::inspect::{Counts, Entry, State};
 use crate::types::key::Key;
 
 impl Queue {
-    /// Counts the keys in each state. The engine reads all keys for that;
-    /// [`recent_counts`](Self::recent_counts) limits how often.
+    /// Counts the keys in each state. The engine reads all keys for that.
+    /// [`recent_counts`](Self::recent_counts) limits how often it does so.
     ///
     /// # Errors
     ///
@@ -33,8 +33,8 @@ impl Queue {
     /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are
     /// sorted, and begin after the key `after`.
     ///
-    /// A walk over all pages, each after the last key of the one before, meets a key once if it is in the
-    /// state throughout the walk.
+    /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns
+    /// a key exactly once if the key is in the state throughout the walk.
     ///
     /// # Errors
     ///

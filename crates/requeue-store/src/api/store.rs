@@ -16,10 +16,10 @@ use crate::types::error::{
 use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
 use crate::types::worker::{invalid_worker, this_process};
 
-/// The longest duration of an option: one year. No clock overflows when it is added.
+/// The longest duration of an option: one year. Adding it to a time overflows no clock.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A file, a database or servers that keep queues.
+/// A store of queues: a file, a database, or one or more servers.
 ///
 /// Clones share their connections.
 ///
@@ -62,8 +62,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address is invalid, or no connection can be made. Its
-    /// [kind](ConnectError::kind) is the reason. The message contains no password.
+    /// Returns an error if the address is invalid, or no connection can be made. The
+    /// [kind](ConnectError::kind) of the error tells the reason. The message contains no password.
     ///
     /// # Panics
     ///
@@ -121,7 +121,7 @@ impl Store {
 
     /// Creates the schema, or updates it to this version. Repeating it is harmless.
     ///
-    /// It needs more privileges than the queues do.
+    /// It needs more privileges than operations on queues do.
     ///
     /// # Errors
     ///
@@ -181,12 +181,13 @@ impl Store {
     /// - If a key is ready, waiting, in flight, parked or damaged, the error has the
     ///   [numbers of keys](crate::DropError::counts), and the queue is unchanged.
     /// - If there is [no such queue](crate::DropError::is_missing), the message names similar ones.
-    /// - If the store cannot be reached, the queue may be dropped or not. Dropping it again is harmless.
+    /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
+    ///   harmless.
     /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the queue may be dropped or not. Dropping it again is harmless.
+    /// If the future is dropped, the queue may or may not have been dropped. Dropping it again is harmless.
     ///
     /// # Examples
     ///
@@ -223,7 +224,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As [`drop_queue`](Self::drop_queue), except that keys are no error.
+    /// As [`drop_queue`](Self::drop_queue), except that a queue with keys is not an error.
     ///
     /// # Cancel safety
     ///
@@ -250,10 +251,10 @@ impl Store {
 
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
     ///
-    /// With a file, it completes earlier requests and closes the file. If no other process has the file
-    /// open, `FILE` alone then contains all queues, and can be copied. If a process exits without this call,
-    /// or others have the file open, `FILE-wal` has the last changes, and belongs to the file. Connections
-    /// to servers need no closing, and stay open.
+    /// With a file, it completes earlier requests and closes the file. If no other process has the file open,
+    /// `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
+    /// other processes have the file open, `FILE-wal` has the last changes, and is a part of the store.
+    /// Connections to servers need no closing, and stay open.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their
     /// leases expire. So [shut down](Queue::shut_down) the queues first, and wait until they are
@@ -310,9 +311,9 @@ impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
     /// [`ReAdd::Hold`].
     ///
-    /// It is a setting of the queue, the same for all processes: its first opener chooses it permanently.
-    /// The other choice is [`ReAdd::Replace`]. [`open`](Self::open) refuses [`ReAdd::KeepBoth`], because a
-    /// key in a store has at most one pending run.
+    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
+    /// chooses it permanently. The other choice is [`ReAdd::Replace`]. [`open`](Self::open) refuses
+    /// [`ReAdd::KeepBoth`], because a key in a store has at most one pending run.
     pub fn re_add(mut self, re_add: ReAdd) -> Self {
         self.options.re_add = Some(re_add);
         self
@@ -320,7 +321,8 @@ impl OpenOptions {
 
     /// Sets the effect of an add on a parked key. The default is [`ParkedAdd::Revive`].
     ///
-    /// It is a setting of the queue, the same for all processes: its first opener chooses it permanently.
+    /// It is a setting of the queue, the same for all processes: the first process that opens the queue
+    /// chooses it permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.options.parked_add = Some(parked_add);
         self
@@ -383,8 +385,8 @@ impl OpenOptions {
         self
     }
 
-    /// Bounds starvation by priorities: at least one of this many keys that the process takes is the key
-    /// that has been ready longest, regardless of its priority.
+    /// Limits starvation by priorities. In each series of this many keys that the process takes, at least one
+    /// is the key that has been ready longest, regardless of its priority.
     ///
     /// The default is 10. The minimum is 1, which is first in, first out.
     pub fn oldest_every(mut self, hand_outs: u32) -> Self {
@@ -405,15 +407,15 @@ impl OpenOptions {
     /// Sets the maximum number of keys that this process claims before its workers ask for them, so that a
     /// run need not wait for the commit of its claim. The default is 256, and 0 switches it off.
     ///
-    /// The process claims ahead as many keys as its workers are expected to take within 10 ms, by their
-    /// rate just before. If two claims take longer than that, it looks ahead for their duration, up to
-    /// 100 ms or a thirtieth of the lease. With long runs this is less than one key, and nothing is claimed
-    /// ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate, and not
-    /// [`Queue::get_many`] of several keys.
+    /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If
+    /// two claims take longer than 10 ms, their duration replaces the 10 ms. The maximum is 100 ms or a
+    /// thirtieth of the lease, whichever is shorter. If runs are long, workers take less than one key in that
+    /// time, and nothing is claimed ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers)
+    /// count towards the rate. Calls of [`Queue::get_many`] for several keys do not.
     ///
-    /// A key that no worker takes within ten times as long returns to its place in the order, without a
-    /// failure. A shutdown returns all such keys. Until then, other processes do not get the key, and a key
-    /// of a higher priority that is added meanwhile starts after it.
+    /// If no worker takes a key within ten times that period, the key returns to its place in the order,
+    /// without a failure. A shutdown returns all such keys. Until then, other processes do not get the key.
+    /// If a key of a higher priority is added meanwhile, its run starts after the run of this key.
     ///
     /// If the process is killed, keys that were claimed ahead come back when their leases expire, with one
     /// more failure, like keys whose runs had begun.
@@ -422,8 +424,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long an add waits for a store that cannot be reached, or for a key that others have locked.
-    /// The default is 30 s, and the maximum one year.
+    /// Sets how long an add waits for a store that cannot be reached, or for a key that another transaction
+    /// has locked. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(LONGEST);
         self
@@ -433,8 +435,8 @@ impl OpenOptions {
     /// the machine and the id of the process: `web-1:4242`.
     ///
     /// The store keeps the name with each key that this process has in flight, and
-    /// [`Entry::worker`](crate::Entry::worker) shows it. It decides nothing: two processes may have the same
-    /// name.
+    /// [`Entry::worker`](crate::Entry::worker) shows it. The name has no other effect: two processes may have
+    /// the same name.
     ///
     /// # Examples
     ///
@@ -496,14 +498,14 @@ impl OpenOptions {
         self
     }
 
-    /// Registers the queue with `metrics` under its name. They show the numbers of keys, of all processes,
-    /// and what this process does from now on.
+    /// Registers the queue with `metrics` under its name. The metrics show the numbers of keys in all
+    /// processes, and the activity of this process from now on.
     ///
-    /// The keys are counted every 10 s, or less often if that takes long. While the store cannot be reached,
-    /// the numbers of keys do not change.
+    /// The keys are counted every 10 s, or less often if a count takes long. While the store cannot be
+    /// reached, the numbers of keys do not change.
     ///
-    /// All processes show the same numbers of keys. Over all processes, a dashboard takes the maximum of
-    /// `workqueue_depth` and the other numbers of keys, and the sum of the other metrics.
+    /// All processes show the same numbers of keys. To combine all processes, a dashboard takes the maximum
+    /// of `workqueue_depth` and of the other numbers of keys, and the sum of the other metrics.
     ///
     /// # Examples
     ///
@@ -545,7 +547,7 @@ impl OpenOptions {
     ///
     /// - [`OpenError::is_missing`]: there is no such queue, and it must be an existing one.
     /// - [`OpenError::is_invalid`]:
-    ///   - The name of the queue is empty, longer than 200 bytes, or has a NUL in it.
+    ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
     ///   - Stores do not support the [`re_add`](Self::re_add) policy.
     ///   - The queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add) setting.
@@ -617,7 +619,7 @@ const fn is_supported(re_add: ReAdd) -> bool {
     matches!(re_add, ReAdd::Hold | ReAdd::Replace)
 }
 
-/// Returns up to three of these names for which `typed` may be a typing error.
+/// Returns up to three of the names that the user may have meant by `typed`.
 fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
     // For a name of one or two letters, all others are equally near.
     let most = typed.chars().count() / 3;

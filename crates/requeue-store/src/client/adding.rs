@@ -1,4 +1,4 @@
-//! Adds keys: retries until the deadline of the add, and reports whether it may have happened.
+//! Adds keys. Retries until the deadline of the add, and reports whether the add may have happened.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Wish for Adding {
         let mut locked = Vec::new();
         while !batch.is_empty() {
             let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-            // For each request, the adds that it stands for.
+            // The adds that each request stands for.
             let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
             let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
             let mut left = Vec::new();
@@ -83,7 +83,7 @@ impl Wish for Adding {
             locked.extend(answer(added, askers));
             batch = left;
         }
-        // Answer before the caller's own deadline, so that it gets the reason.
+        // Answer before the caller's own deadline, so that the caller gets the reason.
         let now = Instant::now() + crate::client::locked_keys::LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.answer(Err((false, is_locked())));
@@ -128,7 +128,7 @@ fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) ->
     left
 }
 
-/// Adds keys of any shards. An error has whether some of the keys may have been added.
+/// Adds keys of any shards. An error states whether some of the keys may have been added.
 pub(crate) async fn add_all(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,
@@ -160,7 +160,7 @@ pub(crate) async fn add_all(
     }
 }
 
-/// Adds keys of one shard. Retries locked keys until they are free. An error has whether some of the keys
+/// Adds keys of one shard. Retries locked keys until they are free. An error states whether some of the keys
 /// may have been added.
 async fn add(
     engine: &dyn Engine,
@@ -202,7 +202,7 @@ struct Free {
     unsure: bool,
 }
 
-/// Adds keys of one shard, and retries until `deadline`. An error has whether an attempt may have added
+/// Adds keys of one shard, and retries until `deadline`. An error states whether an attempt may have added
 /// them.
 async fn try_add(
     engine: &dyn Engine,

@@ -1,8 +1,8 @@
 //! Claims keys before a worker asks for them, so that runs overlap the commits of claims.
 //!
-//! A process claims ahead the keys that its workers are expected to take within the
-//! [horizon](Ahead::horizon), by the rate at which they took keys just before. With long runs, that is
-//! none. A key that is not taken within ten times as long returns to its place in the order.
+//! A process claims ahead the keys that its workers would take within the [horizon](Ahead::horizon) at their
+//! recent rate. If runs are long, it claims no key ahead. If no worker takes a key within ten horizons, the
+//! key returns to its place in the order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::api::item::Item;
 use crate::api::options::Options;
 
-/// The bounds of the horizon. With a shorter one, claims would cost the engine more than they save.
+/// The bounds of the horizon. With a shorter horizon, claims would cost the engine more than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// The number of horizons after which a key is released.
 const OVERDUE: u32 = 10;
@@ -49,7 +49,7 @@ impl Drop for Unstarted {
     }
 }
 
-/// The keys of this process that were claimed ahead, and no worker has taken yet.
+/// The keys that this process has claimed ahead and no worker has taken yet.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     items: Unstarted,
@@ -86,13 +86,13 @@ impl Ahead {
         }
     }
 
-    /// Returns the duration of work for which keys are claimed ahead. The keys that are left when a claim
+    /// Returns the horizon: the period for which keys are claimed ahead. The keys that are left when a claim
     /// begins must last until it completes.
     fn horizon(&self) -> Duration {
         (2 * self.latency).max(HORIZON.0).min(self.longest)
     }
 
-    /// Returns the number of keys that a claim takes now in addition to those that workers wait for.
+    /// Returns the number of keys to claim now, in addition to the keys that workers wait for.
     pub(crate) fn wanted(&self, now: Instant) -> usize {
         if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
@@ -101,7 +101,7 @@ impl Ahead {
         let there = self.items.0.len();
         // The claim takes the whole horizon again, in addition to the keys that are left. Workers that wait
         // for claims take fewer keys than they could, which lowers the rate. With twice as many keys as they
-        // take during a claim, they do not wait, and the rate is right.
+        // take during a claim, they do not wait, and the rate is correct.
         if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 
@@ -113,12 +113,12 @@ impl Ahead {
         self.items.0.is_empty()
     }
 
-    /// Notes that a claim begins.
+    /// Records that a claim begins.
     pub(crate) const fn claiming(&mut self) {
         self.is_used = false;
     }
 
-    /// Notes the result of a claim: its duration, its keys, and the number of keys that it asked for.
+    /// Records the result of a claim: its duration, its keys, and the number of keys that it asked for.
     pub(crate) fn claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };

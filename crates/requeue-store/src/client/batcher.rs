@@ -1,7 +1,7 @@
 //! Batches concurrent requests per shard, without a linger delay.
 //!
-//! A batch has the requests that arrive while the batch before it is in flight, and those of tasks that
-//! are ready to run before it is sent.
+//! A batch contains the requests that arrive while the previous batch is in flight. It also contains the
+//! requests of tasks that are ready to run before the batch is sent.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,8 +54,8 @@ struct Batcher<T> {
 }
 
 impl<T: Wish> Lanes<T> {
-    /// Starts a task for each shard, which sends as many batches at once as the engine supports. The tasks
-    /// stop when this is dropped and all requests have been sent.
+    /// Starts a task for each shard. Each task sends as many batches at once as the engine supports. The
+    /// tasks stop when this is dropped and all requests have been sent.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
         let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
         Self((0..engine.shards(place)).map(lane).collect())

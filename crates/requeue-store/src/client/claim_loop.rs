@@ -26,7 +26,8 @@ pub(crate) struct Waiter {
     pub(crate) reply: oneshot::Sender<Unstarted>,
 }
 
-/// Claims keys for the getters that `come`, until the queue is shut down or its last handle is dropped.
+/// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
+/// dropped.
 pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
     let Some((mut wakes, mut ending, mut desk)) = shared.upgrade().map(|shared| {
         let (wakes, ending) = (shared.engine.wakes(&shared.place), shared.ending.subscribe());
@@ -35,8 +36,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         return;
     };
     let mut claiming: Option<Claiming> = None;
-    // The time until which there is nothing to claim, as far as is known. A new getter and a change of `now`
-    // cause a claim at once.
+    // The time of the next claim. A new getter or a change of `now` causes a claim at once.
     let mut pause: Option<Instant> = None;
     let mut now = Ending::No;
     loop {
@@ -99,7 +99,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits for a wake. Waits forever if the engine sends no more of them: polling remains.
+/// Waits for a wake. If the engine sends no more wakes, waits forever, and the task relies on polling.
 async fn changed(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
         pending().await
@@ -123,7 +123,7 @@ struct Answered {
     /// The number of keys that it asked for, and its duration.
     max: usize,
     took: Duration,
-    /// The longest pause after it.
+    /// The longest pause after the claim.
     poll: Duration,
 }
 
@@ -178,7 +178,8 @@ impl Desk {
         self.ahead.claiming();
         self.has_newcomers = false;
         let options = &shared.options;
-        // Another process may die with keys that this one does not know of. The next poll finds them.
+        // Another process may die while it holds keys that this process does not know of. The next poll finds
+        // those keys.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;

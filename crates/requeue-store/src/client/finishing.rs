@@ -21,7 +21,7 @@ pub(crate) type Reply = oneshot::Sender<Result<bool, FinishError>>;
 #[derive(Debug)]
 pub(crate) struct Finishing {
     end: End,
-    /// The number of failures in a row, if this is one.
+    /// The number of failures in a row, if this completion is a failure.
     failures: u32,
     /// The lease. When it has expired, the completion can have no effect.
     lease: Ending,
@@ -36,8 +36,8 @@ impl Finishing {
     }
 
     /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the
-    /// run. Engines do not report which of the two happened, so this looks the key up. That may miss a key
-    /// that was revived in between.
+    /// run. Engines do not report which of the two happened, so this looks the key up. The lookup may miss a
+    /// key that was revived in between.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.deadline() {
@@ -74,7 +74,7 @@ impl Finishing {
         }
     }
 
-    /// Answers for a completion that is not sent again.
+    /// Answers the caller of a completion that is not sent again.
     fn fail(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
             Some(fault) if fault.kind == Kind::Dropped => FinishError::Dropped,
@@ -164,7 +164,7 @@ fn answer(
     for (finishing, held) in batch.into_iter().zip(held) {
         match held {
             None => left.push(finishing),
-            // In a task of its own, so that the next batch does not wait for the lookup.
+            // This runs in a separate task, so that the next batch does not wait for the lookup.
             Some(true) if finishing.end.how.parks(finishing.failures) => {
                 tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
             }

@@ -19,14 +19,14 @@ use crate::types::key::Key;
 #[derive(Debug)]
 struct Held {
     key: Key,
-    /// The time until which this process surely has the lease: by its own clock, counted from before the
-    /// request was sent.
+    /// Until this time, the process certainly has the lease. The time is measured by the process's own clock,
+    /// from before the request was sent.
     deadline: Instant,
     /// The time of the delivery to a worker, or `None` before that.
     since: Option<Instant>,
     lost: CancellationToken,
-    /// True if the worker has completed the delivery, and the engine has not recorded it yet. That may take
-    /// long.
+    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The
+    /// engine may take long to record it.
     is_ending: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Leases {
     over: Notify,
 }
 
-/// The lease of a completion that is being sent. It is renewed until this is dropped.
+/// The lease of a completion that is being sent. The lease is renewed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ending {
     leases: Arc<Leases>,
@@ -56,8 +56,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Returns the time until which the completion may be sent, as far as is known now, or `None` if the
-    /// lease is lost.
+    /// Returns the current deadline for sending the completion, or `None` if the lease is lost.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = self.leases.lock().get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
@@ -106,7 +105,7 @@ impl Leases {
         lost
     }
 
-    /// Notes the delivery of the key to a worker. Returns false if the lease is lost.
+    /// Records the delivery of the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
         let mut all = self.lock();
         let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
@@ -120,7 +119,7 @@ impl Leases {
         ending.deadline().is_some().then_some(ending)
     }
 
-    /// Returns true if this process surely has the lease now, even if the task that renews it was delayed.
+    /// Returns true if this process certainly has the lease now, even if the task that renews it was delayed.
     pub(crate) fn is_held(&self, epoch: i64) -> bool {
         self.lock().get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
@@ -140,7 +139,7 @@ impl Leases {
     /// Waits until no completion is being sent: the engine has recorded each, or its lease was lost.
     pub(crate) async fn settled(&self) {
         loop {
-            // It is notified from here on, even before its first poll.
+            // The future receives notifications from here on, even before its first poll.
             let over = self.over.notified();
             if !self.lock().values().any(|held| held.is_ending) {
                 return;

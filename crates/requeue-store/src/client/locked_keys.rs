@@ -16,8 +16,8 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 
 /// The requests for locked keys, by key.
 ///
-/// A later request for one of these keys waits here, too: in a batch it would delay the others. While
-/// there are any, one task retries them all.
+/// A later request for one of these keys waits here, too: in a batch, it would delay the other requests.
+/// While any request waits, one task retries all of them.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,

@@ -195,9 +195,9 @@ pub(crate) enum Finish {
     RetryAfter(Duration, Option<u32>, Failure),
     /// A failure: the key is parked.
     GiveUp(Failure),
-    /// The delivery is undone, and the key becomes the last of the ready ones.
+    /// The delivery is undone, and the key becomes the last of the ready keys.
     Release(Asked),
-    /// No run was started. The key returns to the place that it had when it was claimed, after it had been
+    /// No run was started. The key returns to the place that it had when it was claimed. It had then been
     /// ready for this long.
     Unclaim(Asked, Duration),
 }
@@ -219,8 +219,8 @@ impl Finish {
         }
     }
 
-    /// Returns true if this failure, the `failures`-th in a row, parks the key. A key that was added during
-    /// the run is not parked even then.
+    /// Returns true if this failure, the `failures`-th in a row, parks the key. Even then, a key that was
+    /// added during the run is not parked.
     pub(crate) fn parks(&self, failures: u32) -> bool {
         match self {
             Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
@@ -360,7 +360,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>>;
 
-    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked ones, are
+    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked keys, are
     /// those of [`cancel`](Self::cancel). Returns for each key whether it was parked.
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>>;
 

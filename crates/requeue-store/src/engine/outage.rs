@@ -1,7 +1,7 @@
 //! Reports when a store stops answering, and when it answers again.
 //!
-//! Each background task of a queue's handles retries on its own schedule. All of them report here, so that
-//! an outage takes a few lines in the log, not one line per attempt.
+//! Each background task of an open queue retries on its own schedule. All of them report here, so that an
+//! outage takes a few lines in the log, not one line per attempt.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use crate::types::error::{EngineError, Kind};
 /// The documented target of the events. It does not follow the path of this module, which may change.
 const TARGET: &str = "requeue_store::outage";
 
-/// The interval of reports during an outage. Also the time after which a part that was not tried again no
-/// longer counts as failing.
+/// The interval of reports during an outage. A part that was not tried again for this long no longer counts
+/// as failing.
 const EVERY: Duration = Duration::from_secs(60);
 /// An outage that begins within this time after the previous one continues that outage. A store that fails
 /// every other request is therefore not reported each time.
@@ -33,7 +33,7 @@ pub(crate) struct Outage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last failure of each part that has not succeeded since.
+    /// The time of the last failure of each part that has not succeeded since.
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
@@ -59,7 +59,7 @@ impl Part {
 }
 
 impl Place {
-    /// Notes the failure of a request that will be retried.
+    /// Records the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         // A store that returns one of these errors is reachable.
         if matches!(fault.kind, Kind::Locked | Kind::Dropped) {
@@ -94,8 +94,8 @@ impl Place {
         }
     }
 
-    /// Notes a success of this part. `part` is called only during an outage, so that a success is cheap at
-    /// other times.
+    /// Records that a request to this part has succeeded. `part` is called only during an outage, so that a
+    /// successful request costs little at other times.
     pub(crate) fn note_answer(&self, part: impl FnOnce() -> Part) {
         if !self.outage.is_on.load(Ordering::Relaxed) {
             return;

@@ -42,7 +42,7 @@ impl Place {
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {
-            // Contain the panic: the task that calls this function delivers all keys of the queue.
+            // Contain the panic: the task that calls the user's function delivers all keys of the queue.
             tracing::error!(queue, %key, "the function `on_parked` panicked");
         }
     }

@@ -85,7 +85,7 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
         (Peer::Http, _) => other("it is an HTTP server"),
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
-        // A proxy whose server is down does this.
+        // A proxy behaves like this if its server is down.
         (Peer::Closes, _) => {
             let said =
                 format!("{at} closed the connection without an answer: is this {kind} server?");

@@ -1,5 +1,5 @@
 //! The record of a key, and the effect of each operation on it. This is the reference: conformance tests
-//! compare the engines that implement it in SQL or Lua with it.
+//! compare it with the engines that implement it in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ pub(crate) struct Row {
     /// current one.
     pub(crate) at: Option<Micros>,
     pub(crate) run: Option<Run>,
-    /// The process that has the key in flight, by the name that it gave itself.
+    /// The name of the process that has the key in flight. The process chose the name itself.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) parked: bool,
     /// The number of failures in a row.
     pub(crate) failures: u32,
-    /// The number of failures that the backoff has counted, and in `until` the end of the last backoff.
+    /// The number of failures that the backoff has counted. `until` is the end of the last backoff.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
     /// The earliest time of the next run under [`ReAdd::Hold`].
     pub(crate) not_before: Micros,
     /// The parameters of the pending run. The priority is kept when no run is pending.
     pub(crate) asked: Asked,
-    /// The time since which the key is ready or parked. For a key in flight, when it became dirty; for a
-    /// waiting key, when it will be ready.
+    /// The time at which the key became ready or parked. For a key in flight, the time at which it became
+    /// dirty. For a waiting key, the time at which it will become ready.
     pub(crate) since: Micros,
     /// The error of the last failure.
     pub(crate) error: Option<String>,
@@ -196,7 +196,7 @@ impl Row {
             // Adds during the delivery have coalesced, as for any ready key.
             (self.at, self.since) = (Some(place), place);
         } else if self.is_dirty(now) {
-            // The key becomes the last of the ready ones. `since` keeps the time of the add.
+            // The key becomes the last of the ready keys. `since` keeps the time of the add.
             self.at = Some(now);
         }
         if let Some((delay, priority)) = later {

@@ -13,7 +13,7 @@ fn name(n: u32) -> String {
     format!("{n:05}")
 }
 
-/// A queue of 1,000 keys, of which a worker has just run 300 without a pause, and has one more.
+/// A queue of 1,000 keys. A worker has just run 300 of them without a pause, and holds one more.
 async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
     let (engine, queue) = queue_with(Memory::new(), options);
     for n in 0..1000 {
@@ -64,7 +64,7 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
     let (engine, queue, item) = busy(Options::default()).await;
     let ahead = processing(&queue).await - 1;
     let other = another(&engine);
-    // All keys that are not claimed yet.
+    // Get all keys that are not claimed yet.
     let mut elsewhere = Vec::new();
     while elsewhere.len() + ahead < 699 {
         elsewhere.extend(other.get_many(699 - elsewhere.len() - ahead).await);
@@ -92,7 +92,7 @@ async fn what_was_claimed_ahead_is_back_once_it_is_shut_down_and_settled() {
     assert_eq!(processing(&queue).await, 1);
     item.succeed().await.expect("the lease is held");
     assert_eq!(engine.row("00301").map(|row| (row.failures, row.asked.adds)), Some((0, 1)));
-    // It has its old place in the order.
+    // The key has its old place in the order.
     assert_eq!(get(&another(&engine)).await.as_str(), Some("00301"));
 }
 

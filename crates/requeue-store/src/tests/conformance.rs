@@ -68,13 +68,13 @@ pub(crate) enum Step {
     Claim(usize),
     /// Completes held keys, by their numbers, in one batch.
     Finish(Vec<(usize, Ending)>),
-    /// Completes a delivery that is over.
+    /// Completes a delivery that has already been completed or lost.
     FinishStale(usize),
     Renew,
-    /// Cancels distinct keys in one batch, if they are in this state, or in any.
+    /// Cancels distinct keys in one batch, if they are in this state, or in any state with `None`.
     Cancel(BTreeSet<u32>, Option<State>),
     Revive(BTreeSet<u32>),
-    /// Walks over the keys in this state, or in any, with this many in a step.
+    /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
     Walk(Option<State>, usize),
     /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
     Drop {
@@ -202,7 +202,7 @@ struct Pair {
     last_epoch: BTreeMap<u32, i64>,
     /// The times that determine the order of ready keys. Keys without one became ready in this step.
     ready_at: BTreeMap<u32, Micros>,
-    /// The times since which unclaimed keys are ready. The model can only release keys, to the tail.
+    /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
     released: BTreeMap<u32, Micros>,
 }
 
@@ -649,7 +649,7 @@ impl Pair {
                 Duration::from_micros((held.lease_until - now).try_into().expect("in the future"))
             });
             let next = due.into_iter().chain(leases).min();
-            // With several shards, a shard that found all the keys asked for does not report a time.
+            // With several shards, a shard that found as many keys as requested does not report a time.
             let is_said = self.is_ordered || claimed.items.is_empty();
             assert!(!is_said || claimed.next == next, "the next due time: {next:?}, {claimed:?}");
         }

@@ -176,7 +176,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     one.drop_queue(name).await.expect("the queue is empty");
 }
 
-/// Checks that one of an add and a drop fails if they happen at the same time.
+/// Checks that, if an add and a drop happen at the same time, one of them fails.
 async fn check_races(one: &Store, other: &Store, name: &str) {
     const ROUNDS: usize = 40;
     let mut added = 0;
@@ -228,7 +228,7 @@ async fn whoever_waits_for_keys_of_a_dropped_queue_ends() {
         engine.drop_queue("q", false).await.expect("dropped");
         assert!(getting.await.expect("no panic"));
         working.await.expect("no panic");
-        // Without a notification, the poll finds it.
+        // Without a notification, the next poll detects the drop.
         let most = if tells { Duration::ZERO } else { 2 * SECOND };
         assert!(begin.elapsed() <= most, "{:?}", begin.elapsed());
         assert!(queue.is_dropped() && queue.is_shut_down());

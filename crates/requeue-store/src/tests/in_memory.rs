@@ -1,5 +1,5 @@
-//! Checks the queue in memory with the conformance test of the engines. The test sets its clock, and keeps
-//! the leases beside it.
+//! Checks the queue in memory with the conformance test of the engines. The test sets the queue's clock, and
+//! keeps the leases itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
@@ -160,7 +160,7 @@ impl InMemory {
             Finish::Retry(..) => item.retry(),
             Finish::RetryAfter(delay, ..) => item.retry_after(delay),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
-            // It keeps no places in the order. The test does not unclaim its keys.
+            // The queue in memory keeps no places in the order. The test does not unclaim its keys.
             Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
         true
@@ -365,7 +365,8 @@ impl Rig for Fixture {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
         let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
-        // A key becomes ready when a call finds it due. Step to each due time, so that this is on time.
+        // A key becomes ready when a call finds it due. Step to each due time, so that the key becomes ready
+        // on time.
         while let Some(due) = self.0.next_due().filter(|&due| due < now) {
             self.0.clock.set(due);
         }

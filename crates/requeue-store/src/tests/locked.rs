@@ -29,7 +29,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     assert_eq!(high.await.expect("the task completes").expect("added"), Added::Coalesced);
     assert_eq!(engine.row("b").expect("the key has a row").asked.adds, 3);
     assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
-    // The key is treated as any other again.
+    // The key is treated like any other key again.
     engine.batches();
     queue.add("b").await.expect("added");
     assert_eq!(engine.batches(), [1]);

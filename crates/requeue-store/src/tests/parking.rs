@@ -203,7 +203,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!(told, [(Some("a"), true), (Some("b"), false)]);
 }
 
-/// Checks that the answer to a claim has the keys that it parked.
+/// Checks that the answer to a claim has the keys that the claim parked.
 pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 12;
     const LEASE: Duration = Duration::from_secs(30);
@@ -297,7 +297,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     while reviving.changed() < 1_497 {
         assert!(reviving.step().await.expect("revived"));
     }
-    // The key is free by the time that the others have been revived.
+    // The key is free when the others have been revived.
     engine.set_locked("0008", false);
     let error = loop {
         match reviving.step().await {

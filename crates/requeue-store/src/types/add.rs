@@ -7,7 +7,8 @@ pub use requeue::{Merge, ReAdd};
 
 /// The effect of an add on a parked key.
 ///
-/// It is a setting of the queue, the same for all processes: the first opener chooses it.
+/// It is a setting of the queue, the same for all processes: the first process that opens the queue chooses
+/// it.
 ///
 /// # Examples
 ///

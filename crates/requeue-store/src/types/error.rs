@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Absent,
     /// The change may have been made. A retry may succeed.
     Unsure,
-    /// Nothing was changed: another transaction has locked a key, for an unknown time.
+    /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,
@@ -81,7 +81,8 @@ impl Reason {
         Self { kind, said: said.into() }
     }
 
-    /// Combines the reasons of two servers. If they differ in kind, one of the servers may answer later.
+    /// Combines the reasons of two servers. If the reasons differ in kind, one of the servers may answer
+    /// later.
     pub(crate) fn and(self, other: Self) -> Self {
         let kind = if self.kind == other.kind { self.kind } else { ConnectErrorKind::Unreachable };
         Self { kind, said: format!("{}; {}", self.said, other.said) }
@@ -138,8 +139,8 @@ macro_rules! error {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
-            /// Returns true if the same call may succeed later: the store cannot be reached now, or
-            /// others have locked a part of it.
+            /// Returns true if the same call may succeed later: the store cannot be reached now, or other
+            /// clients have locked a part of it.
             #[must_use]
             pub fn is_temporary(&self) -> bool {
                 !self.kind.is_final()
@@ -270,9 +271,9 @@ impl Error for ConnectError {
 
 /// The error of [`OpenOptions::open`](crate::OpenOptions::open).
 ///
-/// The request was [invalid](Self::is_invalid), or there is [no such queue](Self::is_missing) and none
-/// was to be created. Otherwise the error has a source: the store cannot be reached, or has no schema of
-/// this version.
+/// The request was [invalid](Self::is_invalid), or there is [no such queue](Self::is_missing) and the options
+/// do not create it. Otherwise the error has a source: the store cannot be reached, or has no schema of this
+/// version.
 #[derive(Debug)]
 pub struct OpenError(NotOpened);
 
@@ -297,8 +298,8 @@ impl OpenError {
         Self(NotOpened::Failed(said.into(), fault))
     }
 
-    /// Returns true if the store has no queue of that name, and none was to be
-    /// [created](crate::OpenOptions::existing).
+    /// Returns true if the store has no queue of that name, and the options [do not create
+    /// it](crate::OpenOptions::existing).
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self.0, NotOpened::Missing(..))
@@ -310,8 +311,8 @@ impl OpenError {
         matches!(self.0, NotOpened::Invalid(_))
     }
 
-    /// Returns true if the same call may succeed later: the store cannot be reached now, or others have
-    /// locked a part of it.
+    /// Returns true if the same call may succeed later: the store cannot be reached now, or other clients
+    /// have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(&self.0, NotOpened::Failed(_, fault) if !fault.kind.is_final())
@@ -390,7 +391,7 @@ impl DropError {
     }
 
     /// Returns true if the same call may succeed later without other changes: the store cannot be reached
-    /// now, or others have locked a part of it.
+    /// now, or other clients have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(&self.0, NotDropped::Failed(_, fault) if !fault.kind.is_final())

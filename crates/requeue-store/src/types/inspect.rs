@@ -41,8 +41,8 @@ pub struct Entry {
     pub epoch: Option<u64>,
     /// For a key in flight, the time until its lease expires if it is not renewed.
     pub lease: Option<Duration>,
-    /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). It is text that another
-    /// process has written to the store: escape it where you show it.
+    /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). Another process has written
+    /// this text to the store: escape it where you show it.
     pub worker: Option<String>,
     /// The number of failures in a row.
     pub failures: u32,

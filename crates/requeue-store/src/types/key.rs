@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The greatest length of a key in bytes. An index of PostgreSQL takes no longer ones.
+    /// The greatest length of a key in bytes. An index of PostgreSQL cannot contain a longer key.
     pub const LONGEST: usize = 2048;
 
     /// Returns the key as text, or `None` if it is not valid UTF-8.

@@ -76,8 +76,8 @@ impl<'a> FromSql<'a> for Answer {
 /// changes of the transaction when the caller commits it, or not at all. The answers are in the order of
 /// the adds. A key that occurs several times is added several times.
 ///
-/// The queue must exist. `client` is a transaction of tokio-postgres 0.7, or a client, which commits at
-/// once. Programs with another driver call [the SQL
+/// The queue must exist. `client` is a transaction of tokio-postgres 0.7, or a client whose statements commit
+/// at once. Programs with another driver call [the SQL
 /// functions](crate::engine::postgres#adds-in-a-transaction-of-the-caller).
 ///
 /// The keys stay locked until the transaction ends. If another transaction has locked a key, the call waits
@@ -99,9 +99,9 @@ impl<'a> FromSql<'a> for Answer {
 ///
 /// # Errors
 ///
-/// If the queue does not exist (SQLSTATE 42704) or is dropped meanwhile (RQ001), if a key is longer than
-/// 2,048 bytes (54000), or if the server refuses the statement or cannot be reached. As after any error,
-/// the transaction can then only be rolled back.
+/// Returns an error if the queue does not exist (SQLSTATE 42704) or is dropped meanwhile (RQ001), or if a key
+/// is longer than 2,048 bytes (54000). Also returns an error if the server refuses the statement or cannot be
+/// reached. After any error, the transaction can only be rolled back.
 ///
 /// # Cancel safety
 ///

@@ -1,14 +1,14 @@
 -- Adds, and the notification of waiting processes. The operations lock in the order of keys: see
 -- `verbs.sql`.
 
--- A process that finds no key records with `wait` that it waits. An add before `waited_until` notifies it
--- with `wake`. Keys that are due later need no notification, because the process polls again before: most
--- processes within 1.5 s, all others at least 10 s before `waited_until`, which `wait` ensures. `horizon`
--- is the later of these two times.
+-- A process that finds no key records with `wait` that it waits. An add before `waited_until` notifies the
+-- process with `wake`. No notification is needed for a key that is due after the `horizon`, because the
+-- process polls again before then. Most processes poll again within 1.5 s. `wait` ensures that all others
+-- poll at least 10 s before `waited_until`. `horizon` is the later of these two times.
 
--- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. It
--- need not repeat this for polls until then. A process that polls within 1.5 s passes at most 5.5 s: see
--- `SAID`.
+-- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. The
+-- process need not call this again for polls within that time. A process that polls within 1.5 s passes at
+-- most 5.5 s: see `SAID`.
 create function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
@@ -17,7 +17,8 @@ declare
     said_until bigint := requeue.now() + in_time + 1000000
         + case when in_time > 5500000 then 10000000 else 0 end;
 begin
-    -- Adds another 5 s, so that not every waiting process writes the row. That is 11.5 s for most of them.
+    -- Adds another 5 s, so that not every waiting process writes the row. The total is 11.5 s for most
+    -- processes.
     update requeue.queues set waited_until = said_until + 5000000
     where id = in_queue and waited_until < said_until;
 end $$;
@@ -33,9 +34,9 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
--- `how` encodes the way of an add: 0 for the earliest due time, 1 for the latest, 2 for exactly this one,
--- plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8, which distinguishes
--- it from an answer. For a new key there is no other answer.
+-- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
+-- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
+-- which distinguishes it from an answer. The row of a new key keeps this value.
 create function requeue.asking(how smallint) returns smallint language sql immutable
     return (8 + how)::smallint;
 
@@ -55,7 +56,7 @@ create function requeue.answers() returns text[] language sql immutable
 create function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- Adds the keys in their order, and returns the answers as numbers of `answers`.
+-- Adds the keys in their order. Returns the answers as numbers, which `answers` names.
 create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -119,7 +120,7 @@ begin
                         else 1
                     end
                 from (
-                    -- The values that are kept: none, where the key starts over.
+                    -- The values that the key keeps. A key that starts over keeps none.
                     select b.anew, b.is_damaged,
                         case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
@@ -130,7 +131,7 @@ begin
                         select d.is_damaged,
                             d.is_damaged or k.state = 2 or requeue.wants_exactly(excluded.said)
                                 as anew
-                        -- (`offset 0`: checks the row once, and not for each value.)
+                        -- (With `offset 0`, the server checks the row once, not once for each value.)
                         from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
                     ) b
                 ) o, lateral (

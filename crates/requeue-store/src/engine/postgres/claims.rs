@@ -11,12 +11,12 @@ use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place};
 use crate::types::error::EngineError;
 
-/// How long a process that waits need not record it again: see `requeue.wait`.
+/// The time for which a waiting process need not record again that it waits: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
 /// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
 /// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read
-/// less, and a key may be waiting for them.
+/// less than scans of all keys, and a key may be waiting for them.
 const LATE_SHARE: u32 = 4;
 
 /// Makes the claims of a process.
@@ -46,7 +46,7 @@ struct Known {
     /// The earliest time of the next scan for the keys of late transactions.
     scan_at: Instant,
     is_scanning: bool,
-    /// The expiry of the first lease that the last scan has seen.
+    /// The earliest expiry of a lease that the last scan has seen.
     lease_at: Option<Instant>,
     /// The time until which the last claimer sleeps.
     sleeps_until: Instant,
@@ -86,7 +86,7 @@ impl Claims {
             return Ok(claimed);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
-            // Keys that were added before the server knew of this process did not notify it.
+            // Keys that were added before the server knew of this process did not cause a notification.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
             let damaged = [claimed.damaged, again.damaged].concat();
@@ -172,8 +172,8 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Schedules a wake of the claimer, which sleeps for `sleep`, if it should claim again earlier. Unlike
-    /// [`Claimed::next`], a wake does not mean that there is a key.
+    /// Schedules a wake of the claimer if it should claim again before the end of `sleep`, the time for which
+    /// it sleeps. Unlike [`Claimed::next`], a wake does not mean that there is a key.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
         self.with(queue, |known| {
@@ -218,7 +218,7 @@ impl Scan {
                 let is_due = std::mem::take(&mut known.is_whole_due);
                 is_due.then(|| (LOWEST, known.watermark.lows()))
             });
-            // This is inside the same lock, so that a claim that finds a suspect range starts another task.
+            // Set this under the same lock, so that a claim that finds a suspect range starts another task.
             known.is_scanning = suspect.is_some();
             suspect
         });
@@ -266,7 +266,7 @@ impl Drop for Scan {
 
 #[cfg(test)]
 impl Claims {
-    /// Returns how long the last claimer sleeps, if it is woken before its poll.
+    /// Returns the time until the alarm wakes the last claimer, or `None` if it sleeps until its poll.
     pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
         self.0.with(queue.id, |known| {
             let sleep = known.sleeps_until.saturating_duration_since(Instant::now());

@@ -69,7 +69,7 @@ begin
             count(*) filter (where x.state is null)
         into ready, waiting, processing, dirty, parked, damaged
         from (
-            -- (`offset 0`: checks each row once.)
+            -- (With `offset 0`, the server checks each row once.)
             select case when requeue.is_readable(k) then k.state end as state, k.at
             from requeue.keys k where k.queue = in_queue offset 0
         ) x;
@@ -77,7 +77,7 @@ begin
         if not dropped then
             return;
         end if;
-        -- The keys that were there are gone by now. Without the lock, adds in progress may bring others.
+        -- The keys that were found have been deleted. Without the lock, adds in progress may insert others.
         exit when is_locked;
         is_locked := true;
     end loop;

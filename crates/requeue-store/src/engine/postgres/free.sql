@@ -1,8 +1,8 @@
--- Operations that do not wait for locks of other transactions. The plain operations do: in a caller's own
+-- Operations that do not wait for locks of other transactions. The plain operations wait: in a caller's own
 -- transaction, `requeue.add` waits for as long as that transaction allows.
 
--- As `add_all`, for keys of which none is expected to stay locked. After 100 ms it gives up and releases
--- its own locks, so that the other keys of the batch can be processed.
+-- As `add_all`, for keys that are not expected to stay locked. After 100 ms it gives up and releases its own
+-- locks, so that the other keys of the batch can be processed.
 create function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -71,7 +71,8 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
 declare
     many integer := cardinality(ends.keys);
     half integer := many / 2;
-    -- The results of the first and the second half. The numbers in `those` start at the second half.
+    -- The results of the first and the second half. The numbers in `those` count from the start of the second
+    -- half.
     these record;
     those record;
 begin

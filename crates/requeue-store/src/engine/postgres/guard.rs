@@ -6,8 +6,8 @@
 //! connection at such a request before the driver sees it. SCRAM passes: it reveals nothing that the server
 //! does not already know.
 //!
-//! The driver lets no other code wrap a plain connection. So it is configured to start TLS at once, and the
-//! `sslmode` of the address is negotiated [here](negotiate).
+//! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS at once,
+//! and the `sslmode` of the address is negotiated [here](negotiate).
 
 use std::error::Error;
 use std::fmt;

@@ -94,7 +94,8 @@ impl Told {
 
 async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
-    // When the missing connection was last reported. At first, when it was first noticed.
+    // The time of the last report of the missing connection. Before the first report, the time at which the
+    // loss was noticed.
     let mut told_at = None;
     while told.strong_count() > 0 {
         match config.connect(tls.clone()).await {

@@ -12,15 +12,15 @@
 //! - `sslmode=prefer`, the default, `require` and `disable` do not verify the identity of the server. With
 //!   `verify-ca`, a trusted authority must have signed the server's certificate. With `verify-full`, the
 //!   certificate must also name the host. The trusted authorities are those in `sslrootcert=FILE`, or those
-//!   of the system. With those of the system, `verify-ca` means `verify-full`.
+//!   of the system. With the authorities of the system, `verify-ca` means `verify-full`.
 //! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies
-//!   `verify-ca`. A weaker `sslmode` with either is refused, except that `require` with a file means
-//!   `verify-ca`.
+//!   `verify-ca`. A weaker `sslmode` with either of them is refused, with one exception: `require` with a
+//!   file means `verify-ca`.
 //! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or over
 //!   loopback and Unix sockets. Elsewhere such a request fails the connection. Passwords for
 //!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not reveal them.
-//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs
-//!   TLS. It authenticates the server where no authority has signed its certificate.
+//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs TLS.
+//!   It also authenticates a server whose certificate no authority has signed.
 //! - `connections=N` is the maximum number of connections, 12 by default. Two more are used, to renew
 //!   leases and to listen for notifications. Other settings of a session are those of the role or the
 //!   database, with two exceptions: commits are always durable, and the isolation level is fixed.
@@ -28,11 +28,11 @@
 //!
 //! # Behind a pooler
 //!
-//! A pooler such as pgbouncer with `pool_mode = transaction` gives each transaction another session of the
-//! server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next. With
-//! `pooler=transaction`, no statement is prepared, and each runs in its own transaction, which begins with
-//! its settings. [`Store::connect`](crate::Store::connect) refuses such a pooler without the option if two
-//! connections are given the same session.
+//! A pooler such as pgbouncer with `pool_mode = transaction` may run each transaction in a different session
+//! of the server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next.
+//! With `pooler=transaction`, no statement is prepared, and each statement runs in its own transaction, which
+//! first applies the settings. Without the option, [`Store::connect`](crate::Store::connect) refuses such a
+//! pooler if it gives two connections the same session.
 //!
 //! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself,
 //! a process that waits for keys has one connection there, with the same user, password and database.
@@ -70,10 +70,10 @@
 //! `$1::text[]`.
 //!
 //! The keys that a transaction has added stay locked until it ends. They are not delivered. Another add of
-//! such a key, and the completion of its delivery, wait about 250 ms longer than the transaction, and
-//! longer where very many keys are locked. Other keys of the same batch do not wait, and leases are
-//! renewed. Two transactions that add the same keys one by one in different orders deadlock, as two
-//! transactions that update rows do. `add_many` and `add_in` lock keys in a fixed order.
+//! such a key, and the completion of its delivery, wait until about 250 ms after the end of the transaction,
+//! or longer if very many keys are locked. Other keys of the same batch do not wait, and leases are renewed.
+//! Two transactions that add the same keys one by one in different orders deadlock, as two transactions that
+//! update rows do. `add_many` and `add_in` lock keys in a fixed order.
 //!
 //! A delay starts with the add, not with the commit. A key is delivered once its transaction is committed,
 //! however long the transaction was open.
@@ -322,7 +322,7 @@ impl Engine for Postgres {
     }
 
     fn breadth(&self) -> usize {
-        // More batches would be smaller ones, which cost the server more time.
+        // With more concurrent batches, each batch would be smaller, and the server would need more time.
         2
     }
 }

@@ -1,4 +1,4 @@
--- Run this as the role that migrates. Run the grants again after a later version has migrated.
+-- Run this as the role that migrates. Run the grants again after a later version has migrated the schema.
 create role worker login;
 grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;
@@ -6,7 +6,7 @@ grant execute on all functions in schema requeue to worker;
 -- Without this, a worker may also drop queues.
 revoke execute on function requeue.drop_queue from worker;
 
--- May add to existing queues, by SQL, the library or `requeue add`, and has no other privilege.
+-- This role may add keys to existing queues, by SQL, the library or `requeue add`. It has no other privilege.
 create role producer login;
 grant usage on schema requeue to producer;
 grant select on requeue.version to producer;

@@ -47,7 +47,7 @@ end $$;
 
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
 -- retry_after, 4 give_up, 5 release, 6 unclaim. An unclaimed key, whose run was not started, returns to the
--- place that it had when it was claimed, after it had been ready for `delay`.
+-- place that it had when it was claimed. It had then been ready for `delay`.
 create function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
@@ -122,7 +122,7 @@ begin
         k.at := place;
         k.since := place;
     elsif k.at <= t then
-        -- The key becomes the last of the ready ones. `since` keeps the time of the add.
+        -- The key becomes the last of the ready keys. `since` keeps the time of the add.
         k.at := t;
     end if;
     if how = 1 then

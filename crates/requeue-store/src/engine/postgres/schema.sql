@@ -71,7 +71,7 @@ create table requeue.keys (
     run_adds integer,
     run_reasons integer,
     run_priority smallint,
-    -- The answer to the last add, or how it asks: see `asking`.
+    -- The answer to the last add, or the encoded request of that add: see `asking`.
     said smallint not null,
     key bytea not null,
     error text,

@@ -16,9 +16,9 @@ use super::params::{Params, typed};
 use crate::types::error::EngineError;
 
 /// The settings of a session, or of the current transaction, which override those of the role and the
-/// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for
-/// other transactions with notifications. The server checks every 1 s that the client is still connected,
-/// and cancels a statement whose client is gone. JIT compilation does not pay off for these statements.
+/// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
+/// transactions with notifications. The server checks every second that the client is still connected, and
+/// cancels a statement whose client is gone. JIT compilation does not pay off for these statements.
 macro_rules! settings {
     ($set:literal, $is_local:literal) => {
         concat!(
@@ -108,7 +108,7 @@ impl Sessions {
                         .try_collect()
                         .await
                 }
-                // They are sent in this order, without waiting for each other's results.
+                // The statements are sent in this order. None of them waits for the result of another.
                 Pooling::Transactions => {
                     let (begun, rows, committed) = tokio::join!(
                         biased;

@@ -12,9 +12,9 @@ use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The columns that [`seen`] reads. The library writes at most 4096 characters of an error, and a longer one
-/// of another program would fill the memory of a reader. A worker's name of 101 characters is as invalid as
-/// any longer one.
+/// The columns that [`seen`] reads. The library writes at most 4096 characters of an error. A longer error,
+/// which another program has written, would fill the memory of a reader. The first 101 characters of a
+/// worker's name show whether it is too long.
 pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      greatest(k.lease_until, \
          (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
@@ -138,7 +138,7 @@ pub(super) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// Returns the indexes in the batch from a column of numbers, which the server counts from 1.
+/// Converts a column of numbers, which the server counts from 1, to indexes in the batch.
 pub(super) fn numbers(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()

@@ -30,7 +30,7 @@ macro_rules! ends {
 
 impl Sessions {
     pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
-        // Most queues exist. `find` is also all that a role may call that is not allowed to create queues.
+        // Most queues exist. A role that is not allowed to create queues may call only `find`.
         if let Some(place) = self.find(name).await? {
             return Ok(place);
         }
@@ -352,7 +352,7 @@ impl Sessions {
     }
 
     pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
-        // (`offset 0`: checks each row once.)
+        // (With `offset 0`, the server checks each row once.)
         let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                    count(*) filter (where k.state = 0 and k.at > n.t), \
                    count(*) filter (where k.state = 1), \

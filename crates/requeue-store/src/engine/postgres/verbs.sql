@@ -27,8 +27,8 @@ create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean la
 --
 -- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets it,
 -- which happens at most 20 times per second. The slack is shorter than a failover. It also makes setting
--- safe. Reading a sequence and setting it are two steps, and the claims that draw tokens between them would
--- have to draw 50,000 to exceed the time that is set.
+-- safe. Reading a sequence and setting it are two steps. Between these steps, other claims would have to draw
+-- 50,000 tokens to exceed the time that is set.
 --
 -- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
 -- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
@@ -54,8 +54,8 @@ begin
 end $$;
 
 -- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
--- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower
--- 32 bits of it.
+-- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower 32
+-- bits of that number.
 create function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
@@ -93,8 +93,8 @@ end $$;
 -- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them.
 --
 -- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
--- description of the damage. Returns keys that it parks, because their lease has expired once too often,
--- without a fencing token, and with their failures.
+-- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
+-- them without a fencing token, and with their failures.
 create function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -109,7 +109,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as
 #variable_conflict use_column
 declare
     t bigint := requeue.now();
-    -- A key that a transaction no older than this has added is found despite the bound.
+    -- Claims find a key despite the bound if the transaction that has added it is no older than this.
     slack constant bigint := 200000;
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
@@ -169,7 +169,8 @@ begin
     end if;
 
     if in_oldest > 0 then
-        -- Search without locks: of the keys found here, up to three times `in_oldest`, most are not taken.
+        -- Search without locks. This finds up to three times `in_oldest` keys, and the claim does not take
+        -- most of them.
         select array_agg(o.id) into here from (
             select b.id from (
                 (select x.ctid as id, x.at from requeue.keys x
@@ -300,7 +301,7 @@ begin
     end if;
 end $$;
 
--- Completions: the arguments of `ended` for each. If all have succeeded, only the first three arrays are
+-- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
 -- set.
 create type requeue.ends as (
     keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
@@ -308,7 +309,8 @@ create type requeue.ends as (
     shares double precision[], mosts integer[]
 );
 
--- Completes deliveries. Returns the numbers of those in the batch whose holders still had their leases.
+-- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
+-- leases.
 create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
@@ -435,7 +437,7 @@ begin
             busy := busy || n;
             continue;
         end if;
-        -- The holder of the lock may have taken the key away before. From here on, no transaction can.
+        -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
         perform from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
@@ -452,9 +454,10 @@ begin
     end if;
 end $$;
 
--- Locks the existing keys among `in_keys` for a change. A single key is waited for. In a larger batch, keys
--- that other transactions have locked are left out, so that they do not delay the batch. Returns the
--- numbers and row IDs of the keys that it locked, and the numbers of those that others have locked.
+-- Locks the existing keys among `in_keys` for a change. If there is a single key, waits for its lock. In a
+-- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
+-- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
+-- transactions have locked.
 create function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )

@@ -3,11 +3,12 @@
 //! Below it, the index has the entries of keys that were delivered. The server removes them only when no
 //! transaction can see them any more, so a claim that began at the oldest entry would read all of them.
 //!
-//! A key may appear below the watermark. An add takes its time when it runs, but becomes visible when its
-//! transaction commits. A key that a transaction has locked keeps its position until that transaction ends.
-//! So each claim returns the transactions that were in progress when it began. If a later claim finds that
-//! one of them has ended, and it was in progress for longer than the [slack](SLACK) of claims, the range
-//! that claims have passed since it began is suspect. A [scan](super::claims) of that range follows.
+//! A key may appear below the watermark. An add reads the clock when it runs, but its key becomes visible
+//! when its transaction commits. A key that a transaction has locked keeps its position until that
+//! transaction ends. So each claim returns the transactions that were in progress when it began. A later
+//! claim may find that one of them has ended after more time than the [slack](SLACK) of claims. Then the
+//! range that claims have passed since the transaction began is suspect. A [scan](super::claims) of that
+//! range follows.
 //!
 //! A snapshot does not name the newest transactions in progress unless a newer one has ended. A claim that
 //! takes a key is itself a transaction that ends, so the snapshot of the next claim names all older ones.
@@ -32,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The transactions that were in progress at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Snapshot {
-    /// The number after that of the last transaction that has ended.
+    /// One more than the number of the newest transaction that has ended.
     next: u64,
     open: BTreeSet<u64>,
 }
@@ -58,7 +59,7 @@ impl Snapshot {
 struct Open {
     /// The transaction began after this time. `None`: before the first claim.
     since: Option<Instant>,
-    /// The transaction cannot hide a key below this.
+    /// The transaction cannot hide a key below these bounds.
     lows: Lows,
 }
 
@@ -82,8 +83,8 @@ pub(super) struct Watermark {
     lower: Option<Lows>,
     /// The number of times that `lower` was set.
     lowered: u64,
-    /// The state for a transaction that the next claim sees for the first time, and for the claim after
-    /// that.
+    /// The entries for transactions that a claim sees for the first time: one entry for the next claim, and
+    /// one for the claim after that.
     next_open: [Open; 2],
     /// True if the last claim took no key.
     was_empty: bool,
@@ -118,7 +119,7 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower(below, self.lows));
         let [open, newer] = self.next_open;
-        // Transactions that began after a very recent claim are within the slack of this one.
+        // Transactions that began after a very recent claim are within the slack of this claim.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }

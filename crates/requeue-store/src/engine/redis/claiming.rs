@@ -19,10 +19,10 @@ use crate::types::inspect::ParkedKey;
 
 /// The timeout of a claim. The keys of a later response are lost until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
-/// The time in which replicas should confirm a claim, if `wait` is set. The claim is valid without them,
-/// and later ones wait behind it.
+/// The time in which replicas should confirm a claim, if `wait` is set. The claim is valid without their
+/// confirmation, but later claims wait behind it.
 const WAIT: Duration = Duration::from_millis(200);
-/// The timeout of the question how many keys a shard has to claim.
+/// The timeout of a query for the number of keys that can be claimed from a shard.
 const PEEKING: Duration = Duration::from_secs(1);
 /// The pause before a shard that did not answer is asked again.
 const RESTING: Duration = Duration::from_secs(2);
@@ -62,7 +62,8 @@ impl Redis {
         Ok(claimed)
     }
 
-    /// Returns the number of keys that can be claimed from the shard, and the time until there may be one.
+    /// Returns the number of keys that can be claimed from the shard, and the time until there may be such a
+    /// key.
     async fn peek(
         &self,
         queue: &Place,
@@ -81,9 +82,9 @@ impl Redis {
         Ok((due, self.heal(queue, shards, number, health).or(next)))
     }
 
-    /// Claims from one shard, and if that has too few keys, from the others that have some. A shard that
-    /// does not answer does not delay the others. It is asked from time to time whether it is available
-    /// again.
+    /// Claims from one shard. If that shard has too few keys, also claims from the other shards that have
+    /// some. A shard that does not answer does not delay the others. It is queried from time to time, to
+    /// detect when it is available again.
     pub(super) async fn claimed(
         &self,
         queue: &Place,

@@ -84,7 +84,7 @@ impl Redis {
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
     }
 
-    /// Returns the floor, which the fencing tokens of all queues created from now on exceed.
+    /// Returns the floor. All queues that are created from now on have greater fencing tokens.
     pub(super) async fn floor(&self) -> Result<i64, EngineError> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
         match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
@@ -291,7 +291,7 @@ pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
     Ok((generation.parse().map_err(|_| garbled())?, kind))
 }
 
-/// Adds the name of the queue, which the server does not report, to the error of a dropped queue.
+/// Adds the name of the queue to the error of a dropped queue. The server does not report the name.
 pub(super) fn named(shard: &Shard, fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Dropped => EngineError::dropped(&shard.queue.name),

@@ -99,7 +99,8 @@ impl Map {
     }
 }
 
-/// Returns the address of a server that `from` has named. Without a host, it is the host of `from`.
+/// Returns the address of a server that `from` has named. If the host is missing, the address has the host of
+/// `from`.
 pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     let own = match from.info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),

@@ -1,7 +1,7 @@
 //! Redis and Valkey stores, on a single node or a cluster.
 //!
 //! Each operation is a script. It runs atomically, at one time of the server's clock, on one shard. A queue
-//! has one shard on a single node and several on a cluster. Each key belongs permanently to one of them.
+//! has one shard on a single node and several on a cluster. Each key belongs permanently to one shard.
 //!
 //! A shard consists of these Redis keys:
 //!
@@ -15,11 +15,11 @@
 //! Replication is asynchronous. When a master fails, writes that it had acknowledged but not replicated are
 //! lost:
 //!
-//! - Adds of about the last second at worst, unless `wait=N` had them on N replicas first.
+//! - Adds: those of about the last second at worst, unless `wait=N` let N replicas confirm them first.
 //! - Completions: the key is delivered again after its lease.
-//! - Claims: a key may be delivered again while its holder still processes it. The holder's fencing token
-//!   is then lower, so its completion has no effect here, and its writes none at destinations that compare
-//!   tokens.
+//! - Claims: a key may be delivered again while its holder still processes it. The holder's fencing token is
+//!   then lower, so its completion has no effect here, and destinations that compare tokens reject its
+//!   writes.
 //!
 //! Fencing tokens increase regardless of what was lost: each is at least the time of its server in
 //! microseconds. The clocks of servers that replace each other must therefore differ by less than the time
@@ -36,10 +36,10 @@
 //!
 //! # Lost keys
 //!
-//! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets,
-//! so a script can detect missing parts by their counts. It does so when a queue is opened, and when a
-//! claim finds nothing. Then a repair walks all rows in short steps and restores their places. Places
-//! without a row are dropped. Keys whose rows are gone are lost.
+//! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets, so
+//! a script can detect missing parts by comparing counts. It does so when a queue is opened, and when a claim
+//! finds nothing. Then a repair walks all rows in short steps and restores their places. Places without a row
+//! are dropped. Keys whose rows are gone are lost.
 
 mod claiming;
 mod dropping;
@@ -104,7 +104,7 @@ pub(crate) struct Redis {
     shards: u16,
     /// The shards of the open queues, by generation.
     queues: Mutex<HashMap<u64, Arc<Vec<Shard>>>>,
-    /// By the numbers of their places.
+    /// The wake state of each open queue, by the number of its place.
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
     /// Determines the shard with which the next claim begins.
@@ -229,8 +229,8 @@ impl Engine for Redis {
             let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
             let claimed = self.claimed(queue, begin, claim).await;
             if let Some(waiting) = waiting {
-                // This also applies if the claim fails. The task that waits for tokens is not in a hurry,
-                // and discovers the server that now has the shard.
+                // This also applies if the claim fails. The task that waits for tokens has time to discover
+                // the server that now has the shard.
                 let is_waited_for = !claim.poll.is_zero();
                 let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
                 waiting.want(is_waited_for && is_empty);

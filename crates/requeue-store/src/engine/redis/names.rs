@@ -17,7 +17,8 @@ pub(super) const MOST: u16 = 256;
 /// The version of the data of all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
-/// A number that the fencing tokens of all queues created from now on exceed. It increases with each drop.
+/// The floor, a number that increases with each drop. All queues that are created from now on have greater
+/// fencing tokens.
 pub(super) const FLOOR: &str = "requeue:dropped";
 
 /// A hash with the names of all queues: on a cluster, nothing else lists them.
@@ -40,7 +41,7 @@ pub(super) struct Shard {
     pub(super) queue: Arc<Identity>,
     /// The Redis keys, in the order in which the scripts use them.
     pub(super) keys: [String; 11],
-    /// The time since which the shard has not answered claims. Claims skip it until it answers.
+    /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
     /// True while this process repairs the shard.
     pub(super) is_repaired: AtomicBool,

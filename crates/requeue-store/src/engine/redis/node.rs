@@ -195,8 +195,8 @@ impl Node {
 
     /// Checks that the server answers. Returns `None` if another task is already checking.
     ///
-    /// A command behind a `WAIT` is delayed by it. So a connection for adds is not checked itself: another
-    /// one is, and the connection is replaced in case it is broken.
+    /// A `WAIT` delays the commands behind it. So a connection for adds is not checked itself. Instead,
+    /// another connection is checked, and the connection for adds is replaced in case it is broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;

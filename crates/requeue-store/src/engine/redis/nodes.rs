@@ -1,8 +1,8 @@
 //! Tracks the servers of a cluster and the slots that they have.
 //!
 //! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
-//! would hold keys of which no process knows. So this module maintains the map of slots. It resends a
-//! command only if the server reported that the command had no effect.
+//! would hold keys that no process knows of. So this module maintains the map of slots. It resends a command
+//! only if the server reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -26,8 +26,8 @@ use crate::types::error::{EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
-/// The time in which servers must return their maps. After the first one, the others have at least
-/// `OTHERS`, or as long as the first one took.
+/// The time in which servers must return their maps. After the first map has arrived, the others have at
+/// least `OTHERS`, or as long as the first one took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
 /// The number of servers that are asked for their maps at once: one may be cut off from the others.
@@ -97,7 +97,7 @@ impl Nodes {
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        // Ask the servers last that did not answer the last time.
+        // Begin with the servers that have answered their last requests.
         let mut nodes = self.seeds.clone();
         let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
@@ -155,7 +155,7 @@ impl Nodes {
         Arc::clone(node.or_insert_with(|| Arc::new(Node::new(info()))))
     }
 
-    /// Returns the server that has the slot, as far as is known.
+    /// Returns the server that has the slot according to the current map.
     pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
         let holder = || lock(&self.map).holder(slot);
         if let Some(node) = holder() {

@@ -84,7 +84,7 @@ impl Redis {
         self.check(None).await
     }
 
-    /// Returns the record of the queue. Creates it if it is missing and there are `settings`.
+    /// Returns the record of the queue. Creates it if it is missing and `settings` are given.
     pub(super) async fn settings(
         &self,
         name: &str,
@@ -135,7 +135,7 @@ impl Redis {
         Ok(None)
     }
 
-    /// Opens the queue. Creates it if it is missing and there are `settings`.
+    /// Opens the queue. Creates it if it is missing and `settings` are given.
     pub(super) async fn opened(
         &self,
         name: &str,

@@ -13,8 +13,8 @@ use super::map::{address, text};
 use super::node::Node;
 use crate::types::error::EngineError;
 
-/// The time in which a server must report its configuration. One that does not is asked again on the next
-/// occasion.
+/// The time in which a server must report its configuration. A server that does not report it in time is
+/// asked again on the next occasion.
 const SAYING: Duration = Duration::from_secs(3);
 
 /// Examines the servers that were not examined since the last connect. Fails with the name of a server that

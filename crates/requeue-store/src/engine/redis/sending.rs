@@ -45,8 +45,8 @@ impl Redis {
         Ok((answers.pop().ok_or_else(garbled)?, replicas))
     }
 
-    /// Sends the commands, of which the first runs the script. Restores the shard's mark if the server has
-    /// lost it.
+    /// Sends the commands. The first one runs the script. Restores the shard's mark if the server has lost
+    /// it.
     async fn send(
         &self,
         shard: &Shard,

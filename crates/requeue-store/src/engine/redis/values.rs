@@ -63,7 +63,7 @@ fn retry(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
     format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
-/// Encodes how keys fail whose leases have expired. The script knows the parameters of their runs.
+/// Encodes the rules for keys whose leases have expired. The script knows the parameters of their runs.
 pub(super) fn expired(failing: &Failing) -> String {
     retry(failing, "0 0 0")
 }

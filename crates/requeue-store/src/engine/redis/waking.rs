@@ -32,7 +32,7 @@ pub(super) struct Waiting {
     shard: AtomicUsize,
 }
 
-/// The value of [`Waiting::shard`] if there is none.
+/// The value of [`Waiting::shard`] if there is no such shard.
 const NONE: usize = usize::MAX;
 
 impl Waiting {
@@ -54,7 +54,7 @@ impl Waiting {
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
-    /// Takes the number of the shard whose token was the last.
+    /// Returns the number of the shard of the last token, and forgets it.
     pub(super) fn shard(&self) -> Option<usize> {
         Some(self.shard.swap(NONE, Ordering::Relaxed)).filter(|&shard| shard != NONE)
     }

@@ -121,8 +121,8 @@ impl Redis {
         Ok((cursor, now, found))
     }
 
-    /// Collects up to `limit` keys of a shard in this state, or in any state, after `after`. The shard has
-    /// no order, so this reads all of its keys.
+    /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The shard
+    /// does not keep its keys in order, so this reads all of them.
     async fn walk(
         &self,
         shards: &[Shard],
@@ -152,7 +152,8 @@ impl Redis {
         }
     }
 
-    /// Collects up to `limit` parked keys of a shard after `after`. The shard keeps them in order.
+    /// Collects up to `limit` parked keys of a shard that follow `after`. The shard keeps parked keys in
+    /// order.
     async fn parked(
         &self,
         shards: &[Shard],

@@ -1,8 +1,8 @@
-//! Computes the time for a store file. It is the same for all processes, even if the clock of the
-//! machine is set.
+//! Computes the time for a store file. It is the same for all processes, even if the clock of the machine is
+//! changed.
 //!
-//! Time advances with the uptime of the machine, which cannot be set. Only the first process after a start
-//! of the machine reads the clock of the machine. The time never goes back.
+//! Time advances with the uptime of the machine, which cannot be changed. Only the first process after a
+//! start of the machine reads the clock of the machine. The time never goes back.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,8 +11,8 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use crate::engine::time::Micros;
 
-/// The maximum amount of time before a start of the machine that may be lost at that start, in
-/// microseconds.
+/// A restart of the machine may lose the last part of the time before it. This is the maximum length of that
+/// part, in microseconds.
 const FORGOTTEN: Micros = 1_000_000;
 
 /// A reading of the machine's sources of time.
@@ -69,7 +69,7 @@ pub(super) struct Time {
     start: String,
     /// The time of the last start of the machine.
     began: Micros,
-    /// The latest time that was stored. The time has not been much later.
+    /// The latest time that was stored. The time of the file was never much later.
     latest: Micros,
 }
 
@@ -91,7 +91,7 @@ impl Time {
         now.max(self.latest)
     }
 
-    /// Stores that it is `now` by this reading, if necessary. `has_changed` is true if the transaction
+    /// Stores that the time at this reading is `now`, if necessary. `has_changed` is true if the transaction
     /// writes in any case.
     pub(super) fn keep(
         self,

@@ -42,7 +42,7 @@ pub(crate) enum Synchronous {
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
-    /// Runs operations that only read, if it exists.
+    /// The thread for operations that only read, if there is one.
     reader: Option<Thread>,
     wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
 }

@@ -101,7 +101,7 @@ impl Reserve {
         options.open(&self.reserve)
     }
 
-    /// Notes that the disk is full: the file must not grow.
+    /// Records that the disk is full: the file must not grow.
     pub(super) const fn note_shortage(&mut self) {
         self.is_short = true;
     }

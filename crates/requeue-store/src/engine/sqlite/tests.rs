@@ -75,7 +75,8 @@ fn holds_as_the_model_does() {
     conforms(ReAdd::Hold);
 }
 
-/// Without this, each claim ahead of a single worker would add a sync to those of the completions.
+/// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
+/// completions.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     use crate::engine::{Backoff, Failing, Finish};
@@ -136,7 +137,7 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_drops(&one, &other, "drop").await;
-    // No rows of the dropped queues, and of any other, are left.
+    // No rows of the dropped queues or of any other queue are left.
     let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     let left = "select (select count(*) from keys), (select count(*) from queues)";
     let left = connection.query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)));

@@ -23,7 +23,7 @@ const OURS: i32 = 0x7271_7565;
 const VERSION: i32 = 1;
 /// The maximum number of operations in one transaction.
 const MOST: usize = 256;
-/// The time that a transaction waits while another process has the file locked.
+/// The maximum time that a transaction waits while another process has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The timeout of opening the file, and a queue in it. It equals the default timeout of an add.
 pub(super) const OPENING: Duration = Duration::from_secs(30);
@@ -58,7 +58,7 @@ enum Kind {
     Plain,
     /// The operation enlarges the file. All other operations must continue while the disk is full.
     Grows,
-    /// No caller waits for the operation yet, so it shares the commit of another one that comes soon.
+    /// No caller waits for the operation yet, so it waits a moment to share the commit of another operation.
     Patient,
 }
 

@@ -205,7 +205,7 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Counts a failure for each key whose lease has expired. Returns the keys that this parks.
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
     fn expire(
         &self,
         queue: &Place,
@@ -339,7 +339,7 @@ impl Work<'_> {
     }
 
     pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
-        // (`limit -1`: checks each row once.)
+        // (With `limit -1`, SQLite checks each row once.)
         let sql = format!(
             "select count(*) filter (where ok and state = 0 and at <= :now), \
              count(*) filter (where ok and state = 0 and at > :now), \

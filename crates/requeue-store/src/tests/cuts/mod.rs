@@ -108,7 +108,7 @@ impl Rig {
         entry.map(|entry| (entry.state, entry.failures))
     }
 
-    /// Runs all keys with two workers, and checks that none is left, and none is with both.
+    /// Runs all keys with two workers. Checks that no key is left, and that no key is in flight with both.
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
             // Its lease may be lost.
@@ -254,7 +254,8 @@ fn all() -> impl Iterator<Item = (Verb, Point, Deed)> {
     })
 }
 
-/// Cuts every operation at every point, and holds it up where that differs. Prints how often.
+/// Cuts every operation at every point, and holds it up at the points where that makes a difference. Prints
+/// how often each of these happened.
 pub(crate) async fn everywhere(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");

@@ -77,8 +77,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
     let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
-    // The current holder of each key. On one common sequence: the time before its last add, and the time
-    // after its last delivery.
+    // For each key: its current holder, a number from before its last add, and a number from after its last
+    // delivery. All numbers come from one sequence.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let added: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let taken: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -94,7 +94,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
             let mut last: HashMap<Key, i64> = HashMap::new();
             for _ in 0..ROUNDS {
                 let mut keys: Vec<usize> = (0..KEYS).filter(|_| random.u8(..) < 80).collect();
-                // Each worker has a different order.
+                // Each worker adds the keys in a different order.
                 random.shuffle(&mut keys);
                 let adds = keys.iter().map(|n| Ask {
                     key: n.to_string().into(),
@@ -279,7 +279,7 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
             () = wait_for(1, &onlooker, "select requeue.add_all") => {}
         }
     }
-    // Its connection was closed with it: `a` is free, while `b` is still locked.
+    // The dropped add has closed its connection: `a` is free, while `b` is still locked.
     let added = patient(|| engine.add(&queue, asks(["a"]))).await;
     assert_eq!(added.expect("added"), [Added::New]);
     adder.batch_execute("rollback").await.expect("rolled back");

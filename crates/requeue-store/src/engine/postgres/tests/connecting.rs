@@ -242,7 +242,7 @@ async fn a_server_that_goes_comes_back() {
             getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(got.as_str(), Some("a"));
         got.succeed().await.expect("the lease is valid");
-        // The completion is certain to have been committed once a later operation has been.
+        // Once a later operation is committed, the completion is certainly committed, too.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }

@@ -157,10 +157,10 @@ fn extremes() -> Vec<String> {
         "worker = ''",
         "worker = repeat('\u{1f980}', 25)",
         "worker = repeat('\u{1f980}', 1000000)",
-        // The other key keeps the moved rows of several scenes apart.
+        // A random key keeps the rows of several scenes apart when they move to this queue.
         "queue = -2147483648, key = decode(md5(random()::text), 'hex')",
         "queue = 2147483647, key = decode(md5(random()::text), 'hex')",
-        // Counters and times together: sums of them overflow first.
+        // Counters and times change together, because their sums overflow first.
         "until = 9223372036854775807, not_before = 9223372036854775807, steps = 2147483647, \
          failures = 2147483647, adds = 2147483647, reasons = -1",
         "lease_until = 0, run_since = 9223372036854775807, epoch = 9223372036854775807, \
@@ -232,7 +232,7 @@ async fn a_reader_gets_the_start_of_a_long_error() {
     scene.check("a long error").await;
 }
 
-/// Without the cut, the text of a row with a long error fails the claim from 1 GB on.
+/// Without the truncation, a long error can make the text of a row exceed 1 GB, which fails the claim.
 #[tokio::test]
 async fn a_long_error_is_cut_before_its_row_is_set_aside() {
     let Some(server) = Server::shared() else { return };

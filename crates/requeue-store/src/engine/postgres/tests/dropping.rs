@@ -87,7 +87,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
-        // While the queue exists, transactions of this level can add keys to it.
+        // While the queue exists, transactions of this isolation level can add keys to it.
         store.queue("q").open().await.expect("the queue opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
@@ -215,7 +215,7 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // A drop that may not remove keys sees some at once, and blocks no other transaction.
+            // A drop that may not remove keys finds keys at once, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("the task does not panic").expect(&how);
@@ -247,7 +247,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals do not wait: they skip keys that others have locked.
+            // Claims and renewals do not wait: they skip keys that other transactions have locked.
             let waits = !matches!(verb, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);

@@ -8,7 +8,7 @@ use crate::engine::{Finish, HandOut};
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
-    // Connections close with the server. A lease from before may still be valid.
+    // Connections close when the server stops. A lease from before the stop may still be valid.
     let claimed = loop {
         let added = engine.add(queue, asks(["a", "b"])).await;
         match engine.claim(queue, claim(2, Duration::from_millis(1))).await {

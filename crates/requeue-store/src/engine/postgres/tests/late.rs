@@ -29,8 +29,8 @@ impl Rig {
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
-    /// Returns open transactions, each of which has added a key of each priority, and again a key that was
-    /// ready before.
+    /// Returns open transactions. Each of them has added a key of each priority, and has added again a key
+    /// that was already ready.
     async fn adders(&mut self, many: usize) -> Vec<Client> {
         let mut adders = Vec::new();
         for n in 0..many {
@@ -115,7 +115,7 @@ impl Rig {
         }
     }
 
-    /// The same for a waiting worker whose claims return no key.
+    /// Makes empty claims, like a waiting worker, until claims have passed the current time.
     async fn waits_until_passed(&mut self) {
         let at = self.now().await;
         while !self.has_passed(at) {

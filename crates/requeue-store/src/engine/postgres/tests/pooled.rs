@@ -13,7 +13,7 @@ use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
 
-/// Returns a pooler, and the addresses of a database with a schema: through the pooler, and direct.
+/// Returns a pooler, and the addresses of a database with a schema: through the pooler, and without it.
 async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
     let pooler = PgBouncer::start(server, SESSIONS)?;
     let direct = server.database();

@@ -93,7 +93,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
         let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
         assert_ne!(revived, Added::Parked);
-        // Keys that others have locked for a while are added by another function.
+        // Another function adds keys that other transactions have locked for a while.
         let adder = super::changing::other(&url).await;
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");

@@ -62,12 +62,12 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("commit").await;
     told(&mut wakes).await;
     let before = *wakes.borrow();
-    // The keys are already ready, in flight, and ready in an hour.
+    // These adds concern a key that is already ready, a key in flight, and a key that is due in an hour.
     for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
         run(&format!("select requeue.add({nothing})")).await;
     }
     assert_eq!(heard(&wakes).await, before);
-    // A dirty key is ready after its completion. So is a failed one, after its short backoff.
+    // A dirty key is ready after its completion. A failed key is ready after its short backoff.
     for how in [
         Finish::Succeed,
         Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
@@ -165,11 +165,11 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         told(&mut others).await;
         *wakes.borrow() > before
     };
-    // Most processes poll again within about 1 s, and find keys that are due later themselves.
+    // Most processes poll again within about 1 s, and then find the keys that are due later.
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // The first process does not record its wait again, because it did so before. It sleeps until 113.9 s.
+    // The first process has already recorded its wait, and does not record it again. It sleeps until 113.9 s.
     // A second process, which relies on the record of the first, sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;

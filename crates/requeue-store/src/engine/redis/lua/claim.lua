@@ -60,7 +60,8 @@ if #expired > 0 then
   keep(failed, at)
 end
 
--- Returns the ready keys by priority, as many as may be claimed. Options in `...` may add their times.
+-- Returns the ready keys by priority. `...` has options of ZRANGEBYSCORE, which may limit the number of keys
+-- or add their times.
 local function ready_keys(...)
   local ready, some = {}, {}
   for band, set in ipairs(BANDS) do
@@ -95,9 +96,10 @@ end
 
 local answer = { -1, aside, parked }
 if #keys > 0 then
-  -- Fencing tokens increase by themselves, and by the clock if the last one was lost. The queue's token is
-  -- the shard's token times the number of shards. So the shard counts in steps of that many microseconds:
-  -- the time in microseconds times 16 exceeds 2^53, the limit of exact integers in a double.
+  -- Each fencing token is greater than the last one. If the last one was lost, the clock makes the next one
+  -- greater. The queue's token is the shard's token times the number of shards. So the shard counts in steps
+  -- of that many microseconds: the time in microseconds times 16 exceeds 2^53, the limit of exact integers in
+  -- a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed = {}, {}, {}, {}
@@ -111,7 +113,7 @@ if #keys > 0 then
     elseif not text then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     elseif #text == PENDING_SIZE and not is_aside(key) then
-      -- The row is only pending, the most common case.
+      -- The most common case: the row is only pending.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
       if not due or due == 0 then

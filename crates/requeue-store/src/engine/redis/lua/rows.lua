@@ -421,7 +421,7 @@ local function finish(row, how, error, hold, now)
     -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
   elseif is_dirty(row, now) then
-    -- The key becomes the last of the ready ones. `since` keeps the time of the add.
+    -- The key becomes the last of the ready keys. `since` keeps the time of the add.
     row.at = now
   end
   if how.what == 'requeue_after' then

@@ -1,5 +1,5 @@
-//! Tests responses of servers that cannot serve. The servers are simulated, because real ones produce most
-//! of these responses only at unpredictable times.
+//! Tests responses of servers that cannot process requests. The servers are simulated, because real ones
+//! produce most of these responses only at unpredictable times.
 
 use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

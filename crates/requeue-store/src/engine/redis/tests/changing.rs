@@ -271,7 +271,7 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     }
     let stats = server.cli(&["info", "commandstats"]);
     assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
-    // This is more than one request returns.
+    // The limit exceeds the number of keys that one request returns.
     let page = queue.parked(None, 5000).await.expect("the page is read");
     assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
     // The rows may have been removed.

@@ -115,7 +115,8 @@ async fn a_malformed_row_harms_no_other_key() {
     assert!(damaged > 100 && named > 50, "{damaged} were damaged, {named} reported");
 }
 
-/// One script decodes many rows as the other scripts do, and reports for each whether it can be read.
+/// One script decodes many rows in the same way as the other scripts, and reports for each row whether it can
+/// be read.
 #[tokio::test]
 async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };

@@ -240,7 +240,7 @@ async fn what_replicas_have_survives_a_failover() {
     tokio::task::block_in_place(|| {
         cluster.nodes()[0].kill();
         cluster.take_over(0);
-        // It returns as the replica of its former replica, which has no other.
+        // The server returns as the only replica of its former replica.
         cluster.nodes()[0].restart();
     });
     adding.await.expect("the task does not panic");

@@ -106,7 +106,7 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
-            // The mark of one shard is lost as well: the others decide.
+            // The mark of one shard is lost as well. The marks of the other shards decide.
             let found = server.cli(&["keys", "requeue:*:generation"]);
             let mark = found.lines().next().expect("there are four marks").to_owned();
             server.cli(&["del", &mark]);

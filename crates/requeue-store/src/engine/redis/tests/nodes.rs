@@ -7,7 +7,7 @@ use super::faults::RIGHTS;
 use super::*;
 use crate::engine::Finish;
 
-/// Callers that repeatedly give up on a hung server cause the discovery of its replica.
+/// If callers repeatedly give up on a hung server, the engine finds the replica of that server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up() {
     let Some(cluster) = Cluster::start() else { return };

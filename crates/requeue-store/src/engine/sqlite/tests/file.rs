@@ -79,7 +79,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     }
     assert_eq!(work(engine, &place).await, 20);
     fs::remove_file(&reserve).expect("the file is removed");
-    // This prevents the creation of a reserve, like a full disk.
+    // Like a full disk, this prevents the creation of a reserve.
     fs::create_dir(&reserve).expect("the directory is created");
     let (added, fault) = add_until_full(engine, &place).await;
     assert_eq!(fault.kind, Kind::Absent);
