@@ -156,8 +156,8 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds a socket that only its owner can connect to. Replaces the socket of a dead process, at which no
-    /// process listens, and no other file.
+    /// Binds a socket that only its owner can connect to. Replaces a socket only if its process is dead and no process
+    /// listens at it. Replaces no other file.
     async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
@@ -232,7 +232,8 @@ impl Dress {
     }
 }
 
-/// Returns the number of connections that leave file descriptors for commands, given the limit of the process.
+/// Returns the largest number of connections that still leaves file descriptors for commands, given the process's limit
+/// of descriptors.
 fn most_connections(descriptors: Option<u64>) -> usize {
     descriptors.map_or(64, |most| (most / 8).clamp(2, 64) as usize)
 }

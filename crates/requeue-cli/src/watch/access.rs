@@ -76,7 +76,7 @@ impl Access {
         client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
     }
 
-    /// Checks the right to hold this Lease. An elector without it would retry forever without a message.
+    /// Checks the right to hold this Lease. An elector without that right would retry forever without a message.
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
