@@ -166,7 +166,7 @@ impl Mishap {
         *lock(&self.0.stage) >= Stage::Here
     }
 
-    /// Lets the request continue that is held up, or never holds it up.
+    /// Lets the request that is held up continue. If the request comes later, it is not held up.
     pub fn release(&self) {
         self.is_now(Stage::Released);
     }

@@ -137,7 +137,8 @@ async fn a_finalizer_is_added_first_and_then_the_reconciler_says_what_comes_next
     assert_eq!(patches.lock().unwrap().len(), 1);
 }
 
-/// With kube's decoding, a list with such an object fails, and each event of such an object delays the watch.
+/// With kube's decoding, a list with such an object fails, and each event of such an object delays
+/// the watch.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_decoded_keeps_no_other_in_the_watch_from_its_run() {
     let raw = |name: &str, levels: usize| {

@@ -47,10 +47,10 @@ where
 
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.
 ///
-/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the wait early. Either
-/// the watch or the worker that has just recorded a failure may be the first to see that version. The store has the new
-/// object before the watch reports it. Both therefore compare with the store, under the lock of `keys`, and the second
-/// one finds nothing left to do.
+/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the
+/// wait early. Either the watch or the worker that has just recorded a failure may be the first to
+/// see that version. The store has the new object before the watch reports it. Both therefore
+/// compare with the store, under the lock of `keys`, and the second one finds nothing left to do.
 ///
 /// There is an entry for each object that has failed and has not succeeded since.
 pub(super) struct Failures {

@@ -49,7 +49,8 @@ where
         self.owns_events(metadata_of(api, wc), dyntype, None)
     }
 
-    /// As [`owns_with`](Self::owns_with), but ignores changes that leave the result of `predicate` unchanged.
+    /// As [`owns_with`](Self::owns_with), but ignores changes that leave the result of `predicate`
+    /// unchanged.
     ///
     /// New and deleted objects always count.
     pub fn owns_filtered<Child>(
@@ -152,7 +153,8 @@ where
         self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
     }
 
-    /// As [`watches_with`](Self::watches_with), but ignores changes that leave the result of `predicate` unchanged.
+    /// As [`watches_with`](Self::watches_with), but ignores changes that leave the result of
+    /// `predicate` unchanged.
     ///
     /// New and deleted objects always count.
     pub fn watches_filtered<Other, I>(

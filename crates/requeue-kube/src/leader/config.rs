@@ -67,8 +67,8 @@ impl Config {
     ///
     /// The default is 10 s.
     ///
-    /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With 15 s and 10 s, one
-    /// clock may run almost 1.5 times as fast as another.
+    /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
+    /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
     #[must_use]
     pub fn renew_deadline(mut self, deadline: Duration) -> Self {
         self.renew_deadline = deadline;

@@ -276,8 +276,8 @@ impl Election {
                 self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
             }
             (Ask::Hold | Ask::Release, Answer::Conflict | Answer::NotFound) => {
-                // The conflict is with our own write, whose response was lost, or with another client's write of a
-                // label. The first conflict is followed by a read at once.
+                // The conflict is with our own write, whose response was lost, or with another
+                // client's write of a label. The first conflict is followed by a read at once.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { ask: Ask::Read, at };

@@ -101,8 +101,8 @@ impl Lease {
         }))
     }
 
-    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The other replicas detect a
-    /// renewal by a change of the record.
+    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The
+    /// other replicas detect a renewal by a change of the record.
     fn stamp(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)

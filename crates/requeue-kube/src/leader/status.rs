@@ -25,7 +25,8 @@ use super::leadership::Shared;
 pub struct Status(pub(super) Arc<Shared>);
 
 impl Status {
-    /// A leader that has not stopped counts as stuck when this time has passed since the end of its lease: 20 s.
+    /// A leader that has not stopped counts as stuck when this time has passed since the end of its
+    /// lease: 20 s.
     pub const TOLERANCE: Duration = Duration::from_secs(20);
 
     /// Returns true if this process leads at this moment.

@@ -229,8 +229,9 @@ impl Watch {
 
     /// Handles an event, and returns the changes of objects.
     ///
-    /// The changes of a list are returned at its end: first the deleted objects, then the others, each in the order of
-    /// the keys. A list that is interrupted and starts again returns no changes for the interrupted part.
+    /// The changes of a list are returned at its end: first the deleted objects, then the others,
+    /// each in the order of the keys. A list that is interrupted and starts again returns no
+    /// changes for the interrupted part.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,

@@ -62,7 +62,8 @@ impl Fixture {
             .find_map(|item| self.pace.start(item))
     }
 
-    /// Waits for the next run, which succeeds. Returns the second at which it starts, and the number of its adds.
+    /// Waits for the next run, which succeeds. Returns the second at which it starts, and the
+    /// number of its adds.
     fn next(&self) -> (u64, u32) {
         let item = self.wait();
         let (second, adds) = (self.second(), self.pace.adds(&item));

@@ -169,7 +169,8 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.token().is_none());
 
-    // The candidate recognizes its own Lease. It takes the Lease over without waiting, under another number.
+    // The candidate recognizes its own Lease. It takes the Lease over without waiting, under
+    // another number.
     it.answers();
     it.answers();
     assert_eq!(it.election.token().unwrap().to_string(), "uid-1/1");
