@@ -281,7 +281,7 @@ impl Way {
                         continue;
                     }
                 };
-                // While a session begins, requests ask for nothing.
+                // At the start of a session, the text of a request is empty.
                 let mishap = if asked.is_empty() { None } else { self.shared.mishap(&asked) };
                 let passes = match &mishap {
                     Some(mishap) if !mishap.0.point.is_done() => {

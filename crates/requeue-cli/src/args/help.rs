@@ -208,7 +208,7 @@ fn without_input() -> Vec<Item> {
 
 /// The width of help texts in columns. Reading the width of the terminal would need one more dependency.
 const WIDTH: usize = 80;
-/// The columns by which clap indents the text of an option in `--help`.
+/// The number of columns by which clap indents the text of an option in `--help`.
 const INDENT: usize = 10;
 
 /// Breaks the lines of the long help of `command` and its subcommands.

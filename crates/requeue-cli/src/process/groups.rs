@@ -109,7 +109,7 @@ impl Groups {
         }
     }
 
-    /// Stops all groups while `stop` runs, and starts no command meanwhile.
+    /// Stops all groups while `stop` runs, and starts no command in the meantime.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
         self.signal_all(Signal::TSTP);

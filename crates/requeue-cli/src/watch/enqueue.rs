@@ -138,7 +138,7 @@ impl Enqueuer {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    /// Locks the standby state, so that it does not change meanwhile.
+    /// Locks the standby state, so that it does not change as long as the guard lives.
     fn stands_by(&self) -> MutexGuard<'_, bool> {
         self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
     }

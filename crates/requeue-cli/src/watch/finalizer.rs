@@ -68,8 +68,8 @@ impl Finalizer {
         self.write(namespace, name, false, None).await
     }
 
-    /// Adds or removes the finalizer, and retries if others write to the object meanwhile. An object with another `uid` is
-    /// another object, and stays unchanged.
+    /// Adds or removes the finalizer, and retries if others write to the object in the meantime. An object with another
+    /// `uid` is another object, and stays unchanged.
     async fn write(
         &self,
         namespace: &str,
