@@ -1,4 +1,4 @@
-//! Checks that a history is one that the store promises.
+//! Checks a history against the promises of the store.
 
 use std::collections::BTreeMap;
 
@@ -162,7 +162,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
     (violations, tally)
 }
 
-/// Returns for each position in the order of epochs the earliest arrival from there on.
+/// Returns, for each position in the order of epochs, the earliest arrival at that position or a later one.
 fn firsts(hand_outs: &[HandOut]) -> Vec<HandOut> {
     let mut firsts = hand_outs.to_vec();
     for n in (1..firsts.len()).rev() {
@@ -270,7 +270,7 @@ mod tests {
     fn lines_are_read_as_they_are_written() {
         for event in sound() {
             assert_eq!(Event::parse(event.process, &event.line()), Some(event));
-            // A line that was cut when its process was killed.
+            // A line that is incomplete because its process was killed.
             let line = event.line();
             let cut = line.rfind(' ').expect("a line has words");
             assert_eq!(Event::parse(event.process, &line[..cut]), None, "{line}");

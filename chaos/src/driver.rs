@@ -139,8 +139,8 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     Ok(Report { violations, left, store, length, tally, faults, repairs })
 }
 
-/// Waits until one of `mishaps` has happened, and arms another each second. A mishap is lost if its
-/// request gets no answer: its process is killed, or it waits for a key that another process takes.
+/// Waits until one of `mishaps` has happened, and arms another each second. A mishap is lost if its request gets no
+/// answer, because the process is killed or waits for a key that another process takes.
 async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
     let began = Instant::now();
     while !mishaps.iter().any(Mishap::has_happened) {
@@ -201,7 +201,7 @@ impl<'a> Run<'a> {
         self.started += 1;
         let number = self.started;
         let seed = self.plan.seed.wrapping_mul(1000).wrapping_add(number.into()).to_string();
-        // Of each three processes, one has a correct clock.
+        // One of every three processes has a correct clock.
         let off = [None, Some(Fault::Ahead), Some(Fault::Behind)][number as usize % 3];
         let faketime = self.faketime.as_deref().zip(off);
         let process = Process::start(&self.plan.program, number, [&self.url, &seed], faketime)?;
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
 
     async fn freeze(&mut self) -> Result<(), Failed> {
         let which = self.rng.usize(..self.processes.len());
-        // In most cases until its leases have expired.
+        // In most cases, the process is frozen until its leases have expired.
         let longest = 3 * LEASE.as_millis() as u64;
         let long = Duration::from_millis(self.rng.u64(50..longest));
         let process = &self.processes[which];
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Cuts the connection of a request. Waits for it in the first round, which has each fault once.
+    /// Cuts the connection of a request. In the first round, which has each fault once, it waits for the cut.
     async fn cut(&mut self, point: Point) {
         let Some(proxy) = &self.plan.subject.proxy else { return };
         let fault = match point {

@@ -54,7 +54,8 @@ impl Elsewhere {
         let which = rng.u8(..4);
         let fault = match which {
             0 => {
-                // This snapshot keeps rows of runs that complete meanwhile from being vacuumed.
+                // As long as this snapshot is open, rows of runs that complete in the meantime
+                // cannot be vacuumed.
                 let look =
                     "begin isolation level repeatable read; select count(*) from requeue.keys";
                 client.batch_execute(look).await?;
@@ -66,7 +67,7 @@ impl Elsewhere {
                 let key = key(rng);
                 let add = format!("begin; select requeue.add('chaos', '{key}')");
                 client.batch_execute(&add).await?;
-                // In most cases shorter than a lease, sometimes seconds.
+                // In most cases it is shorter than a lease. Sometimes it takes seconds.
                 let longest = if rng.u8(..6) == 0 { 4000 } else { 700 };
                 rest(Duration::from_millis(rng.u64(..longest)), over).await;
                 // The add becomes visible after this time.

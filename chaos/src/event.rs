@@ -16,7 +16,7 @@ pub(crate) fn now() -> u64 {
 /// An observation of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
-    /// The process that reports it. Its lines do not contain this.
+    /// The process that reports the observation. The lines of a process do not contain this number.
     pub(crate) process: u32,
     /// The key concerned.
     pub(crate) key: u32,

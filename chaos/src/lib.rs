@@ -2,8 +2,8 @@
 //! killed and frozen, their connections are cut and delayed, and servers are killed.
 //!
 //! Some processes have clocks that are an hour off, and other clients keep transactions open. Each
-//! process reports its observations. The check decides whether all observations together are a
-//! history that the store promises.
+//! process reports its observations. The check decides whether the history of all observations
+//! keeps the promises of the store.
 //!
 //! The processes share only the machine's clock and the store. The check never asks the store for
 //! its history: the holder of a key is known from the reports of the processes.

@@ -1,6 +1,6 @@
 //! `requeue-chaos STORE[,STORE...] [SECONDS [SEED]]`: runs each store for the given number of
-//! seconds, and prints a table of the events. `redis` and `rediscluster` are two variants each, for
-//! half the time.
+//! seconds, and prints a table of the events. `redis` and `rediscluster` have two variants each,
+//! which run for half the time.
 
 use std::process::ExitCode;
 use std::time::Duration;

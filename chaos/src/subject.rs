@@ -40,7 +40,7 @@ enum Server {
 /// replicas may lack.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
-/// A server that evicts may lose all keys that are pending.
+/// The age of writes that an evicting server may lose. It may lose all pending keys.
 const PENDING: Duration = Duration::from_secs(3600);
 /// The number of server sessions that a pooler shares among all processes.
 const POOLED: u32 = 6;
@@ -58,7 +58,7 @@ impl Subject {
     /// `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the processes reach through a
     /// pgbouncer with transaction pooling. Any other name is an address.
     ///
-    /// Returns `None` if this machine has no such server, and notes that in the list that
+    /// Returns `None` if this machine has no such server, and adds the test to the list that
     /// `REQUEUE_NOT_RUN` names.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Subject {
         let adds = match &*self.name {
             "redis-everysec" => Some(UNWRITTEN),
             "rediscluster" => Some(UNCOPIED),
-            // Only writes that are younger than a backup or a lagging replica.
+            // These stores lose only writes that are younger than a backup or a lagging replica.
             "sqlite" | "postgres" | "pgbouncer" => Some(Duration::ZERO),
             "redis-evicting" => Some(PENDING),
             _ => None,

@@ -166,7 +166,7 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
         let (key, begun) = (key(&mut rng), now());
         let add = match rng.u8(..7) {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
-            // A key that waits long is one that a server may lose.
+            // A server may lose a key that waits for a long time.
             3 => Add::after(Duration::from_millis(rng.u64(..1000))),
             1 => Add::now().priority(Priority::High),
             2 => Add::now().priority(Priority::Low),

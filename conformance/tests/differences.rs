@@ -99,7 +99,7 @@ fn shut_down_ends_every_drain() {
     assert!(is_ready(drain.as_mut()));
 }
 
-/// client-go loses them silently.
+/// client-go loses waiting keys silently.
 #[test]
 fn what_waits_at_a_shutdown_is_returned() {
     let (queue, _) = fake();
@@ -108,7 +108,7 @@ fn what_waits_at_a_shutdown_is_returned() {
     assert_eq!(queue.shut_down(), ['a']);
 }
 
-/// client-go delivers them in the order of a heap.
+/// client-go delivers keys with equal due times in the order of a heap.
 #[test]
 fn equal_deadlines_come_in_order_of_arrival() {
     let (queue, clock) = fake();
@@ -171,9 +171,9 @@ impl<K> MetricsProvider<K> for Queued {
     }
 }
 
-/// In client-go, a goroutine adds a key when it is due. In requeue, a waiting getter or else the
-/// next operation does. Until then the key is not in the queue, and its time there counts from
-/// then.
+/// In client-go, a goroutine adds a key when it is due. In requeue, a waiting getter adds the key,
+/// or else the next operation does. Until then the key is not in the queue, and its time there
+/// counts from then.
 #[test]
 fn queued_from_when_it_was_seen_due() {
     let (clock, seen) = (FakeClock::new(), Queued::default());
@@ -207,8 +207,8 @@ fn backoff_saturates() {
     assert_eq!(delays[4], Duration::MAX);
 }
 
-/// client-go's ticker is independent of the tries, so that the try after a late one comes at 6 s.
-/// In requeue, each interval counts from the start of the try before.
+/// client-go's ticker is independent of the tries, so the try after a late try comes at 6 s. In
+/// requeue, each interval counts from the start of the previous try.
 #[test]
 fn poll_counts_from_its_last_try() {
     let clock = FakeClock::new();

@@ -41,7 +41,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a server, and waits until it is ready. Returns `None` if there is none to start, and
-    /// notes that in the list that `REQUEUE_NOT_RUN` names.
+    /// adds the test to the list that `REQUEUE_NOT_RUN` names.
     ///
     /// The environment variable `REQUEUE_KUBE_SERVER` has the path that `scripts/kube-server.sh`
     /// prints. If it is empty, another run performs these tests, and nothing is noted.
@@ -169,7 +169,7 @@ impl Server {
         Node { process, part_of: None }
     }
 
-    /// Returns the directory with all its files, which is removed with the server.
+    /// Returns the directory with all files of the server. It is removed with the server.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -320,10 +320,11 @@ fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={}", key.display()),
         format!("--service-account-signing-key-file={}", key.display()),
-        // It holds pods back until their account exists, and no controller here creates accounts.
+        // This plugin holds pods back until their account exists, and no controller here creates
+        // accounts.
         "--disable-admission-plugins=ServiceAccount".into(),
         "--allow-privileged=true".into(),
-        // By default it waits a minute for watches to end when it is terminated.
+        // By default, an API server that is terminated waits a minute for its watches to end.
         "--shutdown-watch-termination-grace-period=1s".into(),
         "--profiling=false".into(),
     ]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tower_service::Service;
 
-/// The number of keys in the queue, of which some are in flight.
+/// The number of keys in the queue. Some of them are in flight.
 const KEYS: u32 = 300;
 const RUNNING: usize = 20;
 
@@ -20,7 +20,7 @@ const RUNNING: usize = 20;
 ///
 /// Oracle: each response has the headers for browsers, and a status that has a reason. Only `GET`
 /// and `HEAD` under a name of this machine are answered. A cursor that the server did not issue is
-/// refused, and a walk through all pages meets each key once.
+/// refused, and a walk through all pages returns each key exactly once.
 pub fn http(data: &[u8]) {
     thread_local! {
         static FIXTURE: Fixture = Fixture::new();

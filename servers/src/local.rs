@@ -30,8 +30,8 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Notes in the list that the environment variable `REQUEUE_NOT_RUN` names that the test of this
-/// thread did not run, and why.
+/// Notes that the test of this thread did not run, and why. The environment variable
+/// `REQUEUE_NOT_RUN` names the list of such tests.
 ///
 /// # Panics
 /// If the list cannot be written.
@@ -45,8 +45,8 @@ pub fn did_not_run(why: &str) {
     }
 }
 
-/// Returns the server that all tests of a program share. Without one, each of them counts as a test
-/// that did not run.
+/// Returns the server that all tests of a program share. Without a server, each of these tests
+/// counts as a test that did not run.
 pub(crate) fn shared<T>(
     cell: &'static OnceLock<Option<T>>,
     start: fn() -> Option<T>,

@@ -8,7 +8,7 @@ use crate::postgres::Postgres;
 
 /// A pgbouncer in front of a [`Postgres`], with transaction pooling. It is killed when this is dropped.
 ///
-/// It listens on loopback, where all users come in as the superuser `postgres`, without a password.
+/// It listens on loopback, where all users are logged in as the superuser `postgres`, without a password.
 #[derive(Debug)]
 pub struct PgBouncer {
     keeper: Keeper,
@@ -16,8 +16,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one with at most `connections` to each database of the server. Returns `None` where
-    /// pgbouncer is not installed, and notes that in the list that `REQUEUE_NOT_RUN` names.
+    /// Starts one with at most `connections` to each database of the server. Returns `None` where pgbouncer is not
+    /// installed, and adds the test to the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
     /// If it does not start, with its log.

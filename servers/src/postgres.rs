@@ -33,8 +33,8 @@ impl Postgres {
     /// The password of the superuser.
     pub const PASSWORD: &str = "s3cret+/@:?&=";
 
-    /// Starts a server. Returns `None` if PostgreSQL is not installed, and notes that in the list
-    /// that `REQUEUE_NOT_RUN` names.
+    /// Starts a server. Returns `None` if PostgreSQL is not installed, and adds the test to the
+    /// list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
     /// If it does not start, with its log.

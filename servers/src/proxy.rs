@@ -166,7 +166,7 @@ impl Mishap {
         *lock(&self.0.stage) >= Stage::Here
     }
 
-    /// Lets the request continue that is held up, or never holds it up.
+    /// Lets the request that is held up continue. If the request comes later, it is not held up.
     pub fn release(&self) {
         self.is_now(Stage::Released);
     }
@@ -281,7 +281,7 @@ impl Way {
                         continue;
                     }
                 };
-                // While a session begins, requests ask for nothing.
+                // At the start of a session, the text of a request is empty.
                 let mishap = if asked.is_empty() { None } else { self.shared.mishap(&asked) };
                 let passes = match &mishap {
                     Some(mishap) if !mishap.0.point.is_done() => {

@@ -24,7 +24,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts a server. Returns `None` if none is installed, and notes that in the list that
+    /// Starts a server. Returns `None` if none is installed, and adds the test to the list that
     /// `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics

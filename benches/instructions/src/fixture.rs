@@ -115,7 +115,7 @@ pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
     }
 }
 
-/// Hooks that do nothing. They cost the calls, and the times that are measured for them.
+/// Hooks that do nothing. They cost only the calls, and the measurement of times for the calls.
 pub(crate) struct Deaf;
 
 impl<K> QueueMetrics<K> for Deaf {}

@@ -181,7 +181,7 @@ impl Field {
         Self { programs, running: BTreeMap::new() }
     }
 
-    /// Returns the first messages of those that have run.
+    /// Returns the first messages of the contestants that have run.
     pub fn hellos(&self) -> impl Iterator<Item = &Hello> {
         self.running.values().flatten().map(|running| &running.hello)
     }

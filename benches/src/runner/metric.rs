@@ -49,7 +49,8 @@ impl Metric {
         }
     }
 
-    /// Returns true if ratios of this figure are reproducible: not those of the 99th percentile.
+    /// Returns true if ratios of this figure are reproducible. Ratios of the 99th percentile are
+    /// not.
     pub(super) const fn is_steady_time(self) -> bool {
         matches!(self, Self::Cpu | Self::Wall | Self::LatenessP50 | Self::LatencyP50)
     }

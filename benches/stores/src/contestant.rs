@@ -176,7 +176,7 @@ fn countdown(from: usize) -> (impl Fn() + Send + Sync, oneshot::Receiver<Instant
     (down, ended)
 }
 
-/// Passes `n` keys through the queue, of which some ten thousand are there at a time.
+/// Passes `n` keys through the queue. About ten thousand of them are in it at a time.
 async fn flow(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer, Failed> {
     let room = Arc::new(Semaphore::new(THROUGH));
     let freed = Arc::clone(&room);

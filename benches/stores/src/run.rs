@@ -22,7 +22,7 @@ pub(crate) struct Field<'a> {
     running: BTreeMap<(&'static str, &'static str), Result<Contender<'a>, String>>,
     /// The number of places that were created, by engine.
     places: BTreeMap<&'static str, usize>,
-    /// The versions of those that have run.
+    /// The versions of the contestants that have run.
     pub(crate) versions: BTreeMap<String, String>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Field<'a> {
 
     /// Runs the rounds: first side to last, then last to first, and so on. The first turn of each
     /// side does not count: it warms up, and finds a number of keys that is sufficient for the
-    /// others.
+    /// other turns.
     pub(crate) fn run(&mut self, heat: &Heat, scale: Scale) -> Vec<Figures> {
         let mut figures: Vec<Figures> =
             heat.sides.iter().map(|side| self.warm(heat.engine, side)).collect();

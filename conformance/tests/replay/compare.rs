@@ -157,7 +157,7 @@ impl<'q, 't> Run<'q, 't> {
                 Some(ours) if !self.was_refused => {
                     self.check(at, "delay", theirs, delay(ours, met))?;
                 }
-                // It has recorded fewer failures by now. The delay has no effect.
+                // requeue's limiter has recorded fewer failures by now. The delay has no effect.
                 Some(_) => {}
                 None => {
                     self.check(at, "shut", "1", self.known("shut"))?;

@@ -202,7 +202,7 @@ pub(crate) fn loops(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Mismat
 }
 
 /// Computes the promised behaviour of `poll_until`. Each interval counts from the start of a try,
-/// whereas client-go's ticker is independent of it. A stop takes precedence over a timeout.
+/// whereas client-go's ticker is independent of the tries. A stop takes precedence over a timeout.
 fn polled_here(
     script: &Script<'_>,
     [interval, timeout, stop]: [Duration; 3],

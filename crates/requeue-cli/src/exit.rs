@@ -20,7 +20,7 @@ pub(crate) enum Exit {
     /// The API server does not have the resource, or denies access to it.
     #[cfg(feature = "kube")]
     Denied = 5,
-    /// The program failed, not a command and not the user.
+    /// The program itself failed. Neither a command nor the user caused this.
     Failure = 125,
     /// The command cannot be executed.
     NotExecutable = 126,
@@ -34,7 +34,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The end of a subcommand.
+/// The result of a subcommand that ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(Exit),

@@ -3,8 +3,8 @@
 
 use std::hash::RandomState;
 
-/// The unit of deduplication, retry and exclusion: the bytes of a record. Boxed, as the program may
-/// hold a million of them.
+/// The unit of deduplication, retry and exclusion: the bytes of a record. A key is boxed to save memory, because the
+/// program may hold a million keys.
 pub(crate) type Key = Box<[u8]>;
 
 /// The queue of a run. Keys may come from an attacker, and the dashboard lists them in the order of their
@@ -31,7 +31,7 @@ fn escape(bytes: &[u8], special: &[char]) -> String {
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
             match char {
-                // `escape_debug` would escape quotes, which names contain.
+                // `escape_debug` would escape quotes, which names may contain.
                 '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
                 _ => text.extend(char.escape_debug()),
             }

@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
     let matches = wrapped(Cli::command()).try_get_matches();
     let Cli { command, .. } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        // Also for --help and --version, which clap prints to standard output.
+        // This case includes --help and --version, which clap prints to standard output.
         Err(error) => error.exit(),
     };
     let ended = match command {

@@ -36,7 +36,7 @@ fn without_hidden(command: &Command) -> Command {
     Command::new(command.get_name().to_owned())
         .about(command.get_about().cloned().unwrap_or_default())
         .version(env!("CARGO_PKG_VERSION"))
-        // The program has a flag of its own, and the subcommands have none.
+        // The program defines its own version flag, and the subcommands have none.
         .disable_version_flag(true)
         .disable_help_flag(command.is_disable_help_flag_set())
         .args(args)
@@ -80,7 +80,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         man.render(&mut page)?;
     }
     let path = dir.join(man.get_filename());
-    // Not through a link that another user has put there.
+    // The page must not be written through a link that another user has put there.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::create_new(path)?.write_all(&page),

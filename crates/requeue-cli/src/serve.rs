@@ -156,8 +156,8 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds a socket that only its owner can connect to. Replaces the socket of a dead process, at which no
-    /// process listens, and no other file.
+    /// Binds a socket that only its owner can connect to. Replaces a socket only if its process is dead and no process
+    /// listens at it. Replaces no other file.
     async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
@@ -179,8 +179,8 @@ impl SocketFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // The mask gives the socket its mode at its creation. Files that other threads create meanwhile get
-        // fewer rights, not more.
+        // The mask gives the socket its mode at its creation. Files that other threads create in the meantime get fewer
+        // rights, not more.
         let mask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
@@ -232,7 +232,8 @@ impl Dress {
     }
 }
 
-/// Returns the number of connections that leave file descriptors for commands, given the limit of the process.
+/// Returns the largest number of connections that still leaves file descriptors for commands, given the process's limit
+/// of descriptors.
 fn most_connections(descriptors: Option<u64>) -> usize {
     descriptors.map_or(64, |most| (most / 8).clamp(2, 64) as usize)
 }

@@ -1,7 +1,7 @@
 //! The two text formats of metrics, and the choice between them.
 //!
-//! `prometheus-client` writes OpenMetrics. A client that does not ask for that gets `text/plain; version=0.0.4`, which every
-//! tool can read and which is converted from OpenMetrics.
+//! `prometheus-client` writes OpenMetrics. A client that does not ask for OpenMetrics gets `text/plain; version=0.0.4`,
+//! which is converted from OpenMetrics. Every tool can read this format.
 
 use std::fmt::Write;
 
@@ -103,8 +103,8 @@ impl Range {
     }
 }
 
-/// Converts OpenMetrics to the classic format. There, the heads of counters and infos have their suffix too, and there are
-/// no units, exemplars and end marker.
+/// Converts OpenMetrics to the classic format. In the classic format, the headers of counters and infos also have the
+/// suffix, and there are no units, no exemplars and no end marker.
 fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;

@@ -1,7 +1,7 @@
 //! The host names for which requests are answered.
 //!
-//! Another site can point its own name to this machine (DNS rebinding). Its scripts could then read the responses, unless
-//! that name is refused. An address cannot be pointed elsewhere.
+//! Another site can point its own name to this machine (DNS rebinding). Its scripts could then read the responses,
+//! unless that name is refused. An address cannot be redirected in this way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

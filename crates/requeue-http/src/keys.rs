@@ -58,7 +58,7 @@ pub(crate) const SHOWN: usize = 4096;
 pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
     let is_plain = |char: char| match char {
         '\\' => false,
-        // A short cut for most keys: `escape_debug` searches a table.
+        // A shortcut for most keys: `escape_debug` searches a table.
         ' '..='~' => true,
         _ => char.escape_debug().len() == 1,
     };

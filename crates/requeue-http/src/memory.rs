@@ -91,7 +91,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Ok(walked)
     }
 
-    /// Returns the running keys, the longest first; `None` if the queue does not keep times.
+    /// Returns the running keys, the one that has run the longest first; `None` if the queue does not keep times.
     async fn longest_first(&self, walk: &Walk, cursor: u32) -> Option<Walked> {
         let mut walked = Walked::default();
         let mut next = Some(cursor);

@@ -108,7 +108,7 @@ fn is_foreign(request: &Request) -> bool {
     let is_link = header("sec-fetch-mode") == Some("navigate")
         && header("sec-fetch-dest") == Some("document")
         && !request.uri().path().starts_with("/api/");
-    // Clients that are no browsers send none.
+    // Clients that are not browsers do not send this header.
     let sites = request.headers().get_all("sec-fetch-site");
     !sites.iter().all(|site| site == "same-origin" || site == "none") && !is_link
 }

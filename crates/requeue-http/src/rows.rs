@@ -79,7 +79,7 @@ pub(crate) struct Row {
     /// `None` for a key that is too long.
     key_base64: Option<String>,
     state: State,
-    /// It was re-added while it runs.
+    /// The key was re-added during its run.
     again: bool,
     /// The time in its state, in seconds.
     age: Option<f64>,

@@ -31,7 +31,7 @@ pub(crate) struct Sample {
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
     pub(crate) failures: u64,
-    /// The number of deliveries, and the sum of the times that their keys had been ready.
+    /// The number of deliveries, and the sum of the times for which their keys had been ready.
     pub(crate) queued: u64,
     pub(crate) queued_seconds: f64,
     /// The number of completed runs, and the sum of their durations.

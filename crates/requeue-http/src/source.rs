@@ -20,7 +20,7 @@ pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn gauges(&self) -> Gauges;
-    /// Returns up to `limit` running keys, the longest first. Empty if the queue does not keep
+    /// Returns up to `limit` running keys, the one that has run the longest first. Empty if the queue does not keep
     /// times.
     fn longest(&self, limit: usize) -> Vec<Row>;
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;

@@ -22,7 +22,7 @@ use crate::controller::Action;
 ///
 /// # Errors
 ///
-/// `reconcile` failed, or the patch of the object's finalizers.
+/// `reconcile` failed, or the patch of the object's finalizers failed.
 ///
 /// # Cancel safety
 ///
@@ -60,7 +60,7 @@ where
     ReconcileFut: TryFuture<Ok = Action>,
     ReconcileFut::Error: StdError + 'static,
 {
-    // kube's action cannot be inspected, so ours is passed around it.
+    // kube's action cannot be inspected, so our action does not pass through kube's function.
     let mut action = Action::await_change();
     let said = &mut action;
     let reconcile = |event| {

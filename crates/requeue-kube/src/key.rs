@@ -12,7 +12,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 
 /// The key of an object: its name, and its namespace if it has one.
 ///
-/// It has no other part of the object, so that one object always has the same key. It is cheap to
+/// It contains no other part of the object, so one object always has the same key. It is cheap to
 /// clone. The order is that in which Kubernetes lists objects: by namespace, then by name. It is
 /// displayed as `namespace/name`, and parsed from that. Kubernetes allows no slash in either part.
 ///
@@ -31,7 +31,7 @@ pub struct ObjectKey(Arc<str>);
 /// The queue of a [`Controller`](crate::Controller).
 ///
 /// It hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash
-/// they could choose names of equal hashes, which would slow the queue down for all objects.
+/// they could choose names with equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {

@@ -8,7 +8,7 @@
 //!   a request comes from. An object that changes during its run is reconciled once more
 //!   afterwards.
 //! - **Backoff per object.** A failed object is retried after its own delay. Events do not run it
-//!   earlier, and it does not delay other objects. A new generation of it runs at once.
+//!   earlier, and it does not delay other objects. A new generation of the object runs at once.
 //! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
 //!   a deleted object, and the other objects that it concerned, are reconciled.
 //! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
@@ -67,8 +67,8 @@
 //! ```
 //!
 //! The requests of its reconciler need further permissions, such as `patch` of `websites/status`.
-//! So does [leader election](leader#permissions). The tests against an API server run with exactly
-//! these permissions.
+//! [Leader election](leader#permissions) needs further permissions, too. The tests against an API
+//! server run with exactly these permissions.
 
 pub mod controller;
 pub mod finalizer;

@@ -20,7 +20,7 @@ use requeue_kube::finalizer::{Event, finalizer};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 
-/// A client whose requests `answer` answers.
+/// A client. The function `answer` returns the response to each of its requests.
 fn client(mut answer: impl FnMut(&Request<Body>) -> Value + Send + 'static) -> Client {
     let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
     tokio::spawn(async move {
@@ -137,7 +137,8 @@ async fn a_finalizer_is_added_first_and_then_the_reconciler_says_what_comes_next
     assert_eq!(patches.lock().unwrap().len(), 1);
 }
 
-/// With kube's decoding, a list with such an object fails, and each event of one delays the watch.
+/// With kube's decoding, a list with such an object fails, and each event of such an object delays
+/// the watch.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_decoded_keeps_no_other_in_the_watch_from_its_run() {
     let raw = |name: &str, levels: usize| {

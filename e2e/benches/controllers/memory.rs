@@ -91,7 +91,8 @@ pub(crate) async fn run(who: Who, work: Memory) -> Result<Answer> {
             tokio::spawn(stream.for_each(|_| ready(())))
         }
         Who::Kube => {
-            // The parts of kube's controller. A controller on a stream is unstable there.
+            // The parts of kube's controller. In kube, a controller on a stream is an unstable
+            // feature.
             let requests = events.applied_objects().map_ok(|map| ObjectRef::from_obj(&map));
             let config = kube::runtime::controller::Config::default().concurrency(WORKERS);
             // A task for each run, as in kube's controller.

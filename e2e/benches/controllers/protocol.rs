@@ -27,8 +27,8 @@ pub(crate) enum Work {
     Memory(Memory),
 }
 
-/// Work that patches the status of each object of a namespace. Each object is reconciled once more
-/// for that.
+/// Work that patches the status of each object of a namespace. Each patch causes one more run of
+/// its object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Patches {
     pub(crate) namespace: String,

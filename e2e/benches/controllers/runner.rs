@@ -36,7 +36,7 @@ impl Heat {
         Row::new(&self.name, metric, ("kube", self.of(Who::Kube)), self.of(Who::Ours))
     }
 
-    /// Compares a contestant with itself at less work.
+    /// Compares a contestant with itself on less work.
     fn row_beside(&self, less: &Self, who: Who, metric: Metric) -> Row {
         let side = match who {
             Who::Ours => "ours",

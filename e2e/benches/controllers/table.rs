@@ -12,7 +12,7 @@ use crate::protocol::Answer;
 pub(crate) enum Metric {
     /// Objects per second. More is better.
     PerSecond,
-    /// The time per object or event, as is the next.
+    /// The wall-clock time per object or event. `Cpu` is the processor time per object or event.
     Wall,
     Cpu,
     /// The peak memory of the process.

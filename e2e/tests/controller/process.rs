@@ -24,7 +24,7 @@ use crate::world::{State, World, config};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) namespace: String,
-    /// It elects a leader, with durations of 3, 2 and 0.5 s.
+    /// The process takes part in an election, with durations of 3, 2 and 0.5 s.
     pub(crate) elects: bool,
     /// A prefix of names whose runs never end.
     pub(crate) hangs_at: Option<String>,
@@ -181,7 +181,7 @@ async fn reconcile(
     if context.orders.hangs_at.as_ref().is_some_and(|prefix| working.name.starts_with(prefix)) {
         std::future::pending().await
     }
-    // As long as a task needs that has work to do.
+    // These requests take as long as a task with real work.
     for _ in 0..3 {
         context.world.look(&working.name).await?;
     }

@@ -1,5 +1,5 @@
-//! Replicas of a controller, of which one works at a time. No run of a former leader is still in
-//! progress when the next leader begins.
+//! Replicas of a controller, only one of which works at a time. No run of a former leader is still
+//! in progress when the next leader begins.
 
 use futures_util::future::{Either, select};
 use requeue_e2e::{Nanos, Server, full, now, until};

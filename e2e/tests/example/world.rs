@@ -72,7 +72,7 @@ impl World {
         assert_eq!(ready(&site), ("True", "2 of 2 replicas are ready"));
     }
 
-    /// Checks that another content replaces the pods.
+    /// Checks that a change of the content replaces the pods.
     pub(crate) async fn changes(&self, to: &str, generation: i64) {
         let before = self.version_of_pods().await;
         self.change(to).await;
@@ -89,7 +89,8 @@ impl World {
         comes_back(&self.deployments).await;
     }
 
-    /// Checks that a change fails and is reported without the directory, and is retried afterwards.
+    /// Checks that a change without the directory fails and is reported, and that it is retried
+    /// afterwards.
     pub(crate) async fn fails_and_recovers(&self) {
         self.directory
             .delete("websites", &DeleteParams::default())

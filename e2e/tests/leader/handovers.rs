@@ -11,7 +11,7 @@ use crate::replica::{OBJECT, Replica, Said};
 use crate::report::{Fault, Report};
 
 /// Returns the running replica that was the first to report `what` after `since`, and the time of
-/// it.
+/// the report.
 fn first(replicas: &[Replica], what: Said, since: Nanos) -> Option<(usize, Nanos)> {
     replicas.iter().enumerate().find_map(|(index, replica)| {
         Some((index, replica.said(what).into_iter().find(|at| *at > since)?))

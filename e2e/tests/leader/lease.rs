@@ -45,7 +45,7 @@ async fn a_lease_that_is_deleted_ends_the_term_and_the_next_has_another_token() 
     assert_eq!(before.token().transitions(), after.token().transitions());
     assert_ne!(before.token(), after.token());
 
-    // The numbers are equal: only the uid, and a renewal, differ.
+    // The two terms have the same number. Only the uid and a renewal distinguish them.
     let new = after.fence();
     let claim = new.claim(&maps.get("map").await.unwrap()).await.unwrap().unwrap();
     maps.patch("map", &params, &claim).await.unwrap();

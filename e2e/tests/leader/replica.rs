@@ -49,7 +49,8 @@ pub(crate) enum Said {
     /// machine that stalls, the report may be late; the fencing token covers its writes in the
     /// meantime.
     End,
-    /// A write was accepted, or refused by the fencing token. The time is that of sending.
+    /// A write was accepted, or refused by the fencing token. The time is the time at which the
+    /// write was sent.
     Accepted,
     Refused,
 }

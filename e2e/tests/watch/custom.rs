@@ -53,7 +53,7 @@ async fn what_fails_waits_unless_something_else_is_wanted_of_it() {
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
 
-    // A change of the status is not a new generation, and a later key has its turn.
+    // A change of the status is not a new generation: only the later key runs.
     let params = PatchParams::default();
     let status = Patch::Merge(json!({ "status": { "size": 1 } }));
     gadgets.patch_status("a", &params, &status).await.unwrap();
@@ -76,8 +76,8 @@ async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
     let (gadgets, ns) = gadgets(server, "during").await;
     let gadget = Gadget::new("a", GadgetSpec { size: 1 });
     gadgets.create(&PostParams::default(), &gadget).await.unwrap();
-    // The first run lasts until another one has been requested, which the run of another object
-    // shows.
+    // The first run lasts until another one has been requested. The run of another object shows
+    // that.
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go").display().to_string();
     let script = format!(

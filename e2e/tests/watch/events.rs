@@ -63,7 +63,8 @@ async fn only_changes_that_are_asked_for_count() {
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
     patch(&maps, "a", &json!({ "metadata": { "labels": { "x": "y" } } })).await;
-    // This object is observed after the change of labels, which would have run by then.
+    // This object is observed after the change of labels. A run for that change would have begun by
+    // then.
     create(&maps, "b", "1").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
     assert_eq!(watching.lines(&a).len(), 1);

@@ -35,7 +35,8 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
 
     delete(&maps, "a").await;
     assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
-    // Objects that are skipped at the start and changes that do not count run for a deletion, too.
+    // A deletion causes a run even if the object was skipped at the start and no value that counts
+    // has changed.
     let args = [&["--initial", "skip", "--changed", "/data"], &args[..]].concat();
     let again = Watching::start(server, "finalizer-again", &args);
     let ended = again.wait(&format!("delete {ns}/a"), 1).await;
@@ -104,7 +105,7 @@ async fn an_object_that_others_let_go_during_its_last_run_has_had_it() {
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
     until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
     std::fs::write(go, "").unwrap();
-    // One after the other, each after all keys that were due before.
+    // The objects run one after the other, each after all keys that were due before it.
     for name in ["b", "c"] {
         create(&maps, name, "").await;
         watching.wait(&format!("apply {ns}/{name}"), 1).await;

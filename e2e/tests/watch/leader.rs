@@ -1,4 +1,4 @@
-//! `--leader-election`: one of several replicas runs commands.
+//! `--leader-election`: only one of several replicas runs commands.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use requeue_e2e::{Server, until};
 
 use crate::support::{Watching, create, maps, watch};
 
-/// Short durations, which still leave a slow machine enough time between the end of one and the
+/// Short durations. They still give a slow machine enough time between the end of one term and the
 /// start of the next.
 const TIMES: [&str; 6] =
     ["--lease-duration", "6s", "--renew-deadline", "2s", "--retry-period", "500ms"];

@@ -70,7 +70,7 @@ async fn an_object_comes_when_something_it_owns_changes() {
     secrets.delete("of-d", &Default::default()).await.unwrap();
     watching.wait(&line("d"), 3).await;
 
-    // An object without an owner, and those with an owner of another kind or group.
+    // An object without an owner, and objects with an owner of another kind or group.
     let c = maps.get("c").await.unwrap();
     let others = [reference(&c, "v1", "Secret"), reference(&c, "example.com/v1", "ConfigMap")];
     make(&secrets, "nobodys", &[]).await;

@@ -45,7 +45,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     assert!(has(&ns) && has("default"), "{spaces}");
     watching.wait("b has", 1).await;
 
-    // Changes during a run do not affect its snapshot, but that of the next run.
+    // Changes during a run do not affect its snapshot. They affect the snapshot of the next run.
     create(&maps, "slow", "1").await;
     watching.wait("at ", 3).await;
     patch(&maps, "b", &json!({ "data": { "value": "2" } })).await;
@@ -62,7 +62,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     .await;
     std::fs::write(go, "").unwrap();
     let slow = watching.wait("slow [", 1).await;
-    // The object itself may be missing in its list, because another watch reads that.
+    // The object itself may be missing in its list, because another watch reads that list.
     let others = values(&format!("[{}", slow[0]));
     assert_eq!(others[..2], [r#""a" "1""#, r#""b" "1""#]);
 

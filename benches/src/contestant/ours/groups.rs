@@ -7,7 +7,7 @@ use super::super::single::{self, Subject};
 use crate::keys::{Key, hash};
 use crate::protocol::{Answer, Request, Scenario};
 
-/// The number of groups. There are as many keys more of which each is throttled.
+/// The number of groups. As many further groups are throttled.
 const GROUPS: u64 = 100;
 
 /// A queue in which groups take turns, with at most one key of each in flight.

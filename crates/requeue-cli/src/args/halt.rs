@@ -18,14 +18,14 @@ enum What {
     /// Keys that were given up.
     Fail,
     Success,
-    /// Both.
+    /// Keys that were given up, and keys that succeeded.
     Done,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Often {
     Times(u64),
-    /// A percentage of the completed keys, from the third on, as in GNU parallel.
+    /// A percentage of the completed keys. As in GNU parallel, it applies once three keys count.
     Percent(u64),
 }
 

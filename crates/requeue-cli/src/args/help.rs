@@ -206,9 +206,9 @@ fn without_input() -> Vec<Item> {
     EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
 }
 
-/// The width of help texts in columns. The width of the terminal would need one more dependency.
+/// The width of help texts in columns. Reading the width of the terminal would need one more dependency.
 const WIDTH: usize = 80;
-/// The columns by which clap indents the text of an option in `--help`.
+/// The number of columns by which clap indents the text of an option in `--help`.
 const INDENT: usize = 10;
 
 /// Breaks the lines of the long help of `command` and its subcommands.
@@ -217,7 +217,7 @@ pub(crate) fn wrapped(command: Command) -> Command {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let filled = fill(&help, WIDTH - INDENT);
-        // An equal long help would move the default value to a paragraph of its own.
+        // If the long help is equal, clap would move the default value to a paragraph of its own.
         if filled == help { arg } else { arg.long_help(filled) }
     });
     match command.get_long_about().map(|about| fill(&about.to_string(), WIDTH)) {

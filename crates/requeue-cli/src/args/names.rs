@@ -24,7 +24,7 @@ impl FromStr for Named {
         const WRONG: &str =
             "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
         let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-        // The name of a file has at most 255 bytes, some of them for its extension.
+        // The name of a file has at most 255 bytes. Its extension takes some of them.
         let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
         let is_good = is_name && !resource.is_empty();
         let (name, resource) = (name.to_owned(), resource.to_owned());

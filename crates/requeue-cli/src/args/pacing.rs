@@ -63,7 +63,7 @@ impl Times {
     }
 }
 
-/// With priorities, every tenth start is the key that has been ready longest.
+/// With priorities, every tenth start takes the key that has been ready longest.
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
@@ -119,7 +119,7 @@ impl Pacing {
         })
     }
 
-    /// Creates a queue with this order, by the clock of the runtime.
+    /// Creates a queue with this order. It uses the clock of the runtime.
     ///
     /// # Panics
     ///
@@ -156,8 +156,8 @@ impl Pacing {
     }
 }
 
-/// Returns the group of a key. Its number depends on a secret of this run: otherwise an attacker could choose
-/// keys whose group has the number of another group, and take the turns of that group.
+/// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
+/// whose group number equals that of another group, and take the turns of that group.
 fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> Group {
     Group::new(hasher.hash_one(name(pattern, key)))
 }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
     }
 
-    /// With `Group::of`, an attacker could search for a name with the same number.
+    /// With `Group::of`, an attacker could search for a name whose number equals that of another group.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();

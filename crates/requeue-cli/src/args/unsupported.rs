@@ -165,10 +165,10 @@ impl<T: Table> FromArgMatches for Unsupported<T> {
     }
 }
 
-/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. The arguments of a `parallel` that
-/// is the command itself are left alone.
+/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. If `parallel` is itself the command, its
+/// arguments are not checked.
 pub(crate) fn check_separators(command: &[OsString], subcommand: &str) -> Result<(), Refusal> {
-    /// The most keys in the message.
+    /// The maximum number of keys in the message.
     const SHOWN: usize = 3;
     let is_separator =
         |word: &&OsString| matches!(word.to_str(), Some(":::" | ":::+" | "::::" | "::::+"));

@@ -20,7 +20,7 @@ pub(crate) struct AddOptions {
     pub(crate) after: Option<Duration>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
-    /// With `true`, the add revives a parked key of a store also where the queue keeps it parked.
+    /// With `true`, the add revives a parked key in a store, even if the queue keeps parked keys.
     pub(crate) revive: Option<bool>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         return Err(bad("not a JSON object".to_owned()));
     }
     let line: Line = serde_json::from_slice(record).map_err(|error| {
-        // In most cases a record is one line.
+        // Most records have only one line, so that the column is the position in the record.
         bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
     })?;
     let key = match (line.key, line.key_base64) {
@@ -135,7 +135,7 @@ impl<'a> Written<'a> {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Strings and numbers are always JSON, and a vector takes them all.
+        // Strings and numbers can always be serialized, and writing to a vector does not fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }

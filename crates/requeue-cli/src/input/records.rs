@@ -1,5 +1,5 @@
-//! Splits a stream of bytes into records. Memory is bounded: of a record that is too long, only as much is kept as
-//! the longest valid record has.
+//! Splits a stream of bytes into records. Memory is bounded: a record that is too long is kept only up to the length of
+//! the longest valid record.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -154,7 +154,7 @@ mod tests {
     const LINES: Format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: 1 << 20 };
 
     fn all(input: &[u8], format: Format) -> Vec<Result<Vec<u8>, Bad>> {
-        // A buffer of 3 bytes cuts records everywhere.
+        // A buffer of 3 bytes cuts records at every position.
         let mut records = Records::new(BufReader::with_capacity(3, input), format);
         let mut all = Vec::new();
         while let Some(record) = records.next().unwrap() {

@@ -19,14 +19,14 @@ pub(crate) enum Source {
     File(PathBuf),
 }
 
-/// A file that is read until another thread stops the reading. Reads wait even if the file is
-/// non-blocking: another process that shares the terminal may have made it so.
+/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking: another
+/// process that shares the terminal may have set that mode.
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
     metadata: Metadata,
     is_terminal: bool,
-    /// At its end when reading must stop.
+    /// Reaches its end when reading must stop.
     stop: PipeReader,
     is_stopping: bool,
     /// After the stop, the input that is already available is read.
@@ -39,8 +39,8 @@ pub(crate) struct Input {
 const PIPE: usize = 1 << 20;
 
 impl Input {
-    /// Opens the input. Reading stops when the returned writer is dropped. With `keeps_rest`, the input that is
-    /// available without waiting is still read then, so that it can be kept.
+    /// Opens the input. Reading stops when the returned writer is dropped. With `keeps_rest`, the input that is then
+    /// available without waiting is still read, so that it can be kept.
     pub(crate) fn open(source: &Source, keeps_rest: bool) -> Result<(Self, PipeWriter), Refusal> {
         let (file, what) = match source {
             Source::Stdin { .. } => {

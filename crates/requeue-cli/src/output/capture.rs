@@ -15,7 +15,7 @@ use crate::output::{LONGEST_LINE, Output, Stream};
 const GRACE: Duration = Duration::from_millis(250);
 /// The capacity of a pipe in bytes, at most.
 const PIPE: usize = 1 << 20;
-/// The bytes of a stream that are kept in memory with `--output group`. More go to a temporary file.
+/// The number of bytes of a stream that `--output group` keeps in memory. Longer output goes to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
 
 /// The destination of one stream of a command.
@@ -126,7 +126,7 @@ pub(crate) async fn feed(
     };
     tokio::select! {
         () = write => {}
-        // A child that the command left behind may hold the pipe and never read.
+        // A child that the command left behind may hold the pipe open and never read from it.
         () = after(exited, Duration::ZERO) => {}
     }
     sent as u64

@@ -95,7 +95,7 @@ impl KeyFiles {
         self.unfinished.is_some()
     }
 
-    /// Returns true if records are JSON, and can have more than the key.
+    /// Returns true if records are JSON. A JSON record can contain more than the key.
     pub(crate) fn is_json(&self) -> bool {
         self.format.kind == Kind::Json
     }
@@ -173,7 +173,7 @@ impl KeyFiles {
             // Records that are too long are not kept: they are not keys.
             while let Some(record) = records.next()? {
                 let record = record.map(<[u8]>::to_vec);
-                // The beginning of a record is not a record.
+                // After a cut, the last record may be incomplete.
                 if let Ok(record) = record
                     && !records.from.get_ref().is_cut()
                 {

@@ -20,8 +20,8 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a position of its
-/// own, and the two would overwrite each other.
+/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a position of its own,
+/// and the two handles would overwrite each other's output.
 pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {
         "1" => Some(BlockingFile::own(io::stdout())),
@@ -55,12 +55,12 @@ pub(crate) fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
-/// Follows symbolic links one at a time, as each may be of another user.
+/// Follows symbolic links one at a time, because each may belong to another user.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
-        // The link of an open file need not lead to a name, and is ours.
+        // The link of an open file need not lead to a name, and it belongs to this process.
         let flags = if descriptor(&path).is_some() { OFlags::empty() } else { OFlags::NOFOLLOW };
         match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(&path) {
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
@@ -102,7 +102,7 @@ impl Replaced {
         Ok(identity(&self.file.metadata()?))
     }
 
-    /// Replaces the file in one step by the output of `write`. The mode and the owner stay the same. If this process
+    /// Replaces the file in one step with the output of `write`. The mode and the owner stay the same. If this process
     /// may not set the owner, only this user can read the new file. A file that is not regular is appended to.
     pub(crate) fn replace(
         &self,
@@ -122,7 +122,7 @@ impl Replaced {
         let mode = was.mode() & if given { 0o7777 } else { 0o700 };
         new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
         new.as_file().sync_all()?;
-        // This replaces a link that has taken the place of the file meanwhile.
+        // If a link has taken the place of the file in the meantime, this replaces the link.
         new.persist(path).map_err(|error| error.error)?;
         File::open(dir)?.sync_all()
     }
@@ -203,7 +203,7 @@ mod tests {
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
             assert!(Replaced::open(&path).is_err());
-            // Nor behind a link of ours.
+            // A link of another user is not followed behind a link of ours either.
             let ours = dir.path().join("ours");
             symlink("f", &ours).unwrap();
             assert_eq!(append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);

@@ -1,7 +1,7 @@
 //! Standard output and standard error: whole lines, written by one thread.
 //!
-//! A reader that pauses delays the commands that write, but neither signals nor timers. One thread writes both
-//! streams, because they may be one file.
+//! A reader that pauses delays the commands that write, but it delays neither signals nor timers. One thread writes
+//! both streams, because they may be one file.
 
 pub(crate) mod blocking_file;
 pub(crate) mod capture;

@@ -100,7 +100,7 @@ pub(crate) struct Tally {
     pub(crate) unfinished: Count,
     /// `--halt` stopped the run.
     pub(crate) halted: AtomicBool,
-    /// The program failed: not a command, and not the user.
+    /// The program itself failed. Neither a command nor the user caused this.
     #[serde(skip)]
     failed: AtomicBool,
 }
@@ -126,7 +126,7 @@ impl Tally {
         }
     }
 
-    /// Records a failure of the program: not of a command, and not of the user.
+    /// Records a failure of the program itself, which neither a command nor the user caused.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }

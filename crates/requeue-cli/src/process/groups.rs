@@ -19,11 +19,11 @@ use crate::process::guardian::Guardian;
 /// The groups of the commands in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// The groups by slot. A group is removed when its leader is waited for: until then the process ID cannot be
+    /// The groups by slot. A group is removed when its leader is waited for. Until then, the process ID cannot be
     /// reused.
     running: Mutex<Vec<Option<Group>>>,
-    /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands: a command that
-    /// is not listed yet would be missed.
+    /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands, because a
+    /// command that is not listed yet would be missed.
     starting: RwLock<()>,
     /// Kills the groups if this process is killed.
     guardian: Option<Guardian>,
@@ -37,11 +37,11 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// The end of a leader.
+/// The exit of a leader that was waited for.
 #[derive(Debug)]
 pub(crate) struct Reaped {
     pub(crate) status: io::Result<ExitStatus>,
-    /// The signal that stopped it, if it was killed for wanting the terminal.
+    /// The signal that stopped it, if it was killed because it tried to use the terminal.
     pub(crate) starved: Option<Signal>,
 }
 
@@ -55,7 +55,7 @@ impl Groups {
     }
 
     /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
-    /// [`over`](Self::over) after its end.
+    /// [`over`](Self::over) after the end of the command.
     pub(crate) fn start(
         &self,
         slot: usize,
@@ -86,7 +86,7 @@ impl Groups {
     pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Signals are sent under the lock, so that none is sent to a process ID that is reused.
+            // Signals are sent under the lock, so that none is sent to a reused process ID.
             let mut groups = self.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -109,7 +109,7 @@ impl Groups {
         }
     }
 
-    /// Stops all groups while `stop` runs, and starts no command meanwhile.
+    /// Stops all groups while `stop` runs, and starts no command in the meantime.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
         self.signal_all(Signal::TSTP);
@@ -117,7 +117,7 @@ impl Groups {
         self.signal_all(Signal::CONT);
     }
 
-    /// Sends a signal that ends the command of a slot to its group.
+    /// Sends a terminating signal to the process group of a slot's command.
     pub(crate) fn end(&self, slot: usize, signal: Signal) {
         if let Some(Some(group)) = self.lock().get(slot - 1) {
             end(group.leader, signal);
@@ -133,10 +133,10 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped because they want the terminal. They would wait forever, because no command
+    /// Kills the groups that have stopped because they tried to use the terminal. They would wait forever: no command
     /// gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command that is being started may have stopped already, and there is only one signal for that.
+        // A command that is being started may have stopped already, and only one SIGCHLD reports that.
         drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
         for group in self.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -157,7 +157,7 @@ impl Groups {
         self.lock().iter().position(is_its).map(|at| at + 1)
     }
 
-    /// Returns the key that has run the longest, and its time.
+    /// Returns the key whose run has taken the longest so far, and the duration of that run.
     pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
         let groups = self.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
@@ -169,19 +169,19 @@ impl Groups {
     }
 }
 
-/// Returns the process ID of a command that has not been waited for, which is also that of its group.
+/// Returns the process ID of a command that has not been waited for, which is also the ID of its group.
 pub(crate) fn leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Sends a signal that ends a group. Ignores errors: a group without members needs no signal.
+/// Sends a terminating signal to a group. Ignores errors: a group without members needs no signal.
 pub(crate) fn end(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
     // A stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
-/// Waits until a group without a leader has no members. As long as it has members, its process ID is not reused.
+/// Waits until a group without a leader has no members. As long as the group has members, its ID is not reused.
 pub(crate) async fn emptied(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
@@ -195,7 +195,7 @@ pub(crate) async fn emptied(group: Pid) {
     }
 }
 
-/// Returns true if all members of a group are zombies, which no process waits for in many containers. Always false
+/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Always false
 /// without `/proc`.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
@@ -236,7 +236,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// The processes, not yet dead, that run this line.
+    /// Returns the live processes that run this command line.
     fn running(line: &str) -> Vec<Pid> {
         let ps = Command::new("ps").args(["-A", "-o", "pid=,stat=,args="]).output().unwrap();
         let number = |process: &str| {
@@ -273,7 +273,7 @@ mod tests {
             let mut unlisted = Vec::new();
             for _ in 0..100 {
                 groups.stop_while(|| {
-                    // None of these is waited for meanwhile.
+                    // As long as the lock is held, none of these is waited for.
                     let listed = groups.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));

@@ -1,10 +1,10 @@
-//! The guardian: a second process that kills the commands of a `requeue` that is killed, so that the next `requeue`
+//! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
 //! never runs a key beside them.
 //!
 //! SIGKILL cannot be caught. Each run therefore starts a second process of this program, the guardian. The guardian
 //! waits for the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the
 //! commands in flight. Both processes share a table of these groups in memory. A command costs three writes of 16
-//! bytes, and the guardian sleeps until the end.
+//! bytes, and the guardian sleeps until its parent has exited.
 //!
 //! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
 //! table then has only the number of the run, and the guardian looks for a group leader with that number in its
@@ -12,8 +12,8 @@
 //! environment.
 //!
 //! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe` it needs a helper program that sets it and then executes
-//! the command: one more exec of a large program for each command. It is bound to the thread that forked, not to the
-//! process. It reaches neither children of the command nor set-uid programs.
+//! the command: one more exec of a large program for each command. The setting is bound to the thread that forked, not
+//! to the process. It reaches neither children of the command nor set-uid programs.
 //!
 //! If the guardian is killed, its parent starts another one. Only a kill of both at once leaves commands behind.
 //! `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and another name.
@@ -44,7 +44,7 @@ pub(crate) const PARENT: &str = "REQUEUE_PID";
 /// The variable with the number of the run.
 pub(crate) const RUN: &str = "REQUEUE_SEQ";
 
-/// The most guardians that a run starts, one after the other.
+/// The maximum number of guardians that a run starts, one after the other.
 const MOST_STARTS: u32 = 10;
 
 /// The parent's side.
@@ -67,7 +67,7 @@ impl Guardian {
         Ok(Self { table: Table::new()?, process: Mutex::default() })
     }
 
-    /// Starts the process if it does not run. After too many starts, returns an error once, and then does nothing.
+    /// Starts the guardian if it does not run. After too many starts, returns an error once, and then does nothing.
     pub(crate) fn ensure(&self) -> io::Result<()> {
         let mut process = self.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
@@ -78,7 +78,7 @@ impl Guardian {
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
         }
-        // Signals to the process group of the parent are not for the guardian.
+        // The guardian must not get the signals to the process group of its parent.
         let child = Command::new(this_program()?)
             .arg0(NAME)
             .arg(std::process::id().to_string())
@@ -102,13 +102,13 @@ impl Guardian {
         let _ = self.table.set(slot, Entry { run, state: State::Started(leader) });
     }
 
-    /// Records that no process of the slot's command must be killed any more.
+    /// Records that the slot's run is over: the guardian kills none of its processes any more.
     pub(crate) fn over(&self, slot: usize) {
         let _ = self.table.set(slot, Entry::default());
     }
 
-    /// Ends the process if no command is in flight, and waits for it. Not every container has a first process that
-    /// waits for orphans.
+    /// Ends the guardian if no command is in flight, and waits for its exit. Not every container has a first process
+    /// that waits for orphans.
     pub(crate) fn end(&self) {
         let is_idle = self.table.entries().is_ok_and(|entries| entries.is_empty());
         let child = self.lock().child.take_if(|_| is_idle);
@@ -203,7 +203,8 @@ impl Table {
     }
 }
 
-/// Runs as the guardian to the end if this process was started as one. Otherwise returns `None` at once.
+/// If this process was started as a guardian, runs as one until its parent has exited. Otherwise returns `None` at
+/// once.
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     args.next().filter(|name| name == NAME)?;

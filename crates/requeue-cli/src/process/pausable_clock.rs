@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The clock of time limits, which knows how long the program was stopped.
+/// The clock of time limits. It does not count the time in which the program was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PausableClock(Mutex<Stopped>);
 

@@ -15,7 +15,7 @@ pub(crate) struct RunInput {
     pub(crate) dir: Option<Arc<TempDir>>,
 }
 
-/// The number of the attempt, and the result of the one before.
+/// The number of the attempt, and the result of the attempt before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Past {
     pub(crate) attempt: u32,

@@ -8,7 +8,8 @@ use crate::exit::Refusal;
 /// Shells that take a script as the argument after `-c`, and arguments of the script after it.
 const SHELLS: &str =
     "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
-/// Shells of other languages, which take a script likewise, and the letters of other options with code.
+/// Shells of other languages, which also take a script after `-c`, and the letters of their other options that take
+/// code.
 const OTHER_SHELLS: [(&str, &str); 3] =
     [("fish", "C"), ("nu", "e"), ("csh elvish es ion rc tcsh xonsh ysh", "")];
 /// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
@@ -30,9 +31,9 @@ const INTERPRETERS: [(&str, &str, &[&str]); 12] = [
     ("php", "rBRE", &["--run"]),
     ("ruby", "e", &[]),
 ];
-/// Interpreters whose options with code may stand behind operands.
+/// Interpreters whose options that take code may follow operands.
 const CODE_ANYWHERE: &str = "emacs ex gdb mariadb mysql nvim psql vi view vim";
-/// Interpreters whose first operand is code, unless an option is.
+/// Interpreters whose first operand is code, unless the code is in an option.
 const CODE_FIRST: &str = "awk gawk mawk nawk sed";
 /// Programs that join their arguments and have a shell run them, on another host or here.
 const JOINING: &str =
@@ -55,7 +56,7 @@ pub(crate) fn refuse_code_from_keys(
     let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
     // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(has_mark);
-    // In the option at `at`, or in its value, the next word.
+    // The key is in the option at `at`, or in its value, which is the next word.
     let is_code = |args: &[OsString], at: usize| {
         let code = &args[at..args.len().min(at + 2)];
         code.iter().any(has_mark) || (appended && code.len() == 1)
@@ -83,7 +84,7 @@ pub(crate) fn refuse_code_from_keys(
                 return Err(refusal());
             }
         } else if name == b"flock" {
-            // Behind the file. Otherwise it is an option of a command.
+            // The option of flock follows the file. Any later option belongs to a command.
             let option = args.iter().position(|arg| takes_code(arg, "c", &["--command"]));
             let is_operand =
                 |arg: &&OsString| !matches!(arg.as_bytes(), [b'-', ..] | [b'0'..=b'9', ..]);

@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// The progress of the stop of a run.
+/// The stage that the stop of a run has reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Level {
     #[default]
@@ -48,7 +48,7 @@ pub(crate) struct Signals {
     last: Option<(i32, Instant)>,
 }
 
-/// The request of a signal.
+/// The request that a signal makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     /// Stop, because of this signal.
@@ -63,8 +63,8 @@ pub(crate) enum Request {
     Children,
 }
 
-/// The time in which a repeated signal does not count. `timeout` sends its signal to the process and then to its
-/// group.
+/// The time in which a repeated signal does not count as another one. `timeout` sends its signal to the process and
+/// then to its group.
 const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
@@ -75,7 +75,7 @@ impl Signals {
             stop: taken(SIGTSTP)?,
             go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
             report: taken(SIGUSR1)?,
-            // Even if it was ignored: otherwise commands could not be waited for.
+            // SIGCHLD is caught even if it was ignored: otherwise commands could not be waited for.
             children: Some(signal(SignalKind::child())?),
             last: None,
         })
@@ -171,10 +171,10 @@ pub(crate) fn stop() {
     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
 }
 
-/// Ends the process by the signal.
+/// Makes the process die of the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
-    // The kernel discards a signal that the first process of a PID namespace sends itself. Its exit code
-    // is then that by which shells show the signal.
+    // The kernel discards a signal that the first process of a PID namespace sends itself. The process then exits with
+    // the code by which shells show the signal.
     if rustix::process::getpid().is_init() {
         return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
     }

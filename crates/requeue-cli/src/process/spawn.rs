@@ -34,7 +34,7 @@ pub(crate) fn command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Com
     prepared(Command::new(template.program(run.key)), template, stdio, run)
 }
 
-/// Returns the command for a key, run by `sh`: execvp does that with a script that has no `#!` line.
+/// Returns the command for a key, run by `sh`. This is how execvp runs a script without a `#!` line.
 pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     let program = template.program(run.key);
     let mut shell = Command::new("/bin/sh");
@@ -44,8 +44,8 @@ pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_
 
 fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    // Without a working directory and a hook before exec, the standard library need not fork, which takes ten times
-    // as long with a large heap.
+    // Without a working directory and a hook before exec, the standard library need not fork. With a large heap, a fork
+    // takes ten times as long.
     command
         .args(template.args(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())

@@ -14,11 +14,11 @@ pub(crate) struct Template {
     args: Vec<Word>,
     /// The reason why the command may not be safe with untrusted keys.
     pub(crate) warning: Option<String>,
-    /// Variables with a password of this process, which are removed from the environment of commands.
+    /// Variables that hold a password of this process. They are removed from the environment of commands.
     pub(crate) hidden: Vec<&'static str>,
 }
 
-/// One argument, cut at its placeholders. The key goes between each two pieces.
+/// One argument, cut at its placeholders. The key goes between adjacent pieces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Word(Vec<Vec<u8>>);
 

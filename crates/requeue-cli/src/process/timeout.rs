@@ -32,7 +32,7 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the lease of its key is lost.
+    /// Completes when the lease of the command's key is lost.
     lost: Timer<'a>,
     phase: Phase,
     /// Completes when the next phase is due.
@@ -128,8 +128,8 @@ impl<'a> Watchdog<'a> {
         self.timed_out
     }
 
-    /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed after
-    /// the remaining time.
+    /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed when
+    /// the time until SIGKILL has passed.
     pub(crate) async fn clear(&mut self, group: Pid) {
         if self.phase == Phase::Running {
             return;

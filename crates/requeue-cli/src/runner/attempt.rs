@@ -29,7 +29,7 @@ use crate::runner::remote::{Job, Lease};
 /// A command that was started, and has exited.
 struct Finished {
     status: io::Result<ExitStatus>,
-    /// The signal that stopped it, if it was killed for wanting the terminal.
+    /// The signal that stopped it, if it was killed because it tried to use the terminal.
     starved: Option<Signal>,
     timed_out: bool,
     /// The lease of its key was lost during the run.
@@ -205,7 +205,7 @@ impl Runner {
         }
     }
 
-    /// Waits for the process, passes on its output, and ends it at its time limit.
+    /// Waits for the process, passes on its output, and ends the process at its time limit.
     ///
     /// The run is over when the process has exited, even if a child of it holds its pipes open.
     async fn finish(
@@ -244,7 +244,7 @@ impl Runner {
                 err.copy(stderr, exited.clone()),
             )
         };
-        // A pipe whose reader has paused must not delay the end.
+        // A pipe whose reader has paused must not delay the end of the run.
         let pipes = async {
             tokio::select! {
                 ended = pipes => Some(ended),

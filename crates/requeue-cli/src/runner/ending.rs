@@ -98,7 +98,7 @@ impl Runner {
         }
     }
 
-    /// Reports the keys that claims park, until `done`; then those that are left.
+    /// Until `done`, reports each key that a claim parks. Then reports the keys that are left.
     pub(super) async fn report_expired(
         self: Arc<Self>,
         mut expired: ExpiredKeys,
@@ -186,7 +186,8 @@ impl Runner {
         }
     }
 
-    /// Returns true if standard output is closed, which then explains a death by SIGPIPE. Stops the run in that case.
+    /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
+    /// case.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));

@@ -13,7 +13,7 @@ pub(crate) trait Hooks: Debug + Send + Sync {
     /// Prepares a run of the key. Returns its input; `None` if a run is no longer needed.
     fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
-    /// Called when the last run that was begun has succeeded. On an error, the run has failed.
+    /// Called when the run that began last has succeeded. If the hook returns an error, the run counts as failed.
     fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
 
     /// Called when the key is given up.

@@ -1,8 +1,9 @@
 //! The keys of a run: the queue, and the state per key that the queue does not have.
 //!
-//! The queue decides which key starts next. The pace decides when a key may start, the rate when any key may. The keys
-//! of a queue in a store are leased one by one, and are in the local queue from their lease to the end of their run.
-//! Therefore a key that was lost and is leased again waits until its command here has exited.
+//! The queue decides which key starts next. The pace decides when a certain key may start. The rate decides when any
+//! key may start. The keys of a queue in a store are leased one by one, and are in the local queue from their lease to
+//! the end of their run. Therefore, if the lease of a key is lost and the key is leased again, it waits until its
+//! command here has exited.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -121,7 +122,7 @@ impl Keys {
         self.max_keys
     }
 
-    /// Ends all windows, at the end of the input.
+    /// Ends all windows. Called at the end of the input.
     pub(super) fn end_windows(&self) {
         self.pace.end_windows();
     }
@@ -137,10 +138,11 @@ impl Keys {
 
     // --- Runs ------------------------------------------------------------------------------------
 
-    /// Waits for the next key that may start. Returns `None` when no more come.
+    /// Waits for the next key that may start. Returns `None` when there will be no more keys.
     pub(super) async fn next(&self) -> Option<Job> {
         loop {
-            // The turn comes before the key, so that a key that waits for a turn is in the queue and coalesced.
+            // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
+            // where adds of it are coalesced.
             let turn = match &self.rate {
                 Some(rate) => Some(rate.turn(&self.queue).await?),
                 None => None,
@@ -204,8 +206,8 @@ impl Keys {
         self.queue.close();
     }
 
-    /// Takes the keys that have not run, with `with_pending` also their times and priorities. Takes a second for
-    /// a million keys.
+    /// Removes and returns the keys that have not run. With `with_pending`, also returns their times and priorities.
+    /// This takes a second for a million keys.
     pub(super) fn take_rest(&self, with_pending: bool) -> (Vec<Key>, HashMap<Key, Pending>) {
         let pending = if with_pending { self.pending() } else { HashMap::new() };
         let keys = self.queue.shut_down();

@@ -164,14 +164,14 @@ impl Runner {
         self.stop.over();
         for task in [progress, omitted] {
             task.abort();
-            // Until it is gone, it may still write.
+            // The task may still write until it has stopped.
             let _ = task.await;
         }
         self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
         let reported = async {
             drop(done);
             if let Some(reports) = reports {
-                // Wait until all that claims have parked is reported.
+                // Wait until every key that a claim has parked is reported.
                 let _ = reports.await;
             }
         };
@@ -179,7 +179,7 @@ impl Runner {
         match (self.stop.signal(), self.tally.exit()) {
             (Some(signal), _) => Ended::Signal(signal),
             (None, exit @ (Exit::Failure | Exit::Halted)) => Ended::Exit(exit),
-            // As other programs do in a pipe.
+            // The program dies of SIGPIPE, as other programs in a pipe do.
             (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             (None, exit) => Ended::Exit(exit),
         }
@@ -214,8 +214,8 @@ impl Runner {
         }
     }
 
-    /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops after
-    /// that one.
+    /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
+    /// after that next slot has stopped.
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;

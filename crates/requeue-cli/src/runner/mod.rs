@@ -93,7 +93,8 @@ impl Runner {
         self.stop.level() != Level::Running
     }
 
-    /// Stops reading and starting, and from `Terminating` on also the commands in flight. The queue keeps its keys.
+    /// Stops reading keys and starting commands. From `Terminating` on, it also stops the commands in flight. The queue
+    /// keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
         self.keys.stop();
         self.stop.raise(level);
@@ -115,8 +116,8 @@ impl Runner {
         }
     }
 
-    /// Waits until the commands have been killed, and one more second. After that the program exits, even if a reader of
-    /// the output or a store does not respond.
+    /// Waits until the commands have been killed, and then for one more second. After that the program exits, even if a
+    /// reader of the output or a store does not respond.
     async fn killed(&self) {
         self.stop.reached(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;

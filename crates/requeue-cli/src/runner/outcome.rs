@@ -13,12 +13,12 @@ pub(crate) enum Outcome {
         /// The run is not retried.
         is_final: bool,
     },
-    /// Interrupted by the end of the program, which is neither a success nor a failure.
+    /// The end of the program interrupted the run. This is neither a success nor a failure.
     Interrupted,
 }
 
 impl Outcome {
-    /// The completion that the outcome asks for. A queue in memory also counts the retries.
+    /// Returns the completion that the outcome asks for. A queue in memory also counts the retries.
     pub(crate) const fn completion(&self) -> Completion {
         match self {
             Self::Succeeded => Completion::Succeed,

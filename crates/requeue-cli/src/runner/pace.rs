@@ -17,7 +17,7 @@ use crate::runner::pace::record::{Paced, Records, Window};
 
 #[derive(Debug, Default)]
 struct State {
-    /// A record is removed when its key starts or, with a least interval, when that has passed.
+    /// A record is removed when its key starts or, with a least interval, when the interval has passed.
     keys: Records,
     /// Recent starts, by the end of their least interval.
     started: VecDeque<(Time, u64)>,
@@ -56,13 +56,13 @@ impl Pace {
         }
         let mut paced = state.keys.get(hash);
         if options.merge == Merge::Exactly {
-            // As if the key had been cancelled before.
+            // This add has the same effect as after a cancel of the key.
             (paced.window, paced.correction) = (None, 0);
         }
         let entry = self.queue.look_up(key);
         let is_ready = entry.as_ref().is_some_and(|entry| entry.phase.is_dirty());
         let window = match paced.window {
-            // Part of a run that is already due.
+            // The add is a part of a run that is already due.
             Some(window) if is_ready && options.merge != Merge::Exactly => window,
             None if is_ready && options.merge != Merge::Exactly => {
                 return self.queue_add(key, Add::now().priority(options.priority));
@@ -97,8 +97,8 @@ impl Pace {
         self.queue.cancel(key).any()
     }
 
-    /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added in the
-    /// moment in which its last run started.
+    /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added at
+    /// the moment at which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {
         if self.times.are_none() {
             return Some(item);
@@ -193,7 +193,7 @@ impl Pace {
         if state.windows_are_over {
             return self.end_window(&mut state, hash, key);
         }
-        // The later end counts: of the backoff, or of the window of the re-adds.
+        // The later of two times counts: the end of the backoff, or the end of the window of the re-adds.
         if let Some(window) = paced.window
             && let start = window.until.max(window.named)
             && start > due
@@ -204,7 +204,7 @@ impl Pace {
         }
     }
 
-    /// Ends all windows, at the end of the input.
+    /// Ends all windows. Called at the end of the input.
     pub(crate) fn end_windows(&self) {
         if !self.times.has_windows() {
             return;
@@ -225,7 +225,7 @@ impl Pace {
         }
     }
 
-    /// After the end of the input, makes a key ready that waits for the end of its window.
+    /// After the end of the input, makes a key ready if it waits for the end of its window.
     fn end_window(&self, state: &mut State, hash: u64, key: Key) {
         let (now, are_over) = (self.queue.now(), state.windows_are_over);
         let mut paced = state.keys.get(hash);

@@ -23,7 +23,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Chooses the form. `is_terminal` is about standard error.
+    /// Chooses the form. `is_terminal` is true if standard error is a terminal.
     pub(crate) fn choose(when: args::Progress, output: args::Output, is_terminal: bool) -> Self {
         match when {
             // Output that commands write themselves would break the line.
@@ -35,7 +35,7 @@ impl Progress {
     }
 }
 
-/// Measures the runs per second over the last seconds.
+/// Measures the runs per second over the last few seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(VecDeque<(Instant, u64)>);
 

@@ -44,7 +44,7 @@ impl Rate {
             if queue.is_closed() && queue.known() == 0 {
                 return None;
             }
-            // A change between the check and this line has stored a notification.
+            // If a change happened between the check and this line, it has stored a notification.
             let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
     }

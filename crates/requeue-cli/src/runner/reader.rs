@@ -96,7 +96,7 @@ fn read_records(
                 false
             }
             Ok(None) => {
-                // Records that were skipped did not settle.
+                // The records that were skipped at the end have not called `settle`.
                 sink.settle();
                 if !records.from.get_ref().is_cut() {
                     runner.end_of_input();

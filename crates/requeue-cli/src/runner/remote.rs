@@ -1,9 +1,8 @@
 //! A remote queue, which other processes work on too. The program leases one key at a time. The remote queue decides
 //! whether and when a failed key runs again.
 //!
-//! `requeue::workers::{WorkQueue, WorkItem}` can't stand in for these traits: `WorkItem::complete` does not
-//! return whether the store recorded the outcome and parked the key, which the summary, `--halt` and the
-//! dead letters depend on.
+//! `requeue::workers::{WorkQueue, WorkItem}` cannot replace these traits: `WorkItem::complete` does not return whether
+//! the store recorded the outcome and parked the key, which the summary, `--halt` and the dead letters depend on.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -17,7 +16,7 @@ use crate::runner::hooks::BoxFuture;
 
 /// A remote queue.
 pub(crate) trait RemoteQueue: Debug + Send + Sync {
-    /// Waits for the next key, and leases it. Returns `None` when no more come. Cancel safe.
+    /// Waits for the next key, and leases it. Returns `None` when there will be no more keys. Cancel safe.
     fn next(&self) -> BoxFuture<'_, Option<Box<dyn Lease>>>;
 
     /// Declares that this process adds no more keys. `next` then returns `None` when no key is left.
@@ -99,7 +98,7 @@ impl Leases {
         &*self.remote
     }
 
-    /// Leases a key into the local queue. Returns `None` when no more come.
+    /// Leases a key into the local queue. Returns `None` when there will be no more keys.
     pub(super) async fn lease_into(&self, queue: &KeyQueue) -> Option<()> {
         loop {
             let lease = self.remote.next().await?;
@@ -130,7 +129,7 @@ impl Leases {
         self.remote.close();
     }
 
-    /// Ends the leases of all keys whose commands have not started, and waits until they are back.
+    /// Releases all keys whose commands have not started, and waits until the remote queue has them back.
     pub(super) async fn release(&self) {
         let waiting: Vec<_> = self.lock().drain().collect();
         for (_, lease) in waiting {

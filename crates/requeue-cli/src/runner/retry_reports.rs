@@ -11,7 +11,7 @@ use crate::key::{Key, escaped};
 use crate::output::summary::counted;
 use crate::runner::Runner;
 
-/// The most messages in a window. Further failures are counted, and reported together.
+/// The maximum number of messages in a window. Further failures are counted, and reported together.
 const MOST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 

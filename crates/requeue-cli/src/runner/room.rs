@@ -15,8 +15,8 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Set before `is_full` is evaluated. A thread that changes the result afterwards sees it set, because the lock
-        // of the queue is between the two.
+        // Set before `is_full` is evaluated. A thread that changes the result afterwards sees the flag set, because the
+        // queue is locked and unlocked between the two.
         self.is_waiting.store(true, Ordering::SeqCst);
         let _guard =
             self.changed.wait_while(guard, |()| is_full()).unwrap_or_else(PoisonError::into_inner);

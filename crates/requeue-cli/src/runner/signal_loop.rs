@@ -66,7 +66,8 @@ impl Runner {
             self.output.flush().await;
         };
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
-        // The first process of a container ignores a stop signal from inside. Its commands are continued at once.
+        // The first process of a container ignores a stop signal from inside the container. Its commands are continued
+        // at once.
         self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
     }
 }

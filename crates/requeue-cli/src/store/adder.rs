@@ -24,7 +24,7 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::reader::KeySink;
 
-/// The most keys that are added at once.
+/// The maximum number of keys that are added at once.
 const PART: usize = 256;
 
 /// The values for records without these fields.
@@ -142,7 +142,7 @@ pub(crate) struct Reading {
 impl Reading {
     /// Must be called in a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
-        // Also in memory, an add of a key that was given up runs it again.
+        // In a queue in memory, too, an add of a key that was given up runs it again.
         let unsaid = Unsaid { revives: true, ..Unsaid::default() };
         let (runner, adder) = (Arc::clone(runner), Adder::new(queue, unsaid));
         Self { runner, adder, runtime: Handle::current() }
@@ -182,7 +182,7 @@ impl KeySink for Reading {
 
     fn settle(&mut self) {
         let settled = self.runtime.block_on(self.adder.settle());
-        // `settle` returns no invalid key: those were not taken.
+        // `settle` returns no invalid key, because invalid keys were not taken.
         let _ = self.count(settled);
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
                 Exit::GivenUp,
             ),
         };
-        // The error of a command may have control characters.
+        // The error of a command may contain control characters.
         let printable = |char: char| match char {
             char if char.is_control() => char.escape_debug().to_string(),
             char => char.to_string(),

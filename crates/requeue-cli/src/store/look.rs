@@ -20,7 +20,7 @@ use crate::key::{escaped, shown};
 use crate::output::summary::counted;
 use crate::process::signals;
 
-/// The most damaged keys that `requeue status` lists.
+/// The maximum number of damaged keys that `requeue status` lists.
 const MOST_DAMAGED: usize = 100;
 /// The time between two progress messages of `--all`.
 const PROGRESS: Duration = Duration::from_secs(2);

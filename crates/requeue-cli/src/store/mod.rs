@@ -64,7 +64,7 @@ impl Place {
         let how = |mut opening: OpenOptions| {
             let report = report.clone();
             opening = opening.on_parked(move |parked| {
-                // The run that ends a lease reports its key itself.
+                // If a run completed the lease, that run reports the key.
                 if parked.lease_expired {
                     let (key, attempts) = (Key::from(&*parked.key), parked.failures);
                     // At the end, the receiver may be gone.
@@ -168,7 +168,7 @@ async fn connect(url: &str) -> Result<Store, Unopened> {
         .into());
     }
     let store = Store::connect(url).await?;
-    // This drops the store of an earlier attempt. Each subcommand has one.
+    // This drops the store of an earlier attempt. Each subcommand has one store.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
 }

@@ -14,7 +14,7 @@ use crate::runner::Runner;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Passes warnings of the store to `say`, each as one line, and also the end of an outage.
+/// Passes each warning of the store, and the end of an outage, to `say` as one line.
 pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
     // There is no other subscriber: a process runs one subcommand.
     let _ = lines(Arc::new(say)).try_init();

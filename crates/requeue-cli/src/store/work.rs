@@ -31,7 +31,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        // It adds keys itself, and therefore creates the queue.
+        // This subcommand adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);

@@ -76,7 +76,7 @@ impl Access {
         client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
     }
 
-    /// Checks the right to hold this Lease. An elector without it would retry forever without a message.
+    /// Checks the right to hold this Lease. An elector without that right would retry forever without a message.
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
@@ -93,7 +93,7 @@ impl Access {
             }
         };
         match tried {
-            // Another process has written the Lease meanwhile.
+            // Another process has written the Lease in the meantime.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }

@@ -71,7 +71,7 @@ where
     })
 }
 
-/// Makes text of `cut` and `data`. A character that is cut off at the end is left in `cut`.
+/// Converts `cut` and `data` to text. A character that is cut off at the end is left in `cut`.
 fn valid<D: AsRef<[u8]> + From<Vec<u8>>>(cut: &mut Vec<u8>, data: D) -> D {
     if cut.is_empty() && str::from_utf8(data.as_ref()).is_ok() {
         return data;

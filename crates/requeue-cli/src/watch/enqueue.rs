@@ -22,7 +22,7 @@ pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// Another process may lead, and nothing is added.
+    /// True while another process may lead. Then nothing is added.
     stands_by: Mutex<bool>,
     /// Set after the first list.
     pub(crate) is_listed: SetOnce<()>,
@@ -40,7 +40,7 @@ impl Enqueuer {
         Self { runner, objects, initial, stands_by, is_listed }
     }
 
-    /// Ends the standby, and adds the objects that exist: this process leads.
+    /// Ends the standby, and adds the objects that exist. Called when this process leads.
     pub(crate) fn lead(&self) {
         let mut stands_by = self.stands_by();
         *stands_by = false;
@@ -114,7 +114,7 @@ impl Enqueuer {
     pub(crate) async fn resync(self: Arc<Self>, period: Duration) {
         let slice = (period / SLICES).max(Duration::from_millis(1));
         let mut ticks = tokio::time::interval(slice);
-        // Each tick adds other objects, so that none may be skipped.
+        // Each tick adds different objects, so no tick may be skipped.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for slice in (0..SLICES).cycle() {
             ticks.tick().await;
@@ -138,7 +138,7 @@ impl Enqueuer {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    /// Locks the standby state, so that it does not change meanwhile.
+    /// Locks the standby state, so that it does not change as long as the guard lives.
     fn stands_by(&self) -> MutexGuard<'_, bool> {
         self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
     }

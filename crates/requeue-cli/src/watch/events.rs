@@ -34,7 +34,7 @@ pub(crate) struct Source<K> {
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Passes each step to `take`, without end. Reports errors at the rate of [`Reports`], and objects that cannot be
+    /// Passes each step to `take`, forever. Reports errors at the rate of [`Reports`], and objects that cannot be
     /// decoded at the rate of [`Unreadable`].
     pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());

@@ -17,7 +17,7 @@ use crate::duration::exact;
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The number of lost races in a row that is a failure.
+/// The number of lost races in a row that counts as a failure.
 const MOST_RACES: usize = 10;
 
 /// Adds a finalizer to objects of a resource, and removes it.
@@ -68,8 +68,8 @@ impl Finalizer {
         self.write(namespace, name, false, None).await
     }
 
-    /// Adds or removes the finalizer, and retries if others write to the object meanwhile. An object with another `uid` is
-    /// another object, and stays unchanged.
+    /// Adds or removes the finalizer, and retries if others write to the object in the meantime. An object with another
+    /// `uid` is another object, and stays unchanged.
     async fn write(
         &self,
         namespace: &str,

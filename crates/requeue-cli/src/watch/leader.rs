@@ -1,4 +1,4 @@
-//! `--leader-election`: of several replicas, one runs commands.
+//! `--leader-election`: only one of several replicas runs commands.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -104,7 +104,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         snapshots.iter().for_each(|snapshots| snapshots.clear());
         drop(is_over);
         if let Some(leading) = leading {
-            // A panic there has been reported.
+            // A panic in that task has already been reported.
             let _ = leading.await;
         }
         ended

@@ -14,7 +14,7 @@ use crate::process::run_input::RunInput;
 #[derive(Debug)]
 pub(crate) struct Objects {
     on: [bool; 2],
-    /// Missing finalizers are added; not so with `--dry-run`.
+    /// Missing finalizers are added. This is false with `--dry-run`.
     keeps: bool,
     known: Mutex<HashMap<Key, Known>>,
 }
@@ -24,9 +24,9 @@ struct Known {
     /// The object as JSON, which takes less memory than its parts. Commands get the same bytes.
     json: Arc<[u8]>,
     state: State,
-    /// The state at the begin of its last run; `There` also if that was another object of this name.
+    /// The state at the start of its last run. It is also `There` if that run was for another object of this name.
     ran: State,
-    /// It was `Ending`, and its finalizer has been removed since.
+    /// The state was `Ending`, and the finalizer has been removed since.
     is_released: bool,
     /// A newer request has come since its last run began.
     is_new: bool,
@@ -194,7 +194,7 @@ impl Objects {
         }))
     }
 
-    /// Returns the state at the begin of the last run, and the last seen object.
+    /// Returns the state at the start of the last run, and the last seen object.
     pub(crate) fn ran(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
         let known = self.lock();
         known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))

@@ -24,7 +24,8 @@ pub(crate) struct Resource {
 impl Resource {
     fn new(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Self> {
         let plural = resource.resource?;
-        // The kind of the response may be of another group, as for the scale of a Deployment. The path is of this group.
+        // The kind of the response may belong to another group, as for the scale of a Deployment. The path belongs to
+        // this group.
         let kind = resource.response_kind?.kind?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
         let can = |verb: &str| resource.verbs.iter().any(|it| it == verb);

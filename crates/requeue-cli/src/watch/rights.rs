@@ -16,8 +16,8 @@ use super::resource::Resource;
 use crate::exit::{Exit, Refusal};
 
 impl Access {
-    /// Checks the right to watch or patch the selected objects of a resource. If the server does not answer the review, the
-    /// requests themselves show it.
+    /// Checks the right to watch or patch the selected objects of a resource. If the server does not answer the review,
+    /// the requests themselves show whether the right exists.
     pub(crate) async fn review(
         &self,
         verb: &str,
@@ -69,7 +69,7 @@ impl Access {
         )
     }
 
-    /// Returns the user as the server knows it, or as this process does.
+    /// Returns the user by the name that the server knows, or else by the name that this process knows.
     async fn user(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;

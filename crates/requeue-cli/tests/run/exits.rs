@@ -84,7 +84,7 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
         assert_eq!(ended.code(), Some(2), "{args:?}");
         assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
     }
-    // The arguments of a `parallel` are its own.
+    // The arguments after `parallel` belong to it.
     let ended = run(&["--dry-run", "--", "sh", "-c", "", "parallel", "echo", ":::", "a"], "k\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }

@@ -12,7 +12,7 @@ fn help(subcommand: &str, flag: &str) -> String {
     ended.text()
 }
 
-/// The subcommands that the help of the program or of a subcommand lists, with their own.
+/// The subcommands that the help of the program or of a subcommand lists, and their subcommands.
 fn subcommands(of: &str) -> Vec<String> {
     let text = help(of, "-h");
     let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -68,7 +68,7 @@ fn long_help_has_the_flags_the_variables_and_the_exit_codes() {
     for code in ["0", "1", "2", "3", "4", "125", "126", "127"] {
         assert!(text.contains(&format!("\n  {code}\n")), "{code}: {text}");
     }
-    // Flags of other programs that are parsed only for their error message.
+    // These flags of other programs are parsed only for their error message.
     assert!(!text.contains("max-args") && !text.contains("no-run-if-empty"), "{text}");
 
     let text = help("watch", "--help");

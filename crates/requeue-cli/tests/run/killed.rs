@@ -108,7 +108,7 @@ fn a_kill_of_the_whole_group_leaves_no_command() {
     assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
 }
 
-/// A part of a run that is over does not count as in flight.
+/// A process that a completed run has left behind does not count as in flight.
 #[test]
 fn what_a_command_has_left_behind_goes_on() {
     let dir = directory("killed_left");

@@ -187,7 +187,7 @@ fn when_nobody_reads_any_more_it_stops_and_says_so() {
 
 #[test]
 fn output_that_nobody_reads_is_no_failure_after_the_last_key() {
-    // The key starts when the end of the input was read.
+    // The key starts when the program has read the end of the input.
     let mut child = command(&["--debounce", "1h", "echo"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -259,7 +259,7 @@ fn a_store_is_shown_without_a_worker() {
     assert_eq!(ask(server, "localhost", "/readyz").0, 200);
     let (_, metrics) = ask(server, "localhost", "/metrics");
     assert!(metrics.contains("\nworkqueue_depth{name=\"default\""), "{metrics}");
-    // It takes no key.
+    // The program takes no key.
     add(&dir, &["c"]);
     until(|| now("ready") == json!(2));
     shown.signal(Signal::TERM);

@@ -109,7 +109,7 @@ fn what_is_said_of_all_keys_holds_for_those_that_say_nothing() {
     add(&dir, &["--priority", "high", "first"]);
     add(&dir, &["--after", "1h", "late"]);
     assert_eq!(status(&dir), [3, 1, 0, 0]);
-    // It waits for the waiting key, and is notified when that is cancelled.
+    // The worker waits for the waiting key, and is notified when that key is cancelled.
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-j1", "echo"]));
     live.wait_for("last");
     until(|| status(&dir) == [0, 1, 0, 0]);
@@ -241,7 +241,7 @@ fn json_input_says_whether_an_add_revives() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("3 adds: 1 revived, 2 left parked"), "{said}");
     assert_eq!(status(&dir), [1, 0, 0, 2]);
-    // The record says it for its key, and the flag for the others.
+    // A record's own setting applies to its key. The flag applies to the other keys.
     let (code, said) = read("add", &["--input", "json", "--revive"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("3 adds: 1 coalesced, 1 revived, 1 left parked"), "{said}");

@@ -121,7 +121,7 @@ fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
     assert_eq!(status(&dir), [0; 4]);
 }
 
-/// Its last run has no end that anybody could report: the process that finds the lease expired does.
+/// No worker can report the end of the key's last run. The process that finds the lease expired reports the key.
 #[test]
 fn a_key_that_is_parked_because_its_worker_died_is_reported() {
     let dir = directory("store_parked");
@@ -145,7 +145,7 @@ fn a_key_that_is_parked_because_its_worker_died_is_reported() {
     let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
     let count = |what: &str| summary[what].as_u64().unwrap();
     assert_eq!((count("runs"), count("given_up"), status(&dir)), (0, 1, [0, 0, 0, 1]));
-    // Once.
+    // The key was reported only once.
     assert_eq!(work(&dir, &args).code(), Some(0));
 }
 

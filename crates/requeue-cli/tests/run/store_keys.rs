@@ -136,7 +136,7 @@ fn commands_do_not_see_a_variable_with_a_password() {
         let args = [&args[..], flags, &["-c", script]].concat();
         assert_eq!(with_variable(&dir, url, &args, "").text(), seen);
     }
-    // The variable is as good as --store for a flag that requires a store.
+    // A flag that requires a store accepts the variable in place of --store.
     add(&dir, &["k"]);
     let args = ["work", "--pass-passwords", "--until-empty", "-c", script];
     let ended = with_variable(&dir, "sqlite:jobs.db", &args, "");

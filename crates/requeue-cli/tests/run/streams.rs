@@ -104,7 +104,7 @@ fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
             let size = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             size.trim().strip_suffix(" kB").unwrap().parse().unwrap()
         };
-        // Without the memory of a run with one key. Less of that may be resident at the end.
+        // The pages of the program's file do not count. Fewer of them may be resident at the end.
         let file = std::cell::Cell::new(0);
         crate::support::until(|| {
             file.set(file.get().max(size("RssFile:")));

@@ -123,7 +123,7 @@ fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     shell.arg("-i").current_dir(&dir).env_remove("ENV").env("PS1", "");
     let mut terminal = Terminal::spawn(shell);
     let requeue = env!("CARGO_BIN_EXE_requeue");
-    // After an early timeout, the next attempt does the same.
+    // After an early timeout, the next attempt repeats the test.
     let args = format!("-a keys --retries 1 --timeout {seconds}s -- sh work");
     terminal.send(&format!("sh -c 'echo $$ >program; exec {requeue} run {args}'\n"));
     let (program, command) = (number_in(&dir.join("program")), number_in(&dir.join("pid")));

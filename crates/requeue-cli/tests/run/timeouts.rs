@@ -94,13 +94,14 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
     assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
 }
 
-/// Runs a command with a time limit of `seconds` that completes while the program is stopped for longer than that.
+/// Runs a command that completes while the program is stopped. The time limit is `seconds`, and the program is stopped
+/// for longer than that.
 #[track_caller]
 fn held_up_for(seconds: u64) -> Ended {
     let dir = directory("ended_in_time");
     let mut gate = Gate::new(&dir);
     let script = "echo $$ >pid; echo started; read _ <gate";
-    // After an early timeout, the next attempt does the same.
+    // After an early timeout, the next attempt repeats the test.
     let args = ["--timeout", &format!("{seconds}s"), "--retries", "1", "-c", script];
     let mut live = Live::start(&dir, &args);
     live.send("k\n");
@@ -140,8 +141,8 @@ fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
 
 #[test]
 fn children_have_their_time_to_end_after_their_leader_has_died() {
-    // The leader dies at once. Without waiting for the child, its output would be lost. If its exit were not detected,
-    // this would take an hour.
+    // The leader dies at once. If the program did not wait for the child, the child's output would be lost. If it did
+    // not detect the child's exit, the test would take an hour.
     let dir = directory("time_to_end");
     let script = "echo leader $$; (trap 'sleep 0.5; echo cleaned up; exit' TERM
                   (echo ready; exec sleep 1000) & wait) & wait";

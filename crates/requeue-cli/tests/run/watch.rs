@@ -209,7 +209,7 @@ fn a_lost_race_for_a_finalizer_is_no_failure() {
             end_when(&live, &api, patches);
             let ended = live.end();
             assert!(ended.stderr.contains(" 0 failures"), "{code} {deleted}: {}", ended.stderr);
-            // No run before the finalizer is added, and one before it is removed.
+            // There is no run before the finalizer is added, and one run before it is removed.
             assert_eq!(ended.count("runs"), u64::from(deleted), "{}", ended.stderr);
         }
     }
@@ -235,7 +235,7 @@ fn raw(name: &str, version: u32, data: &[u8]) -> Vec<u8> {
     [head.as_bytes(), data, b"}"].concat()
 }
 
-/// A tenant who can write objects stops no run for another object, and starts no list of all objects.
+/// A tenant who can write objects can neither prevent runs for other objects nor cause another list of all objects.
 #[test]
 fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
     let dir = directory("watch_hostile");
@@ -295,7 +295,7 @@ fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
             format!("configmaps in namespace ns: \"ns/{named}\" cannot be decoded: {why}");
         assert!(ended.stderr.contains(&message), "{message}: {}", ended.stderr);
     }
-    // One to see whether that is allowed, and one of the watcher.
+    // One list tests the right to list, and the watcher makes the other one.
     assert_eq!(
         api.requests().iter().filter(|request| is_list(request)).count(),
         2,

@@ -65,7 +65,7 @@ fn keys_are_listed_by_state() {
         found.sort_unstable();
         assert_eq!((found, &answer["next"]), (expected, &Value::Null), "{query}");
     }
-    // The longest first.
+    // The key that has run the longest comes first.
     let answer = get(served.address, "/api/v1/keys?state=running").json();
     assert_eq!(names(&answer), ["again", "running"]);
     let row = &answer["keys"][0];

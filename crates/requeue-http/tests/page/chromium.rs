@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// A time limit that only a browser that hangs exceeds.
+/// A time limit that a browser exceeds only if it hangs.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A browser with one page.

@@ -83,7 +83,7 @@ impl Config {
         self
     }
 
-    /// Sets the time for which an object must not change before it is reconciled.
+    /// Sets the time for which an object must stay unchanged before it is reconciled.
     ///
     /// The default is zero, which disables this.
     ///
@@ -129,7 +129,7 @@ impl Config {
     ///
     /// The default is 2 minutes.
     ///
-    /// Nothing is reconciled before. If a watch has not listed in time, the controller ends with
+    /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
@@ -170,8 +170,8 @@ impl Config {
         self
     }
 
-    /// Sets whether an object runs that its watch has seen again unchanged, with [low
-    /// priority](crate::watch::LOW_PRIORITY).
+    /// Sets whether an unchanged object runs, with [low priority](crate::watch::LOW_PRIORITY), when its watch lists it
+    /// again.
     ///
     /// `false` by default.
     ///
@@ -253,8 +253,8 @@ impl Config {
         }
     }
 
-    /// Returns a builder for the queue that this configuration describes. Its clock is that of the
-    /// runtime, so that tests can pause the time of a controller.
+    /// Returns a builder for the queue that this configuration describes. The queue uses the clock of the runtime, so
+    /// that tests can pause the time of a controller.
     ///
     /// # Panics
     ///
@@ -265,7 +265,7 @@ impl Config {
             .clock(TokioClock::current())
             .order(Order::Priority { oldest_every: self.oldest_every });
         if self.fair_namespaces || self.namespace_limit.is_some() {
-            // A namespace's name can't be chosen so that it takes the turns of another.
+            // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
             let hasher = RandomState::new();
             queue =
                 queue.group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));

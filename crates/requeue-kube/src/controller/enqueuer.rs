@@ -20,7 +20,7 @@ pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
     pub(super) details: Details,
     pub(super) scope: Scope,
-    /// The add of a change: debounced, or with a debounce of zero, now.
+    /// The add for a change. It is debounced, or immediate if the debounce is zero.
     change: Add,
     /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
@@ -28,8 +28,8 @@ pub(super) struct Enqueuer {
     runs_unchanged: bool,
     pub(super) failures: Failures,
     versions: Versions,
-    /// `Some` in standby, when nothing is added to the queue: the keys to add at its end that are
-    /// not in the store.
+    /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
+    /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
@@ -119,9 +119,9 @@ impl Enqueuer {
         (self.versions)(key)
     }
 
-    /// Handles changes of objects of `kind`, all from one event, that concern other objects. A
-    /// target is added once per event: a worker may take it while the rest of a list is still being
-    /// added here.
+    /// Handles changes of objects of `kind` that concern other objects. All changes are from one
+    /// event. A target is added once per event: a worker may take it while the rest of a list is
+    /// still being added here.
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.

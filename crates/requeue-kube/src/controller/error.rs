@@ -74,7 +74,7 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 #[non_exhaustive]
 pub enum RunnerError {
     /// These watches did not list within the [time limit](super::Config::cache_sync_timeout). The
-    /// API server cannot be reached, does not know the kind, or does not permit to list it.
+    /// API server cannot be reached, does not know the kind, or does not permit listing it.
     CacheSync {
         /// The watches, as in `ConfigMap.v1 (owned)`.
         watches: Vec<String>,

@@ -48,9 +48,9 @@ where
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.
 ///
 /// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the
-/// wait early. The watch and the worker that has just recorded a failure may both be the first to
-/// see one. The store has the new object before the watch reports it. Both therefore compare with
-/// the store, under the lock of `keys`, and the second one finds nothing left to do.
+/// wait early. Either the watch or the worker that has just recorded a failure may be the first to
+/// see that version. The store has the new object before the watch reports it. Both therefore
+/// compare with the store, under the lock of `keys`, and the second one finds nothing left to do.
 ///
 /// There is an entry for each object that has failed and has not succeeded since.
 pub(super) struct Failures {
@@ -70,7 +70,7 @@ struct Failure {
     /// `Some` if the key was given up: its number of adds at that time. The key comes back only to
     /// check whether it was added since.
     parked: Option<u32>,
-    /// It runs before its time. If it fails again, it waits for its whole delay.
+    /// The key runs before its delay has passed. If it fails again, it waits for its whole delay.
     hurried: bool,
     /// The limiter has forgotten the key since its last success.
     cleared: bool,

@@ -353,7 +353,7 @@ where
 
     /// Runs `reconciler` for each object that needs it, and `error_policy` for each failure.
     ///
-    /// The stream has the result of each run.
+    /// The stream yields the result of each run.
     ///
     /// An object that is not in the store is reported as [not found](Error::ObjectNotFound), and is
     /// not retried: it was deleted, or never existed. To clean up after a deletion, use a
@@ -387,8 +387,8 @@ where
     /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
     /// objects.
     ///
-    /// To read the object, look it up in the [store](Self::store). Deletions while the controller
-    /// does not run are not reported.
+    /// To read the object, look it up in the [store](Self::store). Deletions that happen while the controller is not
+    /// running are not reported.
     ///
     /// # Panics
     ///

@@ -39,7 +39,7 @@ impl Readiness {
         self.0.borrow().is_empty()
     }
 
-    /// Returns the watches that have not, as in `ConfigMap.v1 (owned)`.
+    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         self.0.borrow().values().cloned().collect()

@@ -49,7 +49,7 @@ where
         self.owns_events(metadata_of(api, wc), dyntype, None)
     }
 
-    /// As [`owns_with`](Self::owns_with), without changes that leave the result of `predicate`
+    /// As [`owns_with`](Self::owns_with), but ignores changes that leave the result of `predicate`
     /// unchanged.
     ///
     /// New and deleted objects always count.
@@ -153,7 +153,7 @@ where
         self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
     }
 
-    /// As [`watches_with`](Self::watches_with), without changes that leave the result of
+    /// As [`watches_with`](Self::watches_with), but ignores changes that leave the result of
     /// `predicate` unchanged.
     ///
     /// New and deleted objects always count.

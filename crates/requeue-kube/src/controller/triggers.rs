@@ -128,18 +128,16 @@ where
     ///   has become the leader, and releases the lease if it cannot. With
     ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
     ///   leads, it is in standby, as described there.
-    /// - **Shutdown.** A [shutdown](Self::graceful_shutdown_on) renews the lease while runs in
-    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It
-    ///   then releases the lease, so that another replica starts at once. If runs were dropped, the
-    ///   lease is not released, but expires.
+    /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
+    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It then releases the
+    ///   lease, so that another replica starts at once. If runs were dropped, the lease is not released, but expires.
     /// - **Loss of the lease.** All runs in flight are dropped at once, each at an `await`. The
     ///   stream ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost)
     ///   before another replica leads. The process should then exit, too: an elector leads once.
     ///
-    /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be
-    /// recalled. A [`Fence`](crate::leader::Fence) protects against those. To use one, or to run
-    /// several controllers with one lease, [connect the parts
-    /// yourself](crate::leader#several-controllers-with-one-lease).
+    /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
+    /// [`Fence`](crate::leader::Fence) protects against both. To use one, or to run several controllers with one lease,
+    /// [connect the parts yourself](crate::leader#several-controllers-with-one-lease).
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};

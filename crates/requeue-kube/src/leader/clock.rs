@@ -10,7 +10,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub(super) enum Clock {
-    /// The machine's clock, from its start.
+    /// The clock that starts when the machine starts.
     #[cfg(unix)]
     Boot,
     /// Time from this moment. On these systems `Instant` also counts during a suspension.
@@ -62,7 +62,7 @@ fn boot_time() -> Time {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems this clock counts while they sleep; the one of `Instant` does not.
+    // On Apple's systems this clock counts while they sleep; the clock of `Instant` does not.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
 

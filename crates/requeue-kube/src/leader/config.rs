@@ -68,7 +68,7 @@ impl Config {
     /// The default is 10 s.
     ///
     /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
-    /// 15 s and 10 s, one clock may run half as fast again as another.
+    /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
     #[must_use]
     pub fn renew_deadline(mut self, deadline: Duration) -> Self {
         self.renew_deadline = deadline;
@@ -106,7 +106,7 @@ impl Config {
         self
     }
 
-    /// Sets whether Kubernetes Events report the begin and the end of each term.
+    /// Sets whether Kubernetes Events report the start and the end of each term.
     ///
     /// `true` by default.
     #[must_use]

@@ -24,7 +24,7 @@ impl Driver {
     /// It can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Token {
         loop {
-            // Only a leader's part can end.
+            // Before this process leads, no step can end its part in the election.
             let _ = self.step().await;
             if let Some(token) = self.election.token() {
                 return token.clone();

@@ -210,7 +210,7 @@ impl Election {
             (Ask::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
             (Ask::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
                 Role::Leader(_) => lease.renew(seconds, wall),
-                // Always a new number, so that no two terms of one Lease have the same.
+                // The number is always new, so that no two terms of one Lease have the same number.
                 Role::Follower | Role::Ended(_) => {
                     lease.take(&self.identity, seconds, lease.transitions().saturating_add(1), wall)
                 }
@@ -276,8 +276,8 @@ impl Election {
                 self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
             }
             (Ask::Hold | Ask::Release, Answer::Conflict | Answer::NotFound) => {
-                // Either our own write whose response was lost, or another client's write of a
-                // label. The first conflict is followed by a read at once.
+                // The conflict is with our own write, whose response was lost, or with another
+                // client's write of a label. The first conflict is followed by a read at once.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { ask: Ask::Read, at };

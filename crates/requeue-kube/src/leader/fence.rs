@@ -13,9 +13,9 @@ use super::token::Token;
 
 /// Makes the API server reject writes of leaders of earlier terms.
 ///
-/// No election can stop a process that is frozen between its last check of the clock and a write,
-/// and that continues when another process leads. An annotation of the object therefore has the
-/// term that last claimed it, and every write tests this annotation:
+/// No election can stop a process that is frozen between its last check of the clock and a write, and that continues
+/// when another process leads. An annotation of the object therefore contains the term that last claimed it, and every
+/// write tests this annotation:
 ///
 /// 1. Before its first write to an object, a leader [claims](Fence::claim) it: it reads the object,
 ///    and sends the patch. The patch writes the leader's term if the object has not changed since
@@ -129,8 +129,8 @@ impl Fence {
                         return Err(ClaimError::Fenced(term));
                     }
                 }
-                // The two terms have no order. But a process that can renew now was the leader when
-                // this was read.
+                // The two terms have no order. But a process that can renew now was the leader when the annotation was
+                // read.
                 Ok(_) | Err(_) => self.leadership.confirm().await?,
             }
         }

@@ -102,7 +102,7 @@ impl Lease {
     }
 
     /// Returns `now`, or a time just after the previous renewal if the clock was set back. The
-    /// others detect a renewal by a change of the record.
+    /// other replicas detect a renewal by a change of the record.
     fn stamp(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)

@@ -25,8 +25,8 @@ use super::leadership::Shared;
 pub struct Status(pub(super) Arc<Shared>);
 
 impl Status {
-    /// The time after the end of its lease at which a leader that has not stopped counts as stuck:
-    /// 20 s.
+    /// A leader that has not stopped counts as stuck when this time has passed since the end of its
+    /// lease: 20 s.
     pub const TOLERANCE: Duration = Duration::from_secs(20);
 
     /// Returns true if this process leads at this moment.

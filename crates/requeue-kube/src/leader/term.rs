@@ -15,9 +15,9 @@ use super::status::Status;
 ///
 /// The lease is renewed as long as this value exists.
 ///
-/// Use it to control start and stop yourself. Otherwise,
-/// [`LeaderElector::run_until`](super::LeaderElector::run_until) does so. Dropping it ends the term
-/// without releasing the lease, which then expires.
+/// Use it to control start and stop yourself.
+/// [`LeaderElector::run_until`](super::LeaderElector::run_until) controls them for you. Dropping it
+/// ends the term without releasing the lease, which then expires.
 #[must_use = "the term ends when this is dropped"]
 pub struct Term {
     /// `None` once it is released.

@@ -194,7 +194,7 @@ impl Change {
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Watch {
-    /// A list has been complete.
+    /// A list has been completed.
     listed: bool,
     /// The objects as they were last seen.
     seen: HashMap<ObjectKey, Seen>,
@@ -230,7 +230,8 @@ impl Watch {
     /// Handles an event, and returns the changes of objects.
     ///
     /// The changes of a list are returned at its end: first the deleted objects, then the others,
-    /// each in the order of the keys. A list that starts again before its end has returned nothing.
+    /// each in the order of the keys. A list that is interrupted and starts again returns no
+    /// changes for the interrupted part.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,

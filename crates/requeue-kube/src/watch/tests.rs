@@ -305,7 +305,7 @@ enum Step {
     Remove(u8),
     /// The watch is disconnected, and receives no events.
     Cut,
-    /// It lists again. The list is interrupted after this number of objects, if it has more.
+    /// The watch lists again. The list is interrupted after this number of objects, if it has more.
     List(usize),
 }
 

@@ -14,7 +14,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Records its begin, and after 10 s its end.
+/// Records the start of the run and, after 10 s, its end.
 async fn long(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(format!("{} begins", name(&*map)));
     tokio::time::sleep(10 * SECOND).await;

@@ -15,7 +15,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns the times in seconds at which a reconciler runs that always fails. In each run the
+/// Returns the times, in seconds, at which a reconciler that always fails runs. In each run the
 /// object changes to the result of `change`, whose argument grows. The watch reports the change
 /// during the run (`early`), or after it.
 async fn runs_of_what_changes_itself(

@@ -61,7 +61,7 @@ async fn a_failing_watch_waits_longer_each_time_until_it_lists() {
         feed.fail();
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // 0.8 s, 1.6 s and so on, each with up to the same time of jitter in addition.
+    // 0.8 s, 1.6 s and so on, each plus a jitter of up to the same time.
     assert!((4..=7).contains(&reading.items().len()), "{}", reading.items().len());
 }
 
@@ -179,7 +179,7 @@ async fn the_store_has_what_is_handed_out() {
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     log.reaches(1).await;
-    // The begin of a list is too early: until its end, the store has the previous objects.
+    // The start of a list is too early: until its end, the store has the previous objects.
     feed.list(&[map("a", 2)]);
     log.reaches(2).await;
     assert_eq!(log.names(), ["1", "2"]);

@@ -17,7 +17,7 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Paced {
     pub(super) window: Option<Window>,
-    /// The least time of the next start, by `--min-interval`.
+    /// The earliest time of the next start, as `--min-interval` requires.
     pub(super) not_before: Time,
     /// The difference between the adds of the next run and the count of the queue.
     pub(super) correction: i64,
@@ -33,8 +33,8 @@ impl Paced {
 /// The state of the keys, by hash. Two keys with the same hash would wait for each other; that does not occur by
 /// chance.
 ///
-/// These are trees, because a hash table doubles: it would take up to twice the memory, and three times while it
-/// grows.
+/// These are trees, because a hash table doubles its size when it is full. It would take up to twice the memory, and
+/// three times the memory while it grows.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     /// The first add, and the end of the window.

@@ -62,7 +62,8 @@ impl Fixture {
             .find_map(|item| self.pace.start(item))
     }
 
-    /// Waits for the next run, which succeeds. Returns its second and the number of its adds.
+    /// Waits for the next run, which succeeds. Returns the second at which it starts, and the
+    /// number of its adds.
     fn next(&self) -> (u64, u32) {
         let item = self.wait();
         let (second, adds) = (self.second(), self.pace.adds(&item));
@@ -167,7 +168,7 @@ fn an_add_while_the_key_runs_has_a_window_of_its_own() {
         assert_eq!(it.next(), (13, 2));
         assert!(it.is_clean());
 
-        // The window ends while it runs.
+        // The window ends while the key runs.
         let it = Fixture::new(debounce(5, 50), policy);
         it.add();
         let first = it.wait();

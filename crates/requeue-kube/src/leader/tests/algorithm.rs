@@ -86,7 +86,7 @@ impl Driven {
         }
     }
 
-    /// Polls until this time. Each time, the candidate may not lead.
+    /// Polls until this time. The candidate must not lead at any poll.
     fn follows_until(&mut self, end: Time) {
         while self.now < end {
             assert!(matches!(self.answers(), Call::Get), "took it at {:?}", self.now);
@@ -169,8 +169,8 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.token().is_none());
 
-    // The candidate recognizes its own Lease. It takes it over without waiting, under another
-    // number.
+    // The candidate recognizes its own Lease. It takes the Lease over without waiting, under
+    // another number.
     it.answers();
     it.answers();
     assert_eq!(it.election.token().unwrap().to_string(), "uid-1/1");

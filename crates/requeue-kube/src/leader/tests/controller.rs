@@ -22,7 +22,7 @@ use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
 
-/// A replica. Its reconciler takes a fixed time, and logs the begin and the end of each run.
+/// A replica. Its reconciler takes a fixed time, and logs the start and the end of each run.
 struct Replica {
     feed: UnboundedSender<Event<ConfigMap>>,
     log: Log,

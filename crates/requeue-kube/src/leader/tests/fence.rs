@@ -1,4 +1,4 @@
-//! The patches of a fence, applied in the way of an API server.
+//! The patches of a fence, applied as an API server applies them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

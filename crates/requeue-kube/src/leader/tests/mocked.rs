@@ -209,7 +209,8 @@ async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_s
     let led = start.elapsed();
     assert!((seconds(11.99)..seconds(12.02)).contains(&led), "{led:?}");
     assert!(!it.status.is_leading() && it.leadership.check().is_err());
-    // At 4 s; it was given up after half the deadline. The second one lasts until the end.
+    // The first request was sent at 4 s, and given up after half the deadline. The second one lasts
+    // until the end.
     assert_eq!(api.asked(), [Method::PUT, Method::PUT]);
     assert!(matches!(it.task.await.unwrap(), Err(RunError::Lost(_))));
 }
