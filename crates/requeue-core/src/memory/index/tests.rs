@@ -244,7 +244,7 @@ fn hashes_that_differ_in_few_bits_differ_in_all_parts() {
         for part in [0, 10, 19, 20] {
             let parts = (0..4096).map(|n: u64| fold(n << shift) >> part & 0xFFF);
             let distinct = parts.collect::<alloc::collections::BTreeSet<_>>().len();
-            // Random numbers would give 2589.
+            // Random hashes would give 2589 distinct values.
             assert!(distinct > 1500, "{distinct} of 4096, shifted {shift}, from bit {part}");
         }
     }

@@ -178,7 +178,8 @@ impl<K> Ranked for Slab<Record<K>> {
     }
 }
 
-/// Stores 64 bits in the form of two links. Neither direction costs an instruction.
+/// Stores 64 bits in the form of two links. The conversion costs no instruction in either
+/// direction.
 #[inline(always)]
 fn to_link(bits: u64) -> [Option<Slot>; 2] {
     [Slot::from_bits(bits as u32), Slot::from_bits((bits >> 32) as u32)]
