@@ -45,7 +45,7 @@ struct Getter {
     kind: Kind,
     place: Option<Place>,
     woken: Arc<Flag>,
-    /// The time until which a thread sleeps at most.
+    /// The latest time until which a thread sleeps.
     sleeps_until: Time,
 }
 
