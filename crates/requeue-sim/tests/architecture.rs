@@ -252,7 +252,7 @@ fn imports(src: &Path) -> BTreeSet<(String, String)> {
 }
 
 impl Section {
-    /// Returns the layer of a module, and the name on the page that it has from: the longest one
+    /// Returns the layer of a module, and the name on the page that determines it: the longest name
     /// that is the module or a folder above it.
     fn layer(&self, module: &str) -> Option<(usize, &str)> {
         let named = self
