@@ -83,8 +83,8 @@ fn module_of(src: &Path, file: &Path) -> String {
     path.to_str().expect("names are ASCII").to_owned()
 }
 
-/// The paths in a file that name items of its own crate, as their segments below the crate's root.
-/// Test code is left out.
+/// The paths in a file that name items of the same crate. Each is stored as its segments below the
+/// crate's root. Test code is left out.
 struct Imports {
     module: Vec<String>,
     found: BTreeSet<Vec<String>>,

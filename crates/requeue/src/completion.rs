@@ -1,4 +1,4 @@
-//! The ways to complete a delivery. Items, workers, stores and controllers use the same ones.
+//! The ways to complete a delivery. Items, workers, stores and controllers all use these.
 
 use std::time::Duration;
 

@@ -35,8 +35,8 @@ impl Key {
         if self.orders.calls.load(Ordering::Relaxed)
             && let Some(queue) = self.orders.queue.get()
         {
-            // Disabled before the call, because keys that the queue drops in here must not call it
-            // again.
+            // The calls are disabled first, because keys that the queue drops during this call must
+            // not call it again.
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);

@@ -6,7 +6,8 @@ use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
 
-/// A limiter that gives the first failures of a key a fast delay, and all later ones a slow delay.
+/// A limiter that gives the first failures of a key a fast delay, and all later failures a slow
+/// delay.
 ///
 /// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///

@@ -348,7 +348,7 @@ impl<T, I: Id> Slab<T, I> {
             self.unexamined -= 1;
             let at = self.unexamined;
             let chunk = &mut self.chunks[last];
-            // A chunk that lost its last record meanwhile has no entries.
+            // If a chunk has lost its last record in the meantime, it has no entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
             if matches!(entry, Entry::Vacant { .. }) {
                 continue;
@@ -590,7 +590,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is a map: each record is found under its slot, wherever it was moved.
+        /// The oracle is a map: each record is found under its present slot.
         #[test]
         fn finds_what_a_map_finds(
             followers: bool,

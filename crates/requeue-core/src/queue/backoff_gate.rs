@@ -9,7 +9,8 @@ use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the time at which the run that `add` requests may start, or `None` for now. Also
-    /// returns whether that is later than the add asks for. A failed add starts a backoff.
+    /// returns whether that is later than the add asks for. An add that reports a failure starts a
+    /// backoff.
     pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
         let due = self.due_of(slot, add, now);
         let record = self.records.get(slot);

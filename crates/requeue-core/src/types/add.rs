@@ -103,9 +103,9 @@ impl Add {
     /// Each debounced add postpones the pending run.
     ///
     /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
-    /// never runs. If the key already has another delayed add, such as an hourly run, it runs no
-    /// later than that add is due. If the key is ready or dirty, the add is part of that run. A
-    /// quiet time of zero means now.
+    /// never runs. If the key already has another delayed add, such as an hourly run, it is due no
+    /// later than that add. If the key is ready or dirty, the add is part of that run. A quiet time
+    /// of zero means now.
     ///
     /// Debounced adds combine due times by a rule of their own: [`Merge::Exactly`] is the only
     /// [merge](Self::merge) that affects them. They do not count as retries.
@@ -143,8 +143,8 @@ impl Add {
         Self { at_most, ..self }
     }
 
-    /// Sets how the due time combines with the one that the key already has. The default is
-    /// [`Merge::Earliest`].
+    /// Sets the rule that combines this due time with the due time that the key already has. The
+    /// default is [`Merge::Earliest`].
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }

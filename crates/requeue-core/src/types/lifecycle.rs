@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Neither ready nor in flight. The key waits, or its record is kept for its failures.
+    /// Neither ready nor in flight. The key waits, or the queue remembers only its failures.
     Idle,
     /// The key may be delivered.
     Ready,

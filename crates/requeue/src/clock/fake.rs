@@ -1,7 +1,7 @@
 //! A clock that stands still until a test moves it.
 //!
-//! No alarm is missed: deadlines are absolute, and the clock is moved under the same lock under
-//! which alarms are armed.
+//! No alarm is missed: deadlines are absolute, and one lock guards both the clock and the arming of
+//! alarms.
 
 use std::fmt;
 use std::pin::pin;

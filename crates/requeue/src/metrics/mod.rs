@@ -13,7 +13,7 @@
     doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! Neither is global: each queue is built with its own.
+//! No metrics are global: each queue is built with its own.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -100,7 +100,7 @@ pub trait QueueMetrics<K>: Send + Sync {
     /// reported.
     fn retry(&self) {}
 
-    /// Reports an add that will not lead to a delivery of its own.
+    /// Reports that an add will not lead to a separate delivery.
     ///
     /// The depth shrinks by one. The key was cancelled, or dropped by a shutdown, or it failed
     /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold): one later run then serves the retry

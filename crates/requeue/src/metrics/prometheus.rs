@@ -68,7 +68,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
-/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced ones |
+/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
 /// | `workqueue_waiting` | gauge | keys with a delayed add |
 /// | `workqueue_processing` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
@@ -242,7 +242,7 @@ struct Queues {
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// The number of entries at which dead ones are removed, if no scrape has done so.
+    /// At this number of entries, dead ones are removed, if no scrape has removed them.
     sweep_at: usize,
 }
 

@@ -173,7 +173,7 @@ impl<K: Key> Shared<K> {
             return None;
         }
         self.limiter.forget(&item);
-        // Dropped after the lock is released, even if a key's `clone` panics under it.
+        // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);

@@ -93,7 +93,8 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn key(&self) -> &K {
         match &self.live {
             Some((_, key)) => key,
-            // Only the methods that take the item by value and its drop remove its contents.
+            // Only the item's drop, and the methods that take the item by value, remove its
+            // contents.
             None => unreachable!("a completed item is not accessible"),
         }
     }

@@ -44,8 +44,8 @@ impl<K> Drained<K> {
     }
 }
 
-/// Dropped keys that have not reached a caller yet. If this is dropped, `take_dropped` returns
-/// them.
+/// Dropped keys that have not reached a caller yet. If this value is dropped, `take_dropped`
+/// returns the keys.
 struct Unreported<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: Vec<K>,

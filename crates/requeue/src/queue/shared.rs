@@ -124,7 +124,7 @@ impl<K: Key> Shared<K> {
             hint,
             reported: None,
         };
-        // Not one of loom's primitives, because nothing is ordered by it.
+        // This is not one of loom's primitives, because it orders nothing.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),

@@ -47,7 +47,7 @@ pub(crate) struct Waiters {
     threads: usize,
     /// The number of wakes given so far.
     given: u64,
-    /// The latest wake that was returned. Earlier ones that are still held no longer count: a
+    /// The latest wake that was returned. Earlier wakes that are still held no longer count: a
     /// getter that was overtaken may never check, and must not block the others.
     returned: u64,
     /// The latest wake that was given to a task.
@@ -124,7 +124,7 @@ impl Waiters {
         self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
-    /// Lists a getter. One that was woken and found no key goes to the head of the list. Returns a
+    /// Lists a getter. If it was woken and found no key, it goes to the head of the list. Returns a
     /// waker that is no longer needed, to be dropped outside the lock.
     pub(crate) fn wait(
         &mut self,

@@ -43,8 +43,8 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. The segments from this number on
-    /// were split off the first ones.
+    /// The number of segments, rounded down to a power of two. Segments with this number or a
+    /// higher one were split off lower segments.
     half: u32,
     /// If there are more keys than this, the next segment is split.
     most: usize,

@@ -79,8 +79,8 @@ impl<K> Record<K> {
         self.phase.is_dirty() || self.waiting
     }
 
-    /// Returns true if a run is pending or in progress. Otherwise, the record is kept for its
-    /// failures.
+    /// Returns true if a run is pending or in progress. Otherwise, the record is kept only for the
+    /// key's failures.
     pub(in crate::queue) const fn is_known(&self) -> bool {
         self.is_pending() || self.phase.is_processing()
     }
