@@ -33,7 +33,7 @@ fn a_cancel_says_whether_it_took_anything() {
     assert!(Cancelled { waiting: true, ..none }.any());
 }
 
-/// Among keys that are due at the same time, the first one to wait comes first.
+/// Keys that are due at the same time are delivered in the order in which they began to wait.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
     for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {

@@ -1,4 +1,4 @@
-//! The time since which a key has been in its state.
+//! The time at which a key entered its state.
 
 use std::time::Duration;
 

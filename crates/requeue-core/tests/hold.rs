@@ -57,7 +57,7 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
     assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 }
 
-/// Among keys that are due at the same time, the first one to wait comes first.
+/// Keys that are due at the same time are delivered in the order in which they began to wait.
 #[test]
 fn a_failure_that_changes_no_time_keeps_the_place() {
     let mut queue = queue();

@@ -83,8 +83,8 @@ fn module_of(src: &Path, file: &Path) -> String {
     path.to_str().expect("names are ASCII").to_owned()
 }
 
-/// The paths in a file that name items of its own crate, as their segments below the crate's root.
-/// Test code is left out.
+/// The paths in a file that name items of the same crate. Each is stored as its segments below the
+/// crate's root. Test code is left out.
 struct Imports {
     module: Vec<String>,
     found: BTreeSet<Vec<String>>,
@@ -252,7 +252,7 @@ fn imports(src: &Path) -> BTreeSet<(String, String)> {
 }
 
 impl Section {
-    /// Returns the layer of a module, and the name on the page that it has from: the longest one
+    /// Returns the layer of a module, and the name on the page that determines it: the longest name
     /// that is the module or a folder above it.
     fn layer(&self, module: &str) -> Option<(usize, &str)> {
         let named = self

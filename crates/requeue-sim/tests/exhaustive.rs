@@ -1,5 +1,6 @@
 //! Every state that two keys can be in, and every operation in each. The search is breadth first,
-//! and stops when there is no new state. Times are relative and counts are capped, so that it ends.
+//! and stops when there is no new state. Times are relative and counts are capped, so that the
+//! search ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

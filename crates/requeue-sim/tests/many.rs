@@ -93,7 +93,8 @@ impl Crowd {
                 0..5 => Op::Get,
                 5..10 => Op::Finish(which, how),
                 10..14 => Op::Cancel(self.key()),
-                // Occasionally so far that more keys fall due than one operation makes ready.
+                // Occasionally, the clock advances so far that more keys fall due than one
+                // operation makes ready.
                 14 if self.random.below(64) == 0 => Op::Advance(self.random.short() / 5),
                 14 => Op::Advance(self.random.short() / 1_000),
                 _ => Op::FinishStale(which, how),

@@ -13,8 +13,8 @@ static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn memory_comes_back() -> Result<(), String> {
-    // The thread that waits for this one stops allocating in the first run or one of the next. A
-    // leak occurs in all of them.
+    // The test runner's thread, which waits for this thread, stops allocating in the first run or
+    // in one of the next. A leak occurs in every run.
     let _ = hour(0, 1);
     for hour in hour(1, 1).or_else(|_| hour(1, 1)).or_else(|_| hour(1, 1))? {
         println!("{hour}");

@@ -54,7 +54,7 @@ impl Controller {
             }
             Err(error) => {
                 println!("{key} is given up after {} attempts: {error}", item.attempt());
-                // As `Forget` and `Done`: the next add of the key starts with attempt 1.
+                // This is `Forget` and `Done`: the next add of the key starts with attempt 1.
                 item.succeed();
             }
         }
@@ -73,7 +73,7 @@ async fn main() {
     }
 
     let workers: Vec<_> = (0..2).map(|_| tokio::spawn(controller.clone().run_worker())).collect();
-    // An informer's input has no end, but this one has.
+    // An informer's input never ends, but this input does.
     controller.queue.close();
     for worker in workers {
         worker.await.expect("a worker does not panic");

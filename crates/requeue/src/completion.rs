@@ -1,4 +1,4 @@
-//! The ways to complete a delivery. Items, workers, stores and controllers use the same ones.
+//! The ways to complete a delivery. Items, workers, stores and controllers all use these.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 /// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |
 /// | [`Release`](Self::Release) | unchanged | now, at the tail | `Add`, `Done` | none | none |
 ///
-/// A key that was added again during the run has another run after it in each case.
-/// The state table in `docs/SEMANTICS.md` has the exact rules.
+/// In each case, a key that was added again during the run runs once more. The state table in
+/// `docs/SEMANTICS.md` has the exact rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Completion {
@@ -28,8 +28,8 @@ pub enum Completion {
     /// The run failed. The failure is counted, and the run is retried after the backoff that the
     /// limiter computes. A key in a store is parked if it has reached the limit of failures.
     Retry,
-    /// The run failed and is retried after this delay. The failure counts as an attempt, but the
-    /// limiter does not count it, and its delays do not grow.
+    /// The run failed and is retried after this delay. The failure counts as an attempt. The
+    /// limiter does not count it, so the key's backoff does not grow.
     RetryAfter(Duration),
     /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
     /// the key in `workqueue_given_up_total`. A store parks the key. A key that was added again

@@ -6,7 +6,7 @@
 //! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards. A
 //!   worker that panics, is cancelled or returns early has failed, and its key is retried.
 //! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its
-//!   due time. Each failing key backs off by itself until a run succeeds.
+//!   due time. Each failing key has its own backoff, until a run succeeds.
 //! - **Fair**: first in, first out; or by [priorities](Order::Priority) that starve no key; or with
 //!   [fair shares](Builder::fair) between groups.
 //!
@@ -137,7 +137,7 @@
 //! # Shutdown
 //!
 //! There are three ways to stop a queue. After each of them [`get`](Queue::get) returns `None` when
-//! it has no more keys, and workers that loop on it return.
+//! the queue has no more keys, and workers that loop on it return.
 //!
 //! | call | new keys | waiting keys | ready keys | use |
 //! |---|---|---|---|---|

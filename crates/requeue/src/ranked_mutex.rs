@@ -1,8 +1,8 @@
 //! Mutexes that cannot deadlock although user code runs under them.
 //!
 //! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter
-//! has its own lock, and so does a scrape. That user code may call any queue again. Two threads
-//! that took two such locks in opposite order would wait for each other forever.
+//! has its own lock, and so does a scrape. All of this user code may call any queue again. Two
+//! threads that took two such locks in opposite order would wait for each other forever.
 //!
 //! Therefore each mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a
 //! higher rank. Any other attempt fails with [`Reentered`] at once, even for a mutex of another

@@ -107,7 +107,8 @@ fn every_future_of_a_queue_can_be_sent() {
     });
 }
 
-/// A local future may hold values that cannot be sent; the queue's part in it does not forbid that.
+/// A local future may hold values that cannot be sent. The queue's futures inside it do not forbid
+/// that.
 #[test]
 fn a_local_future_may_use_a_queue() {
     let queue: Queue<u32> = Queue::new();

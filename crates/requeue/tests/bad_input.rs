@@ -152,7 +152,7 @@ fn keys_that_are_not_there_have_no_state() {
 }
 
 /// A future that has returned an item can be polled again; it then waits for another key, like a
-/// new one.
+/// new future.
 #[test]
 fn a_getter_that_has_answered_may_be_polled_again() {
     let (queue, _clock) = fake();

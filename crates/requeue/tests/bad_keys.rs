@@ -35,8 +35,8 @@ impl Key {
         if self.orders.calls.load(Ordering::Relaxed)
             && let Some(queue) = self.orders.queue.get()
         {
-            // Disabled before the call, because keys that the queue drops in here must not call it
-            // again.
+            // The calls are disabled first, because keys that the queue drops during this call must
+            // not call it again.
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);
@@ -241,7 +241,7 @@ fn a_panic_in_drop_ends_in_the_queue() {
     }
 }
 
-/// Two keys that panic while a collection is dropped would abort the process.
+/// If two keys panicked while a collection was dropped, the process would abort.
 #[test]
 fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
     for order in orders() {
@@ -338,8 +338,7 @@ fn keys_without_a_drop_may_call_the_queue() {
     assert_eq!(queue.len(), 1);
 }
 
-// --- Keys with the minimum of traits
-// --------------------------------------------------------------
+// --- Keys with the minimum of traits ------------------------------------------------------------
 
 /// A key that is neither `Sync` nor `Debug`.
 #[derive(Clone, PartialEq, Eq)]

@@ -126,7 +126,7 @@ impl RateLimiter<&'static str> for Calls {
     }
 
     fn forget(&mut self, key: &&'static str) {
-        // Not for its own key's success, because that would recurse without end.
+        // It makes no calls for the success of its own key, because they would recurse without end.
         if *key == "a" {
             self.call();
         }

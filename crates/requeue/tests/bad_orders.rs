@@ -188,7 +188,7 @@ fn an_order_that_holds_keys_back_loses_none() {
     assert_eq!(keys, (0..10).collect::<Vec<_>>());
 }
 
-/// Calls the queue that it is part of, which refuses.
+/// Calls the queue that it is part of. The queue refuses the calls.
 struct Calls {
     keys: Vec<u32>,
     queue: Arc<OnceLock<Queue<u32>>>,

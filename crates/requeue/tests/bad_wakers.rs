@@ -45,7 +45,8 @@ impl Drop for Panics {
 fn poll_with<W: Wake + Send + Sync + 'static, F: Future + Unpin>(future: &mut F, waker: W) -> bool {
     let waker = std::mem::ManuallyDrop::new(Waker::from(Arc::new(waker)));
     let pending = poll(future, &waker).is_pending();
-    // Not dropped here, where the test would panic. The test is about the queue's copy.
+    // The waker is not dropped here, where the test would panic. The test is about the queue's
+    // copy.
     pending
 }
 

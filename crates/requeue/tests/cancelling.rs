@@ -32,7 +32,7 @@ fn a_getter_that_is_dropped_after_it_was_woken_passes_the_wake_on() {
         assert!(poll(get, waker).is_pending());
     }
     queue.add("a");
-    // Each is woken, and dropped without being polled. The last one gets the key.
+    // Each getter is woken, and dropped without being polled. The last getter gets the key.
     let mut last = gets.pop().unwrap();
     drop(gets);
     assert!(wakes.iter().all(|(wakes, _)| wakes.count() == 1));
@@ -187,7 +187,7 @@ fn a_ticket_of_an_earlier_delivery_does_not_affect_a_later_one() {
     assert_eq!(queue.processing(), 0);
 }
 
-/// Even if the numbers of the two deliveries have the same lower 16 bits.
+/// This holds even if the numbers of the two deliveries have the same lower 16 bits.
 #[test]
 fn a_ticket_stays_stale_after_any_number_of_deliveries() {
     let (queue, _clock) = fake();

@@ -17,7 +17,7 @@ fn test_simple_queue() {
     assert_eq!(queue.len(), 1);
     let key = take(&queue);
     assert!(queue.done(&key));
-    // Beyond the next heartbeat of client-go.
+    // This time is beyond the next heartbeat of client-go.
     clock.advance(secs(10));
     assert_eq!(queue.len(), 0);
 }
@@ -169,7 +169,7 @@ fn a_delay_of_zero_adds_at_once() {
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }
 
-/// Intended difference: in client-go, their order is undefined.
+/// Intended difference: in client-go, the order of keys with equal deadlines is undefined.
 #[test]
 fn equal_deadlines_come_in_the_order_of_the_adds() {
     let (queue, clock) = fake_client_go();

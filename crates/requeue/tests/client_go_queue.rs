@@ -20,7 +20,7 @@ const ENDINGS: [fn(&Queue<u32>); 2] = [
     |queue| assert!(queue.shut_down_with_drain().wait_blocking().finished),
 ];
 
-/// First in, first out. It records the keys with which it is touched.
+/// An order that is first in, first out, and records the keys for which `touch` is called.
 struct Traced {
     queue: VecDeque<&'static str>,
     touched: Arc<Mutex<Vec<&'static str>>>,

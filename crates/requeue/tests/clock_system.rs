@@ -59,7 +59,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     #[cfg(target_os = "linux")]
     assert_eq!(timer_threads(), 0);
 
-    // The first alarm starts the thread, which wakes it, and not early.
+    // The first alarm starts the thread. The thread wakes its waker, and not too early.
     let mut wait = Duration::from_millis(1);
     let (at, (woken_by, when)) = loop {
         let at = SystemClock.now() + wait;

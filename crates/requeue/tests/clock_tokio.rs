@@ -131,7 +131,7 @@ impl Wake for Rearm {
     }
 }
 
-/// A runtime that shuts down fires all of its timers, and panics if it is asked for another.
+/// A runtime that shuts down fires all of its timers, and panics if it is asked for a new one.
 #[test]
 fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     let panics = panics_of_this_thread();

@@ -87,7 +87,8 @@ fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
     });
 }
 
-/// The thread that keeps the time leaves with a key. From then on, another thread keeps it.
+/// The thread that waits for the deadline leaves with a key. From then on, another thread waits for
+/// it.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     for _ in 0..20 {
@@ -104,8 +105,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     }
 }
 
-/// A clock by which threads can sleep, but which stands still. A thread that keeps the time checks
-/// repeatedly; one that does not sleeps forever.
+/// A clock that stands still, although threads can sleep by it. The thread that waits for the
+/// deadline checks repeatedly. Any other thread sleeps forever.
 #[derive(Clone)]
 struct Slept {
     clock: FakeClock,
@@ -134,7 +135,7 @@ fn slept() -> (Queue<u32>, Slept) {
     (Queue::builder().clock(clock.clone()).build().unwrap(), clock)
 }
 
-/// The same if that thread's wait times out.
+/// The same holds if that thread's wait times out.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     for _ in 0..20 {
@@ -153,8 +154,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     }
 }
 
-/// The thread checks again when its deadline moves back. If an earlier deadline comes after that,
-/// it is woken.
+/// The thread checks again when its deadline is postponed. If an earlier deadline is set after
+/// that, the thread is woken.
 #[test]
 fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     let (queue, clock) = slept();
@@ -166,10 +167,10 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
         });
         let looks = || clock.seen.lock().unwrap().contains(&leader.thread().id());
         until(looks);
-        // From here on it sleeps until the second key is due, in an hour.
+        // From here on, the thread sleeps until the second key is due, in an hour.
         queue.add_after(2, secs(3600));
         assert!(queue.cancel(&1).waiting);
-        // It reads the time when it checks, and when it parks.
+        // The thread reads the time when it checks, and when it parks.
         for _ in 0..3 {
             clock.seen.lock().unwrap().clear();
             let asked = (0..1_000).any(|_| {

@@ -144,7 +144,7 @@ fn tickets_and_done_by_key_work_from_any_thread() {
 
 // --- A custom order ------------------------------------------------------------------------------
 
-/// The shortest key first. Of equally short ones, the one touched most.
+/// Delivers the shortest key first, and among equally short keys the one that was touched most.
 #[derive(Default)]
 struct Shortest(Vec<(String, u32)>);
 
@@ -192,8 +192,8 @@ fn boxed_limiters_go_by_the_callers_clock() {
         queue.add(key);
         retry(&queue, queue.try_get().unwrap())
     };
-    // The bucket does not delay the first two. It delays the third and fourth, and the fifth
-    // reaches the maximum.
+    // The bucket does not delay the first two failures. It delays the third and the fourth, and the
+    // delay of the fifth reaches the maximum.
     let delays: Vec<_> = (0..5).map(delay_of).collect();
     assert_eq!(delays, [ms(5), ms(5), ms(100), ms(150), ms(150)]);
     // The bucket is refilled by the queue's clock, and by no other.
@@ -358,7 +358,7 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
             assert_eq!(snapshot.entries.len(), 1);
             queue.try_get().unwrap().succeed();
         },
-        // These shut the queue down.
+        // These operations shut the queue down.
         |queue, _, key| {
             queue.add(Arc::clone(&key));
             queue.try_get().unwrap().release();

@@ -18,7 +18,7 @@ const SEED: u64 = 7;
 const BEGIN: u64 = SEED ^ 0x082e_fa98_ec4e_6c89;
 
 const KEYS: u64 = 300;
-/// A lower bound of the comparisons of a table that compares each key with all others of the same
+/// The minimum number of comparisons in a table that compares each key with all others of the same
 /// hash.
 const QUADRATIC: u64 = KEYS * (KEYS - 1) / 2;
 

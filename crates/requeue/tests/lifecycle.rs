@@ -340,7 +340,7 @@ fn a_later_shut_down_ends_every_drain_before() {
         assert!(!drained.finished);
         assert_eq!(drained.processing, 1);
     }
-    // It does not end a later drain.
+    // The shutdown does not end the wait of a later drain.
     assert!(poll(&mut queue.shut_down_with_drain(), Waker::noop()).is_pending());
 }
 

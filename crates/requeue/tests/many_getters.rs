@@ -197,7 +197,7 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
                 .await
             })
         };
-        // Lets it check all queues, and wait.
+        // Lets the task check all queues, and wait.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -233,7 +233,8 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         } else {
             queue.add_after(7, Duration::from_millis(1));
         }
-        // In the worst case they are passed over one at a time, each after its grace.
+        // In the worst case, these tasks are passed over one at a time, each after its grace
+        // period.
         for _ in 0..8 {
             if wakes.count() == 0 {
                 clock.advance(Duration::from_millis(5));
@@ -263,7 +264,7 @@ impl Clock for Watched {
     }
 }
 
-/// A grace takes one alarm for any number of keys, and none if no other getter waits.
+/// A grace period needs one alarm for any number of keys, and none if no other getter waits.
 #[test]
 fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     for (tasks, alarms) in [(1, 0), (2, 0), (3, 1), (9, 1)] {

@@ -287,8 +287,8 @@ impl Clock for Slow {
     }
 }
 
-/// A scrape holds the queues that it reads. A queue that is dropped meanwhile must not appear to be
-/// alive to a new queue with its name.
+/// A scrape holds the queues that it reads. If a queue is dropped during the scrape, a new queue
+/// with its name must not find the old one alive.
 #[test]
 fn a_scrape_under_way_keeps_no_name_taken() {
     let mut registry = Registry::default();

@@ -376,7 +376,7 @@ struct Caller {
     kind: Kind,
     own: Subject,
     other: Subject,
-    /// Two sets of items of its own queue, and one of the other.
+    /// Two sets of items of its own queue, and one set of the other queue's.
     items: [Vec<Item<'static, Key>>; 3],
     /// The first id of its own keys.
     ids: u32,

@@ -256,7 +256,7 @@ fn an_operation_makes_256_due_keys_ready() {
 
 // --- Debouncing -----------------------------------------------------------------------------------
 
-/// When `a` is due, since the start of the fake clock.
+/// Returns the due time of `a`, counted from the start of the fake clock.
 fn due(queue: &Queue<&'static str>) -> Duration {
     queue.look_up(&"a").unwrap().due.unwrap().since(Time::ZERO + S)
 }
@@ -495,8 +495,7 @@ fn release_is_no_failure() {
     assert_eq!(queue.counts().failures, 0);
 }
 
-// --- The options of a run
-// -------------------------------------------------------------------------
+// --- The options of a run -----------------------------------------------------------------------
 
 #[test]
 fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
@@ -690,8 +689,7 @@ impl std::task::Wake for Woken {
     }
 }
 
-// --- Shutdown
-// -------------------------------------------------------------------------------------
+// --- Shutdown -----------------------------------------------------------------------------------
 
 #[test]
 fn close_what_waits_still_runs() {

@@ -1,7 +1,8 @@
 //! apimachinery's older `Poll` functions, compared with `wait_test.go`. `Poll` and `PollImmediate`
 //! try once more when their time is up, as [`Polling::last_try`] does.
 //!
-//! A ticker that sends n ticks and closes is an interval of 1 ms with a timeout of n + ½ ms.
+//! The original has a ticker that sends n ticks and closes. Here, an interval of 1 ms with a
+//! timeout of n + ½ ms takes its place.
 
 mod wait_support;
 

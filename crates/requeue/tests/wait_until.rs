@@ -1,6 +1,6 @@
 //! The `Until` family, compared with apimachinery's `wait_test.go`.
 //!
-//! The loop would survive the panic of an assertion inside `f`, so assertions are outside.
+//! The loop would survive the panic of an assertion inside `f`, so all assertions are outside `f`.
 
 mod wait_support;
 
@@ -353,7 +353,7 @@ async fn a_loop_can_be_spawned_and_obeys_a_paused_runtime() {
     assert_eq!(runs.load(Ordering::Relaxed), 1800);
 }
 
-/// The stop wakes the loop. Its function is dropped even if it would not return by itself.
+/// The run does not complete. Its alarm is disarmed when the loop is dropped.
 #[test]
 fn dropping_a_loop_drops_the_run_it_is_in() {
     let clock = FakeClock::new();

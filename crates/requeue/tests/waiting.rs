@@ -127,7 +127,8 @@ fn a_getter_that_is_not_polled_keeps_no_due_key_from_another() {
     drop(asleep);
 }
 
-/// The same for a getter that is polled rarely, and is at the head of the list after each poll.
+/// The same holds for a getter that is polled rarely, and is at the head of the list after each
+/// poll.
 #[test]
 fn a_getter_that_is_polled_rarely_does_not_block_others_repeatedly() {
     let (queue, _clock) = fake();
@@ -284,8 +285,8 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
     }
 }
 
-/// As in client-go, `get` ends when no key is ready, even if keys are in flight. A getter that
-/// waits for a final `None` goes on waiting.
+/// As in client-go, `get` returns `None` when no key is ready, even if keys are in flight. A getter
+/// that waits for a final `None` goes on waiting.
 #[test]
 fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     let (queue, _clock) = fake();

@@ -45,7 +45,7 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
     let queue = on_tokio();
-    // As in a `select!` in which the other branch takes long.
+    // This getter sleeps as in a `select!` in which the other branch takes long.
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -82,7 +82,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
     let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
-        // Both are ready at once each time.
+        // Each time, both branches are ready at once.
         queue.add(key);
         sender.send(key).unwrap();
     }

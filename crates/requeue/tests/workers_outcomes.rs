@@ -60,7 +60,8 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
     assert_eq!(*seen.lock().unwrap(), [(1, 1)]);
 }
 
-/// Returns the error and its source for a handler that fails this long after its cancellation.
+/// Returns the error and its source for a handler that fails after its cancellation, with a delay
+/// of `late`.
 async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
     let (queue, told) = (on_tokio(), Arc::new(Mutex::new(None)));
     queue.add(1);

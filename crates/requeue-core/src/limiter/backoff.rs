@@ -1,4 +1,5 @@
-//! The default limiter. Runs before the end of a wait do not inflate the backoff.
+//! The default limiter. A run that starts before its key's wait is over does not inflate the
+//! backoff.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
@@ -14,18 +15,18 @@ use crate::wait::JitterSource;
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
 /// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run
-/// a failing key before its time therefore drive its delay to the maximum within seconds. Here the
-/// n-th failure that *counts* (n from 0) waits d = min(base · 2ⁿ, max), drawn from d/2 to d, at
-/// least 1 ns. A failure before that wait is over does not count: the key waits for the rest of it.
-/// A failure at the exact end of the wait counts.
+/// a failing key before its time therefore drive its delay to the maximum within seconds. Here,
+/// after the n-th failure that *counts* (n from 0), the key waits for a random time from d/2 to d,
+/// where d = min(base · 2ⁿ, max), and for at least 1 ns. A failure before that wait is over does
+/// not count, and the key waits for the rest of it. A failure at the exact end of the wait counts.
 ///
-/// A key that has not failed for twice `max` after the end of its wait starts again at `base`. The
+/// A key starts again at `base` if it has not failed in the time of twice `max` after its wait. The
 /// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two
 /// entries, in turn, and removes those that have expired.
 ///
 /// If the clock goes back, a key waits no longer than its last delay, and its failures do not count
-/// until the clock reaches its former time. A key that had already expired starts again only if its
-/// entry was checked meanwhile.
+/// until the clock has caught up. A key that had already expired starts again only if its entry was
+/// checked before the clock went back.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
@@ -64,8 +65,8 @@ pub struct BackoffLimiter<K, S = RandomState> {
     source: JitterSource,
     /// The index of the entry to check next.
     hand: usize,
-    /// The time of the last call of `delay`. `num_requeues` treats entries as expired as of this
-    /// time.
+    /// The time of the last call of `delay`. `num_requeues` ignores entries that had expired at
+    /// this time.
     now: Time,
 }
 
@@ -74,7 +75,7 @@ pub struct BackoffLimiter<K, S = RandomState> {
 struct Wait {
     until: Time,
     last: Duration,
-    /// The failures that counted; 0 only before the first.
+    /// The number of failures that counted. It is 0 only before the first failure.
     failures: u32,
 }
 
@@ -85,9 +86,9 @@ const LOOKS: usize = 2;
 impl<K> BackoffLimiter<K> {
     /// Creates a limiter whose delays grow from `base` to `max`.
     ///
-    /// If `base` is zero, every failure waits 1 ns. If `base` is above `max`, every failure waits
-    /// from half of `max` to `max`. With a `max` of more than about 292 years, keys never expire,
-    /// and the memory is unbounded unless they are forgotten.
+    /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is from half
+    /// of `max` to `max`. With a `max` of more than about 292 years, keys never expire, and the
+    /// memory grows without bound unless the caller forgets keys.
     ///
     /// # Examples
     ///
@@ -186,8 +187,8 @@ impl<K, S> BackoffLimiter<K, S> {
     /// removed.
     ///
     /// Each call of [`delay`](RateLimiter::delay) does this for two entries. To return memory while
-    /// no key fails, call this regularly. With `looks` of at least `len()`, it removes all expired
-    /// entries.
+    /// no key fails, call `sweep` regularly. With `looks` of at least `len()`, one call removes all
+    /// expired entries.
     ///
     /// # Examples
     ///

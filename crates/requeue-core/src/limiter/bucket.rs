@@ -7,9 +7,9 @@ use crate::types::time::Time;
 
 /// A token bucket that limits the rate of failures of all keys together.
 ///
-/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Failures
-/// that find the bucket empty form a line: each one waits until its own token has been added. The
-/// line has no bound.
+/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Keys that
+/// fail while the bucket is empty form a line: each one waits until its own token has been added.
+/// The length of the line is unlimited.
 ///
 /// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`.
 /// The delays equal those of that limiter to the nanosecond. The bucket remembers no key:
@@ -41,7 +41,8 @@ pub struct Bucket {
     /// Tokens per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// The tokens in the bucket. While failures wait, it is negative by their number.
+    /// The number of tokens in the bucket. Each key that waits counts as minus one, so the number
+    /// may be negative.
     tokens: f64,
     last: Time,
 }
@@ -49,7 +50,8 @@ pub struct Bucket {
 impl Bucket {
     /// Creates a bucket that holds up to `burst` tokens and gains `qps` tokens per second.
     ///
-    /// - If `qps` is [`f64::MAX`] or more, including infinity, there is no limit: no failure waits.
+    /// - If `qps` is [`f64::MAX`] or more, including infinity, there is no limit, and every delay
+    ///   is zero.
     /// - If `qps` is 0, negative or NaN, no token is added after the first `burst`. Later failures
     ///   get [`Duration::MAX`].
     /// - If `burst` is 0 and there is a limit, every failure gets [`Duration::MAX`].
@@ -116,7 +118,7 @@ impl<K> RateLimiter<K> for Bucket {
     }
 
     /// Returns the time in which the empty bucket fills. The delays have no maximum, because the
-    /// line has no bound.
+    /// length of the line is unlimited.
     fn longest(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO

@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::{Bucket, ExponentialFailure, RateLimiter};
 use crate::types::time::Time;
 
-/// A limiter whose delay is the longest among those of its members.
+/// A limiter whose delay is the longest delay of its members.
 ///
 /// Each failure counts in every member, and every member forgets. This is client-go's
 /// `NewTypedMaxOfRateLimiter`. A bucket among the members may be overdrawn: a key takes its token
@@ -85,13 +85,13 @@ impl<K> fmt::Debug for MaxOf<K> {
     }
 }
 
-/// Returns client-go's default limiter: per key 5 ms, doubling, up to 1000 s; for all keys
-/// together, 10 per second after the first 100.
+/// Returns client-go's default limiter. The delay of each key starts at 5 ms and doubles up to 1000
+/// s. All keys together get 10 retries per second after the first 100.
 ///
 /// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. It keeps
-/// every key that failed until the key is forgotten. The line at the bucket has no bound: if 10,000
-/// keys fail at once, the last one waits 16 minutes. The default of this crate is
-/// [`BackoffLimiter`](super::BackoffLimiter).
+/// every key that failed until the key is forgotten. The length of the line at the bucket is
+/// unlimited: if 10,000 keys fail at once, the last one waits 16 minutes. The default of this crate
+/// is [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// # Examples
 ///
@@ -160,7 +160,7 @@ mod tests {
             Box::new(ExponentialFailure::new(MILLI, SECOND)),
             Box::new(Bucket::new(1_000.0, 1)),
         ]);
-        // The first member is the longest at first. Meanwhile the others count the same failures.
+        // At first, the first member has the longest delay. The others count the same failures.
         let delays = [(); 4].map(|()| delay(&mut limiter, 1));
         assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
         limiter.forget(&1);

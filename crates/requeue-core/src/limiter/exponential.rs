@@ -7,13 +7,13 @@ use foldhash::fast::RandomState;
 use super::per_key::{Delays, PerKey};
 use crate::wait::saturating_nanos;
 
-/// A limiter that makes the n-th failure of a key (n from 0) wait base · 2ⁿ, up to a maximum.
+/// A limiter that delays a key by base · 2ⁿ after its n-th failure (n from 0), up to a maximum.
 ///
 /// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even one
 /// before the key's wait is over. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// **Unbounded**: it remembers each failed key until the key is forgotten, or removed by
 /// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
 ///
 /// # Examples
@@ -43,7 +43,7 @@ pub struct Doubling {
 impl<K> PerKey<K, Doubling> {
     /// Creates a limiter whose delays start at `base` and double up to `max`.
     ///
-    /// If `base` is zero, no failure waits. If `base` is above `max`, every failure waits `max`.
+    /// If `base` is zero, every delay is zero. If `base` is above `max`, every delay is `max`.
     ///
     /// # Examples
     ///
@@ -93,7 +93,7 @@ impl Delays for Doubling {
     }
 }
 
-/// Returns client-go's default limiter per key: 1 ms, doubling, up to 1000 s.
+/// Returns client-go's default limiter per key. Its delays start at 1 ms and double up to 1000 s.
 ///
 /// This is its `DefaultTypedItemBasedRateLimiter`.
 ///
@@ -212,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle doubles, n times, and stops at the maximum.
+        /// The oracle doubles the delay n times and stops at the maximum.
         #[test]
         fn doubled_is_doubling(secs: u32, nanos in 0..1_000_000_000_u32, max: u64, n in 0..200_u32) {
             let (base, max) = (Duration::new(secs.into(), nanos), Duration::from_nanos(max));

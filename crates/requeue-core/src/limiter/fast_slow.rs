@@ -6,11 +6,12 @@ use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
 
-/// A limiter that gives the first failures of a key a fast delay, and all later ones a slow delay.
+/// A limiter that gives the first failures of a key a fast delay, and all later failures a slow
+/// delay.
 ///
 /// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// **Unbounded**: it remembers each failed key until the key is forgotten, or removed by
 /// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
 ///
 /// # Examples
@@ -82,8 +83,8 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
 
 impl Delays for FastThenSlow {
     fn after(&self, before: u32) -> Duration {
-        // The count saturates at `u32::MAX`. With `u32::MAX` attempts, a failure at that count is
-        // still fast.
+        // The count saturates at `u32::MAX`. With `u32::MAX` attempts, a failure at that count
+        // still gets the fast delay.
         if before < self.attempts || self.attempts == u32::MAX { self.fast } else { self.slow }
     }
 

@@ -5,17 +5,17 @@
 //! | [`BackoffLimiter`] | base · 2ⁿ up to a maximum, with jitter; a failure before the wait is over does not count |
 //! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
 //! | [`FastSlow`] | a fast delay for some attempts, then a slow one |
-//! | [`Bucket`] | the time until a token comes, from one bucket for all keys |
+//! | [`Bucket`] | the wait for a token from the bucket that all keys share |
 //! | [`MaxOf`] | the longest delay of its members |
 //! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
 //!
 //! All but the first are client-go's. [`default_controller`] and [`default_item_based`] are its
 //! defaults. The default of this crate is [`BackoffLimiter`].
 //!
-//! No limiter panics or overflows, with any parameters: sums and products saturate. If the clock
-//! goes back, a limiter acts as if it stood still, except where the limiter's docs differ.
+//! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
+//! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
-//! [`ExponentialFailure`] and [`FastSlow`] remember every key that failed until it is forgotten or
+//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten or
 //! [trimmed](PerKey::trim). [`BackoffLimiter`] removes expired keys itself. The others remember no
 //! key. No limiter keeps memory for many more keys than it remembers.
 
@@ -82,9 +82,9 @@ pub trait RateLimiter<K>: Send {
     /// Returns the number of failures of `key` that are counted.
     fn num_requeues(&self, key: &K) -> u32;
 
-    /// Returns the longest delay of this limiter, or a long one if the delays have no maximum.
+    /// Returns the longest delay of this limiter, or a long delay if there is no maximum.
     ///
-    /// A queue calls this once. It uses the result where [`delay`](Self::delay) panics or cannot be
+    /// A queue calls this once. It uses the result when [`delay`](Self::delay) panics or cannot be
     /// called. The default is 300 s.
     fn longest(&self) -> Duration {
         Duration::from_secs(300)

@@ -14,7 +14,7 @@ use crate::types::time::Time;
 /// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on
 /// it.
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, or removed by
+/// **Unbounded**: it remembers each failed key until the key is forgotten, or removed by
 /// [`trim`](Self::trim) or [`retain`](Self::retain).
 #[derive(Clone, Debug)]
 pub struct PerKey<K, D, S = RandomState> {

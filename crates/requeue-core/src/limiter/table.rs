@@ -12,8 +12,8 @@ use crate::types::slot::{Id, Slot};
 /// call moves more than a few hundred entries, for a table of any size, and memory is freed as
 /// entries are removed.
 ///
-/// Entries are visited by slot, which reveals nothing of the order of hashes: the assignment and
-/// the moves of slots depend only on the calls of the table.
+/// Entries are visited in the order of their slots. This order reveals nothing about the hashes:
+/// slots are assigned and moved according to the calls of the table alone.
 ///
 /// Each call hashes its key once, and never while the table changes. If the `Hash`, `Eq` or `Clone`
 /// of a key panics, the table is therefore unchanged.

@@ -89,8 +89,7 @@ impl<I: Id> List<I> {
         [if Some(id) == self.head { None } else { prev }, next]
     }
 
-    /// Makes `next` the successor of the entry before, and `prev` the predecessor of the entry
-    /// after.
+    /// Makes `next` the successor of `before`, and `prev` the predecessor of `after`.
     fn join(
         &mut self,
         links: &mut impl Links<I>,

@@ -17,8 +17,8 @@ const MAX_MOVES: usize = 4;
 const SCAN_LIMIT: usize = 64;
 /// The maximum number of freed slots in the list of spare slots.
 const MAX_SPARES: u32 = 64;
-/// The maximum number of empty chunks that one removal drops. In nearly all cases, these are all
-/// empty chunks.
+/// The maximum number of empty chunks that one removal drops. In nearly all cases, there are fewer
+/// empty chunks than this.
 const MAX_DROPS: usize = 4096;
 
 ids! {
@@ -172,8 +172,8 @@ impl<T, I: Id> Slab<T, I> {
         self.insert_with(|| value)
     }
 
-    /// Inserts a record that `make` creates in place. A record that is copied in larger pieces just
-    /// after it was written would have to wait for these writes.
+    /// Inserts a record that `make` creates in place. If the record were written elsewhere and then
+    /// copied in larger pieces, the copy would have to wait for the writes.
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
         let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
@@ -265,7 +265,7 @@ impl<T, I: Id> Slab<T, I> {
         chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
         chunk.vacant = Some(slot);
         chunk.live -= 1;
-        // A queue that is empty occasionally keeps its first chunk.
+        // The first chunk is kept, for a queue that is empty from time to time.
         let is_emptied = chunk.live == 0 && number > 0;
         if is_emptied {
             chunk.clear();
@@ -348,7 +348,7 @@ impl<T, I: Id> Slab<T, I> {
             self.unexamined -= 1;
             let at = self.unexamined as usize;
             let chunk = &mut self.chunks[last];
-            // A chunk that lost its last record meanwhile has no entries.
+            // If a chunk has lost its last record in the meantime, it has no entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
             if matches!(entry, Entry::Vacant { .. }) {
                 continue;
@@ -408,8 +408,8 @@ impl<T, I: Id> Slab<T, I> {
 
     /// Sets the number of records below which the slab is sparse: a quarter of the slots with memory.
     ///
-    /// Keys that leave in order of arrival leave whole chunks without memory. These count only if
-    /// side tables have entries for them, or if there are very many.
+    /// The removal of keys in order of arrival frees the memory of whole chunks. Such chunks count
+    /// only if side tables have entries for them, or if there are very many of them.
     fn update_floor(&mut self) {
         let chunks = self.chunks.len();
         let counted =
@@ -428,7 +428,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Removes a chunk from that list, if it is in it.
+    /// Removes a chunk from the list of chunks with vacant slots, if the chunk is listed.
     fn unlist(&mut self, number: usize) {
         if core::mem::take(&mut self.chunks[number].is_listed) {
             self.roomy.remove(&mut self.chunks, Id::new(number));
@@ -591,7 +591,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is a map: each record is found under its slot, wherever it was moved.
+        /// The oracle is a map: each record is found under its present slot.
         #[test]
         fn finds_what_a_map_finds(
             followers: bool,

@@ -2,7 +2,8 @@
 //!
 //! It is a vector in chunks, and a chunk without a value takes no memory. Unlike
 //! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each
-//! insertion and removal an instruction or two. It needs no entry for the slots below.
+//! insertion and removal an instruction or two. A value needs no entries for the slots below its
+//! own.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,11 +1,11 @@
 //! The deadlines of waiting keys: an indexed heap, which stores the position of each slot.
 //!
 //! A node has four children. Those of the node at `n` begin at `4 n`, so that they share a chunk and
-//! one or two cache lines, and the heap is half as high as a binary one. The root is in the group of
+//! one or two cache lines. The heap is half as high as a binary one. The root is in the group of
 //! its own children. Equal deadlines leave in order of arrival.
 //!
-//! A deadline of debounced adds has a bound, up to which further ones postpone it. Bounds are in a side
-//! table, which exists once there was one.
+//! A deadline that a debounced add sets has a bound: the latest time to which further debounced
+//! adds postpone it. Bounds are in a side table, which is allocated with the first bound.
 
 use alloc::boxed::Box;
 
@@ -26,8 +26,8 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. It may wrap around. Then only keys that are due
-    /// in the same nanosecond, and were added two billion delays apart, change places.
+    /// The order of arrival among equal deadlines. It may wrap around. Two keys can change places
+    /// only if they are due in the same nanosecond and were added two billion delays apart.
     seq: u32,
     slot: Slot,
 }
@@ -125,12 +125,12 @@ impl TimerHeap {
         }
     }
 
-    /// Sets the deadline of `slot` to the earlier of `at` and its present deadline if `earliest` is
-    /// true, or to the later one otherwise. If it has no deadline, sets it to `at`. A deadline that
-    /// changes counts as the last arrival. A bound is
-    /// lowered to an earlier `at`, and removed by a later one.
+    /// Merges `at` into the deadline of `slot`. If `earliest` is true, the earlier of the two
+    /// counts, and an `at` before the bound lowers the bound. Otherwise, the later of the two
+    /// counts, and an `at` after the deadline removes the bound. A slot without a deadline gets
+    /// `at`. A deadline that changes counts as the last arrival.
     pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
-        // A queue without bounds takes the short way: no register is saved for the other.
+        // A queue without bounds takes the short path, which saves no registers for the long one.
         match self.bounds {
             None => self.merge_deadline(slot, at, earliest),
             Some(_) => self.merge_bounded(slot, at, earliest),
@@ -216,9 +216,9 @@ impl TimerHeap {
 
     // --- Bounds ---------------------------------------------------------------------------------
 
-    /// Sets the deadline of `slot`, whose bound becomes the earlier of the one that it has and
-    /// `bound`. The bound of a deadline without one is the deadline itself. A deadline that stays the
-    /// same keeps its arrival.
+    /// Sets the deadline of `slot` to `at`, and its bound to the earlier of `bound` and the present
+    /// bound. A deadline without a bound counts as its own bound. A deadline that does not change
+    /// keeps its place among equal ones.
     #[inline(never)]
     pub(crate) fn debounce(&mut self, slot: Slot, at: Time, bound: Time) {
         let bound = self.latest(slot).map_or(bound, |latest| latest.min(bound));
@@ -228,12 +228,12 @@ impl TimerHeap {
         self.bind(slot, bound);
     }
 
-    /// The latest time to which a debounced add may postpone the deadline of `slot`.
+    /// Returns the latest time to which a debounced add may postpone the deadline of `slot`.
     pub(crate) fn latest(&self, slot: Slot) -> Option<Time> {
         self.bound(slot).or_else(|| self.due(slot))
     }
 
-    /// The bound of the deadline of `slot`, if it has one.
+    /// Returns the bound of the deadline of `slot`, if it has one.
     #[inline]
     pub(crate) fn bound(&self, slot: Slot) -> Option<Time> {
         self.bounds.as_ref()?.get(slot)
@@ -245,7 +245,7 @@ impl TimerHeap {
         self.bounds.is_some()
     }
 
-    /// Removes the bound of `slot`: no debounced add postpones its deadline.
+    /// Removes the bound of `slot`, so that no debounced add postpones its deadline.
     #[inline(always)]
     pub(crate) fn unbind(&mut self, slot: Slot) {
         if self.bounds.is_some() {

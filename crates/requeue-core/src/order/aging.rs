@@ -4,7 +4,7 @@ pub(super) struct Aging {
     /// At least one of this many deliveries in a row is of the oldest eligible key. The value is at
     /// least 1.
     every: u32,
-    /// The number of deliveries since the last one of the oldest eligible key.
+    /// The number of deliveries in a row that were not of the oldest eligible key.
     since: u32,
 }
 

@@ -56,8 +56,8 @@ impl EligibleLanes {
         }
     }
 
-    /// Moves `lane`, whose first key entered at the tick `was` before, and at `since` now. `None`
-    /// means that the lane is not eligible.
+    /// Moves `lane` after a change of its first key. The old first key entered at the tick `was`,
+    /// and the new one at `since`. `None` means that the lane was or is not eligible.
     pub(super) fn update(
         &mut self,
         groups: &mut Groups,

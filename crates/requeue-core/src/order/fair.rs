@@ -272,7 +272,8 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Counts a delivery of the key in `slot` in the turn of its lane. The turn may end with it.
+    /// Counts a delivery of the key in `slot` against the turn of its lane. This delivery may be
+    /// the last of the turn.
     fn use_turn(&mut self, slot: Slot) {
         let id = self.place(slot).lane();
         let state = self.groups.get_mut(id.group);
@@ -285,7 +286,7 @@ impl Fair {
         }
     }
 
-    /// Counts the key in `slot`, whose delivery has ended, as no longer in flight.
+    /// Removes the key in `slot`, whose delivery was completed, from the keys in flight.
     pub(crate) fn finish(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
@@ -298,7 +299,7 @@ impl Fair {
         }
     }
 
-    /// Notes that a custom order returned the ready key in `slot`, which is throttled.
+    /// Remembers that a custom order returned the key in `slot`, which is ready but throttled.
     pub(crate) fn skip(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
@@ -310,7 +311,7 @@ impl Fair {
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Notes that the skipped key in `slot` is pushed to the custom order again.
+    /// Removes the key in `slot` from the skipped keys: it is pushed to the custom order again.
     pub(crate) fn unskip(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.remove(&place.ready);

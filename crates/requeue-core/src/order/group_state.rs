@@ -53,7 +53,8 @@ pub(super) struct GroupState {
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
     /// Keys that a custom order returned while the group was at its limit, by age. The order no
-    /// longer has them. Each time a key of the group leaves flight, one of them is pushed again.
+    /// longer has them. Each time a delivery of the group is completed, one of these keys is pushed
+    /// again.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 

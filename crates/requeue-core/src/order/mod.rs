@@ -27,8 +27,8 @@ pub enum Order<K> {
     ///
     /// At least one of any `oldest_every` deliveries in a row is of the eligible key that has been
     /// ready longest. A key with `r` older keys therefore leaves within `oldest_every · (r + 1)`
-    /// deliveries, regardless of its priority. With 1 this is [`Fifo`](Self::Fifo), and 0 means the
-    /// same. With `u32::MAX` there is practically no bound.
+    /// deliveries, regardless of its priority. With 1 or 0, this order is [`Fifo`](Self::Fifo).
+    /// With `u32::MAX`, there is practically no bound.
     Priority {
         /// At least one of this many deliveries in a row is of the oldest key.
         oldest_every: u32,
@@ -53,7 +53,7 @@ impl<K> core::fmt::Debug for Order<K> {
 ///
 /// The queue calls the order under its lock, and the order must not call the queue. The order need
 /// not know which keys are ready. The queue skips a key that was cancelled. Once the order returns
-/// no other key, the queue delivers the keys that the order lost, oldest first.
+/// no further key, the queue delivers the keys that the order lost, oldest first.
 ///
 /// # Examples
 ///
@@ -81,7 +81,7 @@ pub trait CustomOrder<K>: Send {
     /// Adds a key that has become ready.
     fn push(&mut self, key: K);
 
-    /// Notes that a ready key was added again.
+    /// Updates the order after a ready key was added again.
     fn touch(&mut self, key: &K);
 
     /// Removes and returns the key to deliver next.
@@ -145,8 +145,8 @@ impl<K> Ready<K> {
         matches!(self, Self::Custom(_))
     }
 
-    /// Returns the last slot of a list through the records. The caller links a key to it before
-    /// [`append`](Self::append).
+    /// Returns the last slot of the order's list, if that list is linked through the records. The
+    /// caller links a key to it before [`append`](Self::append).
     #[inline]
     pub(crate) const fn tail(&self) -> Option<Slot> {
         match self {
@@ -174,7 +174,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns the key to deliver next. For a custom order, this is the oldest one.
+    /// Returns the key to deliver next. For a custom order, this is the oldest ready key.
     #[inline(always)]
     pub(crate) fn next(&self) -> Option<Slot> {
         match self {

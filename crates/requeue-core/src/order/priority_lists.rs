@@ -93,8 +93,8 @@ impl<I: Id> PriorityLists<I> {
         self.near.binary_search_by_key(&priority, |&(priority, _)| priority)
     }
 
-    /// Inserts an empty list at `at`, and returns its index. If the array is full, clears it first
-    /// if all lists are empty, or returns `None` if some list is not.
+    /// Inserts an empty list at `at`, and returns its index. A full array is cleared first if all
+    /// its lists are empty. If some list is not, returns `None`.
     #[cold]
     fn make_place(&mut self, priority: i32, at: usize) -> Option<usize> {
         if self.near.len() == NEAR {

@@ -206,9 +206,9 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that it
-    /// removed, and the record's key if no record is kept. Returns `None` if the queue has no
-    /// record of the key.
+    /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
+    /// removed. If the queue keeps no record, also returns the record's key. Returns `None` if the
+    /// queue has no record of the key.
     pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
     where
         K: Borrow<Q>,

@@ -8,8 +8,9 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the time at which the run of `add` may start, or `None` for now, and whether that is
-    /// later than the add asks for. A failed add starts a backoff.
+    /// Returns the time at which the run that `add` requests may start, or `None` for now. Also
+    /// returns whether that is later than the add asks for. An add that reports a failure starts a
+    /// backoff.
     pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
         let due = self.due_of(slot, add, now);
         let record = self.records.get(slot);
@@ -24,7 +25,7 @@ impl<K: Eq + Clone> Queue<K> {
         if add.failed && at > now {
             self.back_off_until(slot, at);
         }
-        // A debounced add of a key that is due already leaves it so.
+        // A debounced add of a key that is already due leaves it due.
         ((at > now || due.is_some()).then_some(at), at > wanted)
     }
 
@@ -45,7 +46,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the end of the backoff of a key that failed while it was in flight as `epoch`.
+    /// Returns the end of the backoff of a key that failed during the delivery with the number
+    /// `epoch`.
     pub(super) fn backoff_of(&self, epoch: u64) -> Time {
         self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
     }

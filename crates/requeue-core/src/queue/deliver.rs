@@ -114,9 +114,9 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, true))
     }
 
-    /// Like [`finish`](Self::finish), but copies no key. A key that is not pushed to a custom order
-    /// because of this is delivered by age. The caller uses this after a key's `clone` panicked in
-    /// `finish`, which then had no effect.
+    /// Like [`finish`](Self::finish), but copies no key. If a custom order would need a copy of a
+    /// key, that key is delivered by age instead. The caller uses this after a key's `clone`
+    /// panicked in `finish`, which then had no effect.
     pub fn finish_without_copies(
         &mut self,
         ticket: &Ticket,
@@ -156,7 +156,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.locate(ticket).map(|slot| &self.records.get(slot).key)
     }
 
-    /// Returns true if the key of this delivery was added again since.
+    /// Returns true if the key was added again since this delivery.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
         self.locate(ticket)
@@ -225,7 +225,7 @@ impl<K: Eq + Clone> Queue<K> {
             if let Some(due) = due {
                 let mut merge = Merge::Earliest;
                 if self.re_add == ReAdd::Hold {
-                    // One run serves the failure and all adds meanwhile.
+                    // One run serves the failure and all adds since the delivery.
                     self.records.get_mut(slot).set_not_before(due);
                     merge = Merge::Exactly;
                 }
@@ -245,8 +245,8 @@ impl<K: Eq + Clone> Queue<K> {
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
     }
 
-    /// Returns whether the key of a completed delivery becomes ready at once, and a later time at
-    /// which it is due, if there is one.
+    /// Returns whether the key of a completed delivery becomes ready at once. Also returns the
+    /// later time at which it is due, if there is one.
     fn what_follows(
         &self,
         how: Finish,
@@ -269,8 +269,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns a key to push to the custom order again when the key in `slot` leaves flight. It is
-    /// the oldest key of the group that the order returned while the group was at its limit.
+    /// Returns the key to push to the custom order again when the delivery of `slot` is completed.
+    /// It is the oldest of the keys that the order returned while the group was at its limit.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
         let skipped = custom.by_age.skipped(slot)?;

@@ -96,9 +96,9 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Completes a successful run, if nothing must be kept of its key. Returns the key and, if
-    /// times are tracked, how long it was in flight. If times are not tracked, `now` does not
-    /// matter.
+    /// Completes a successful run, if the queue need not keep a record of its key. Returns the key
+    /// and, if times are tracked, the time that it was in flight. If times are not tracked, `now`
+    /// does not matter.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,

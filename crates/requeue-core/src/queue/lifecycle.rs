@@ -159,8 +159,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.counters.processing()
     }
 
-    /// Returns the number of keys with a record: ready, waiting, in flight, or kept for their
-    /// failures.
+    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
+    /// keys that are remembered only for their failures.
     #[must_use]
     pub const fn records(&self) -> usize {
         self.records.len()

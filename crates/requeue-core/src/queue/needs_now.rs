@@ -1,6 +1,6 @@
 //! The operations that need the current time. Only this module knows them.
 //!
-//! Reading a clock costs as much as a good part of an operation. A clock may also be user code,
+//! Reading a clock takes a large part of the time of an operation. A clock may also be user code,
 //! which must not run under a lock. The caller therefore asks first, and passes [`Time::ZERO`] if
 //! time does not matter.
 
@@ -59,9 +59,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns true if the next key is the same, regardless of the keys that are due. In a first
-    /// in, first out order, keys that become due go behind it. The result is false if the next key
-    /// has a deadline itself, because that run may be part of this one.
+    /// Returns true if keys that are due cannot change the next key. In a first-in, first-out
+    /// order, keys that become due go behind it. The result is false if the next key has a deadline
+    /// itself, because the run at that deadline may become part of the present run.
     fn first_is_known(&self) -> bool {
         match &self.ready {
             Ready::Fifo(list) => {
@@ -72,7 +72,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns true if a key may go to the tail at its completion, behind keys that became ready
-    /// before. It is dirty, or becomes dirty if its deadline comes first.
+    /// before. Such a key is dirty, or its deadline comes before the completion and makes it dirty.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {
         match self.records.find(ticket.slot) {

@@ -25,12 +25,12 @@ pub struct Entry<K> {
     pub since: Option<Time>,
     /// The due time, if the key waits.
     pub due: Option<Time>,
-    /// The time up to which further debounced adds postpone the due time, if the key waits for a debounced
-    /// add. It is [`Time::NEVER`] without [`at_most`](crate::Add::at_most).
+    /// The latest time to which further debounced adds postpone the due time, if the key waits for
+    /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most).
     pub bound: Option<Time>,
     /// The number of failures in a row.
     pub failures: u32,
-    /// The priority of the pending run, or else of the last one.
+    /// The priority of the pending run, or of the last run if none is pending.
     pub priority: i32,
     /// The reasons of the pending run, or-ed.
     pub reasons: u32,
@@ -91,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
             // hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
-                // Too many keys have this hash for any page.
+                // More than `limit` keys have this hash. The page gets all of them.
                 end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
             if let Some(&(rank, _)) = slots.get(end) {
@@ -103,8 +103,8 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
-    /// Returns up to `limit` keys in flight, after the first `skip`, the oldest delivery first.
-    /// Returns `None` if times are not tracked.
+    /// Returns the keys in flight, the oldest delivery first: skips `skip` of them, and returns up
+    /// to `limit`. Returns `None` if times are not tracked.
     #[must_use]
     pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();

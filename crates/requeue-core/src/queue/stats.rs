@@ -28,8 +28,8 @@ pub struct Counts {
 /// The upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
 /// component-base, and two more.
 ///
-/// They are the results of repeated multiplication of 1e-8 by ten, two of which are not quite
-/// round. Histograms of programs in Go and in Rust add up only if their bounds are equal.
+/// They result from multiplying 1e-8 by ten repeatedly. Two of the results are not quite round.
+/// Histograms of programs in Go and in Rust add up only if their bounds are equal.
 pub const BUCKETS: [f64; 12] = [
     1e-8,
     1e-7,

@@ -241,7 +241,7 @@ impl<K: Eq + Clone> Queue<K> {
         let joins = self.re_add != ReAdd::KeepBoth || bound.is_some();
         self.touch(slot, joins);
         if joins && self.records.get(slot).phase.is_dirty() {
-            // The pending run, which waits for no time, also serves this add.
+            // The pending run has no due time, and also serves this add.
             self.counters.count_coalesced();
             return Added::Coalesced;
         }
@@ -376,7 +376,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some((record.key, worked))
     }
 
-    /// The row `cancel`: withdraws the run of the key in `slot` that waits for no time. Returns the
+    /// The row `cancel`: withdraws the run of the key in `slot` that has no due time. Returns the
     /// previous phase.
     pub(super) fn withdraw(&mut self, slot: Slot) -> Phase {
         let record = self.records.get_mut(slot);
@@ -482,8 +482,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves the depth of the key in `slot`, if it is ready or dirty, from the priority `before` to
-    /// its own.
+    /// Counts the key in `slot`, if it is ready or dirty, at its own priority and no longer at
+    /// `before`.
     #[inline(never)]
     pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
         let record = self.records.get(slot);

@@ -10,12 +10,12 @@ use super::time::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum ReAdd {
-    /// At most one run is pending. An add replaces a delayed one, but no run starts before the
+    /// At most one run is pending. An add replaces a delayed add, but no run starts before the
     /// backoff of a failure is over.
     #[default]
     Hold,
-    /// At most one run is pending. An add replaces a delayed one and also a retry, so it ends the
-    /// backoff.
+    /// At most one run is pending. An add replaces a delayed add, and also a retry. It therefore
+    /// ends the backoff.
     Replace,
     /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that
     /// both runs happen. A key that fails while it is dirty runs at once, and again after its
@@ -25,8 +25,8 @@ pub enum ReAdd {
 
 /// The rule that combines a delayed add with the due time that the key already has.
 ///
-/// It changes the due time and nothing else: only [`Exactly`](Self::Exactly) makes a ready key wait
-/// instead.
+/// The rule changes only the due time, and a ready key stays ready. The exception is
+/// [`Exactly`](Self::Exactly), which makes a ready key wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Merge {
     /// The earlier of the two, like client-go's `AddAfter`.
@@ -99,16 +99,16 @@ impl Add {
         Self { when: When::At(time), ..Self::now() }
     }
 
-    /// Creates an add that is due after `quiet` without another debounced add of the key. Each one
-    /// postpones the pending run.
+    /// Creates an add that is due when no debounced add of the key has come for the time `quiet`.
+    /// Each debounced add postpones the pending run.
     ///
     /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
-    /// never runs. The key also waits no longer than for another delayed add that it already has, such
-    /// as an hourly run. If the key is ready or dirty, the add is part of that run. A quiet time of zero
-    /// means now.
+    /// never runs. If the key already has another delayed add, such as an hourly run, it is due no
+    /// later than that add. If the key is ready or dirty, the add is part of that run. A quiet time
+    /// of zero means now.
     ///
-    /// A debounced add has a rule of its own to combine due times: [`Merge::Exactly`] is the only
-    /// [merge](Self::merge) that has an effect on it. It does not count as a retry.
+    /// Debounced adds combine due times by a rule of their own: [`Merge::Exactly`] is the only
+    /// [merge](Self::merge) that affects them. They do not count as retries.
     ///
     /// # Examples
     ///
@@ -125,11 +125,11 @@ impl Add {
         Self { at_most: Some(NonZero::<u64>::MAX), ..Self::after(quiet) }
     }
 
-    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after the
-    /// first of its adds. A bound that is shorter than the quiet time counts as the quiet time.
+    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after its
+    /// first add. A `max` that is shorter than the quiet time counts as the quiet time.
     ///
-    /// If the adds of one run have different bounds, the earliest counts. Any other add has no bound,
-    /// and this has no effect on it.
+    /// If the adds of one run have different bounds, the earliest bound counts. An add that is not
+    /// debounced has no bound, and `at_most` has no effect on it.
     pub const fn at_most(self, max: Duration) -> Self {
         if self.at_most.is_none() {
             return self;
@@ -143,8 +143,8 @@ impl Add {
         Self { at_most, ..self }
     }
 
-    /// Sets how the due time combines with the one that the key already has. The default is
-    /// [`Merge::Earliest`].
+    /// Sets the rule that combines this due time with the due time that the key already has. The
+    /// default is [`Merge::Earliest`].
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Neither ready nor in flight. The key waits, or its record is kept for its failures.
+    /// Neither ready nor in flight. The key waits, or the queue remembers only its failures.
     Idle,
     /// The key may be delivered.
     Ready,
@@ -21,7 +21,7 @@ impl Phase {
         matches!(self, Self::Processing | Self::ProcessingDirty)
     }
 
-    /// Returns true if a run is pending that waits for no time (client-go's `dirty`).
+    /// Returns true if a run without a due time is pending (client-go's `dirty`).
     #[must_use]
     pub const fn is_dirty(self) -> bool {
         matches!(self, Self::Ready | Self::ProcessingDirty)

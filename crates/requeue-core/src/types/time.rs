@@ -43,7 +43,7 @@ impl Time {
 
     /// Returns the duration from `earlier` to this time, or zero if this time is before `earlier`.
     ///
-    /// The latter happens after the clock went back.
+    /// This time can be before `earlier` if the clock went back.
     ///
     /// # Examples
     ///

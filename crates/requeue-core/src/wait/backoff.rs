@@ -7,7 +7,8 @@ use super::source::{JitterSource, jitter, scaled};
 use super::{DelayFunc, DelayWithReset};
 use crate::types::time::Time;
 
-/// Delays that grow by a factor, for a number of steps, up to a cap, each with jitter on top.
+/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each of
+/// them.
 ///
 /// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that
 /// is too long to represent becomes negative. Here, it stays at [`Duration::MAX`]. All fields of
@@ -45,7 +46,7 @@ pub struct Backoff {
     pub jitter: f64,
     /// The number of times that the duration may still change. At 0 and below, it does not change.
     pub steps: i32,
-    /// The maximum duration to which the factor leads. When a step would exceed it, the duration
+    /// The maximum duration that the factor can lead to. When a step would exceed it, the duration
     /// becomes `cap` and `steps` becomes 0. Zero means no cap.
     pub cap: Duration,
 }
@@ -95,10 +96,10 @@ impl Backoff {
 
     /// Returns the delays until the steps are used up.
     ///
-    /// There are `steps` delays, or fewer, because reaching the cap uses up the steps. One attempt
-    /// before each delay and one after the last makes `steps` + 1 attempts, or fewer.
-    /// apimachinery's `ExponentialBackoff` makes one attempt less: it ends with the last delay, and
-    /// omits even that unless a cap ended it early.
+    /// There are at most `steps` delays: fewer if a delay reaches the cap, because that uses up the
+    /// steps. A caller that makes one attempt before each delay, and one after the last, makes at
+    /// most `steps` + 1 attempts. apimachinery's `ExponentialBackoff` makes one attempt less: none
+    /// after the last delay. It also omits the last delay, unless the cap ended the delays early.
     ///
     /// # Examples
     ///

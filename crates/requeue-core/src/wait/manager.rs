@@ -82,7 +82,7 @@ impl BackoffManager for DelayFunc {
 
 /// The delays of a [`Backoff`], with restarts at intervals; see [`Backoff::delay_with_reset`].
 ///
-/// If the clock goes back, the next restart is delayed by as much.
+/// If the clock goes back, the next restart is delayed by the same time.
 ///
 /// # Examples
 ///
@@ -132,8 +132,8 @@ impl BackoffManager for DelayWithReset {
 
 /// A backoff without end, up to a maximum delay, that restarts after a quiet time.
 ///
-/// It restarts at the first backoff that begins strictly more than `reset` after the last one
-/// *began*. A clock that goes back makes no quiet time. This is apimachinery's
+/// It restarts at the first delay that begins strictly more than `reset` after the *start* of the
+/// previous delay. If the clock goes back, no quiet time has passed. This is apimachinery's
 /// `NewExponentialBackoffManager`.
 ///
 /// # Examples

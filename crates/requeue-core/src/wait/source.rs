@@ -24,7 +24,7 @@ pub struct JitterSource {
 }
 
 impl JitterSource {
-    /// Creates the source that follows from `seed`. Every seed is suitable, including 0.
+    /// Creates a source from `seed`. Every seed is suitable, including 0.
     ///
     /// # Examples
     ///

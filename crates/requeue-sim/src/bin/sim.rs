@@ -1,4 +1,5 @@
-//! `sim [SEEDS] [FIRST]`: runs with faults, one for each of SEEDS seeds from FIRST on, each twice.
+//! `sim [SEEDS] [FIRST]` simulates runs with faults, for SEEDS seeds from FIRST on. Each seed runs
+//! twice.
 
 use std::process::ExitCode;
 use std::time::Instant;

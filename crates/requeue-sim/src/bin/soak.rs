@@ -1,5 +1,5 @@
-//! `soak [SECONDS] [FIRST]`: an hour on a fake clock, and SECONDS seconds of threads and tasks. All
-//! memory must be returned.
+//! `soak [SECONDS] [FIRST]` simulates an hour on a fake clock, and runs threads and tasks for
+//! SECONDS seconds. All memory must be returned.
 
 use std::alloc::System;
 use std::process::ExitCode;

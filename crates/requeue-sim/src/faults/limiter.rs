@@ -26,7 +26,7 @@ pub(super) struct Said {
 /// A limiter with delays of zero, 1 ns, milliseconds, minutes and `Duration::MAX`, and with panics.
 pub(super) struct Extreme(pub(super) Arc<Mutex<Said>>);
 
-/// The delay that a queue uses where the limiter has panicked.
+/// The delay that a queue uses when the limiter has panicked.
 const LONGEST: Duration = Duration::from_secs(77);
 
 thread_local! {

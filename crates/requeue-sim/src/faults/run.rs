@@ -39,8 +39,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         fair: rng.u8(..3) == 0,
         limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
     };
-    // With other rules, the order of a crowd of keys that fall due at once depends on how many of
-    // them are ready when a getter asks for one.
+    // Many keys of a crowd fall due at once. With the other rules, their order depends on how many
+    // of them are ready when a getter asks for one.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
@@ -215,9 +215,9 @@ impl Simulation {
         }
     }
 
-    /// Polls all woken tasks, except for at most one. None of the others may then wait while there
-    /// is a key for it, or while the end that it waits for has come. This calls no operation of the
-    /// queue, which would make up for a lost wake.
+    /// Polls all woken tasks, except for at most one. Afterwards, no other task may wait if there
+    /// is a key for it, or if the end that it waits for has come. This method calls no operation of
+    /// the queue, because that would make up for a lost wake.
     fn calm_down(&mut self) {
         let sleeper = self.world.pick(2 * self.tasks.len() as u32) as usize;
         if sleeper < self.tasks.len() {

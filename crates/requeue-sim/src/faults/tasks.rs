@@ -137,7 +137,8 @@ impl Held {
         }
     }
 
-    /// Succeeds, and takes the next key. If `waits` is true, waits until there is one.
+    /// Completes the delivery with success, and takes the next key. If `waits` is true, waits until
+    /// there is one.
     async fn succeed_and_get(mut self, waits: bool) -> Option<Self> {
         let (world, item) = (Rc::clone(&self.world), self.item.take()?);
         let succeeded = |key| {
@@ -290,7 +291,8 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             });
         }
         12 => {
-            // Late, and perhaps after another task has called `done` with the key.
+            // This completion is late, and perhaps comes after another task has called `done` with
+            // the key.
             let (epoch, asked) = (held.epoch, held.asked);
             let Some((_, ticket)) = held.into_parts() else { return };
             sleep().await;

@@ -28,8 +28,9 @@ pub(super) struct World {
     pub(super) keys: u32,
     pub(super) teams: u32,
     track: bool,
-    /// True if the two are compared only occasionally, so that operations meet keys that are due
-    /// and not ready yet. A comparison makes these keys ready, and makes up for lost wakes.
+    /// True if the queue and the model are compared only occasionally, so that operations meet keys
+    /// that are due and not ready yet. A comparison makes these keys ready, and makes up for lost
+    /// wakes.
     pub(super) sparing: bool,
     hooks: Option<Arc<Hooks>>,
     /// The failures of each key that the limiter should have counted.
@@ -192,14 +193,14 @@ impl World {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).delay
     }
 
-    /// Notes that the limiter was called for `key`, which has failed.
+    /// Counts a failure of `key`, for which the limiter was called.
     pub(super) fn failed(&self, key: u32) {
         if !self.said.lock().unwrap_or_else(PoisonError::into_inner).panicked {
             *self.counted.borrow_mut().entry(key).or_default() += 1;
         }
     }
 
-    /// Notes that the failures of `key` are forgotten.
+    /// Resets the count of the failures of `key`, which were forgotten.
     pub(super) fn forgotten(&self, key: u32) {
         self.counted.borrow_mut().remove(&key);
     }
@@ -304,7 +305,7 @@ impl World {
         item
     }
 
-    /// Notes that a getter that need not wait any longer got no key.
+    /// Checks that the model has no key either, after a getter returned without a key.
     pub(super) fn took_nothing(&self) {
         self.expect("no key", None, self.take().map(|out| out.key));
     }

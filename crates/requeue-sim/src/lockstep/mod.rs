@@ -286,8 +286,8 @@ impl Lockstep {
             let lazy = self.setup.mode == Mode::Lazy;
             assert!(self.lost[0].insert(key.0) || lazy, "{key:?} was dropped twice");
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
-                // The key was also ready, and had that run. Its failures are removed with the
-                // delayed run.
+                // The key was also ready, and that run took place. Its failures are removed with
+                // the delayed run.
                 assert!(!self.model.is_pending(&key.0) && !self.model.is_processing(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
@@ -296,7 +296,7 @@ impl Lockstep {
         if !more {
             self.dropping = false;
             let [core, model] = &self.lost;
-            // A key that is dropped late and was also ready may have had that run meanwhile.
+            // A key that is dropped late, and was also ready, may have run in the meantime.
             let lazy = self.setup.mode == Mode::Lazy && core.is_superset(model);
             assert!(lazy || core == model, "keys that will not run: {core:?}, not {model:?}");
         }

@@ -7,7 +7,7 @@ use super::{Model, Wait};
 impl<K: Ord + Clone> Model<K> {
     /// `Add` of `queue.go`.
     pub(super) fn add_now(&mut self, key: &K) -> Added {
-        // The delay that stays is a plain one.
+        // The delay that stays has no bound.
         self.bounds.remove(key);
         if self.dirty.contains(key) {
             self.tally.coalesced += 1;

@@ -5,7 +5,8 @@ use requeue_core::{Added, Time};
 use super::{Model, Wait};
 
 impl<K: Ord + Clone> Model<K> {
-    /// An add that is due at `due` if no other follows, and at `most` at the latest if others do.
+    /// Applies a debounced add. Its run is due at `due` if no other debounced add follows, and at
+    /// `most` at the latest if others do.
     pub(super) fn debounce(&mut self, key: &K, due: Time, most: Time, failed: bool) -> Added {
         let now = self.now;
         let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
@@ -16,7 +17,7 @@ impl<K: Ord + Clone> Model<K> {
             self.hold(key, now);
         }
         if self.dirty.contains(key) {
-            // Part of the run that is pending.
+            // The add is part of the pending run.
             self.tally.coalesced += 1;
             if !self.processing.contains_key(key) {
                 self.queue.touch(key);
@@ -44,8 +45,8 @@ impl<K: Ord + Clone> Model<K> {
         if at > wanted { Added::Held } else { added }
     }
 
-    /// To when a debounced add may postpone the run that the key waits for: to the bound of earlier
-    /// ones, or not at all.
+    /// Returns the latest time to which a debounced add may postpone the run that the key waits
+    /// for: the bound of earlier debounced adds, or else the due time itself.
     fn latest(&self, key: &K) -> Option<Time> {
         self.bounds.get(key).copied().or_else(|| self.waiting.get(key).map(|wait| wait.at))
     }

@@ -64,7 +64,8 @@ pub struct Ask {
     pub reasons: u32,
     /// True if the add is the retry of a failure.
     pub failed: bool,
-    /// The longest wait of a debounced add, if there is a delay: then that is the quiet time.
+    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. It has no
+    /// effect without a delay.
     pub debounce: Option<Duration>,
 }
 
@@ -143,7 +144,7 @@ pub struct Model<K> {
     bounds: BTreeMap<K, Time>,
     /// The waiting keys, by due time.
     deadlines: BTreeSet<(Time, u64, K)>,
-    /// `Hold`: the keys that back off, and when their backoffs are over.
+    /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
     /// The adds, reasons and priority of the next run of each known key.

@@ -61,7 +61,7 @@ pub struct ReadyKeys<K> {
     /// The teams of every level, in the order of their turns.
     turns: Vec<Turn>,
     in_work: BTreeMap<u64, u32>,
-    /// The number of deliveries since the last one of the key that had been ready longest.
+    /// The number of deliveries in a row that were not of the key that had been ready longest.
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
@@ -185,7 +185,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// Notes that a ready key was added again, without a delay.
+    /// Updates the order after a ready key was added again without a delay.
     pub fn touch(&mut self, key: &K) {
         self.stack.touch(key);
     }

@@ -40,7 +40,8 @@ impl<K: Ord + Clone> Model<K> {
         self.wait(key, at, merge)
     }
 
-    /// `Hold`: the key has failed, and backs off until `at`, or longer if it did so before.
+    /// `Hold`: the key has failed. It backs off until `at`, or until the end of an earlier backoff
+    /// if that is later.
     pub(super) fn back_off(&mut self, key: &K, at: Time) {
         if self.re_add == ReAdd::Hold {
             let not_before = self.not_before(key).max(at);

@@ -32,7 +32,7 @@ pub struct Seen {
     pub phase: u8,
     /// The due time.
     pub due: Option<Time>,
-    /// The time up to which debounced adds may postpone the due time.
+    /// The latest time to which debounced adds may postpone the due time.
     pub bound: Option<Time>,
     /// The number of failures in a row.
     pub failures: u32,
@@ -44,8 +44,8 @@ pub struct Seen {
     pub priority: Option<i32>,
     /// True if the key is throttled: it is ready, but its team is at its limit.
     pub held_back: bool,
-    /// The time since which the key has been in its state. It is not compared for a key that is
-    /// remembered only for its failures.
+    /// The time at which the key entered its state. It is not compared for a key that is remembered
+    /// only for its failures.
     pub since: Option<Time>,
 }
 

@@ -208,8 +208,8 @@ impl Controller {
         page.entries.first().map(|entry| self.queue.explain(&entry.key))
     }
 
-    /// Ends the queue in one of the possible ways, while getters wait for a key, and perhaps a
-    /// drain for the end.
+    /// Ends the queue in one of the possible ways. Meanwhile getters wait for a key, and perhaps a
+    /// drain waits for the end.
     fn end(&mut self) -> Result<(), String> {
         for _ in 0..10 {
             self.event();

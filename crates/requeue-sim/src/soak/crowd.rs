@@ -115,7 +115,7 @@ fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
     }
 }
 
-/// Completes an item, and those that its completion takes.
+/// Completes an item, and the items that are taken together with a completion.
 fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) {
     let mut next = Some(item);
     while let Some(item) = next.take() {
@@ -178,7 +178,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
         workers.into_iter().try_for_each(thread::ScopedJoinHandle::join)
     })
     .map_err(|_| "a thread has panicked".to_owned())?;
-    // A key may have been added again while it was in flight at the last worker.
+    // A key may have been added again while it was in flight with the last worker.
     while let Some(item) = queue.get_until_final_blocking() {
         item.succeed();
     }
@@ -230,7 +230,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// The runtime is created for each queue, too. Once it is dropped, it holds nothing of the queue.
+/// Each queue gets a runtime of its own. Once the runtime is dropped, it holds nothing of the
+/// queue.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)

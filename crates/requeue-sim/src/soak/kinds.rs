@@ -12,7 +12,7 @@ use requeue::{BuildError, Builder, CustomOrder, Group, Order, Queue, ReAdd};
 /// not depend on which keys they are.
 pub(super) type Name = String;
 
-/// A fixed seed. By default, every run hashes differently, and tables grow at other times.
+/// A fixed seed. By default, every run hashes differently, and tables grow at different times.
 const HASHER: FixedState = FixedState::with_seed(7);
 
 /// A kind of queue.

@@ -104,7 +104,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Sequences of operations. Some of them end the queue early, most of them late or not at all.
+/// Sequences of operations. A few sequences end the queue early. Most end it late or not at all.
 pub(crate) fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
     let open = op().prop_map(|op| if matches!(op, Op::End(_)) { Op::Get } else { op });
     (prop::collection::vec(open, 1..max), prop::collection::vec(op(), 0..80)).prop_map(

@@ -1,7 +1,7 @@
 //! A clock that stands still until a test moves it.
 //!
-//! An alarm whose time has come is never missed: deadlines are absolute, and arming compares them
-//! with the clock under the same lock that moves it.
+//! No alarm is missed: deadlines are absolute, and one lock guards both the clock and the arming of
+//! alarms.
 
 use std::fmt;
 use std::pin::pin;
@@ -15,9 +15,9 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 
 /// A clock for tests: it stands still until it is moved.
 ///
-/// Clones share one clock. Deadlines are absolute, and an alarm that is armed for a time that has
-/// come goes off at once. No alarm is missed, in any interleaving of arming it and moving the
-/// clock.
+/// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is
+/// armed, the alarm goes off at once. No alarm is missed: the order in which alarms are armed and
+/// the clock is moved makes no difference.
 ///
 /// # Examples
 ///
@@ -75,8 +75,8 @@ impl FakeClock {
     ///
     /// Wakers are woken in the order of their deadlines. Those with equal deadlines are woken in
     /// the order in which they were armed. They run on this thread with no lock held, so a waker
-    /// may use the clock. It sees the time after the move, as after one long pause, not its own
-    /// deadline.
+    /// may use the clock. The waker sees the time after the move, as after one long pause, and not
+    /// its own deadline.
     ///
     /// # Panics
     ///
@@ -101,8 +101,8 @@ impl FakeClock {
 
     /// Returns the number of armed alarms, which have neither gone off nor been dropped.
     ///
-    /// The alarms with which a queue watches over tasks that it has woken go off like all others,
-    /// but are not counted.
+    /// A queue also arms alarms to watch over tasks that it has woken. These alarms go off like all
+    /// others, but are not counted.
     #[must_use]
     pub fn armed(&self) -> usize {
         self.lock().timers.len()
@@ -114,9 +114,9 @@ impl FakeClock {
         self.lock().timers.earliest().map(|(at, _)| at)
     }
 
-    /// Blocks until other threads have armed alarms and at least `n` are armed.
+    /// Blocks this thread until at least `n` alarms are armed. Other threads arm them.
     ///
-    /// With it, a test learns without sleeping that the threads or tasks it has started are
+    /// A test calls this to wait, without a sleep, until the threads or tasks that it started are
     /// waiting.
     ///
     /// # Examples
@@ -181,7 +181,7 @@ impl FakeClock {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes one at a time, so that a waker can disarm those after it.
+    /// Wakes one waker at a time, so that it can disarm later alarms.
     fn wake_due(&self) {
         while let Some(waker) = self.pop_due() {
             waker.wake();

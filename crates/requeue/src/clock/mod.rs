@@ -45,10 +45,10 @@ pub use self::tsc::TscClock;
 /// A source of time, which also wakes a waker once a given time has come.
 ///
 /// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is
-/// woken, and arm again if it is too early. This allows a clock to wake too often: because it arms
-/// at most an hour ahead, because its runtime is shutting down, or because an alarm was dropped
-/// while it was going off. A clock never wakes too late on purpose, and never forgets an armed
-/// alarm.
+/// woken, and arm again if the wake is too early. A clock may therefore wake too often: because it
+/// arms at most an hour ahead, because its runtime is shutting down, or because an alarm was
+/// dropped while it was going off. A clock never wakes too late on purpose, and never forgets an
+/// armed alarm.
 ///
 /// # Examples
 ///
@@ -71,9 +71,10 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped before.
     ///
-    /// If `at` has already come, the waker is woken in the calling thread before this returns, so
-    /// hold no lock that the waker takes. [`Time::NEVER`] never wakes. Spurious wakes are allowed:
-    /// the woken caller must compare `now` with `at`, and arm again if it is too early.
+    /// If `at` has already come, the waker is woken in the calling thread before `arm` returns. The
+    /// caller must therefore hold no lock that the waker takes. An alarm for [`Time::NEVER`] never
+    /// goes off. Spurious wakes are allowed: the woken caller must compare `now` with `at`, and arm
+    /// again if the wake is too early.
     fn arm(&self, at: Time, waker: &Waker) -> Alarm;
 
     /// Arms an alarm as [`arm`](Clock::arm) does, for a queue that watches over a task that it has
@@ -85,7 +86,8 @@ pub trait Clock: Send + Sync + 'static {
         self.arm(at, waker)
     }
 
-    /// Returns true if a thread that parks for a duration finds this clock that much later.
+    /// Returns true if this clock follows real time: while a thread parks for a duration, the clock
+    /// advances by that duration.
     ///
     /// A queue asks once, when it is built. If true, a blocked thread may keep its own deadline;
     /// otherwise an alarm must wake the thread. A small difference is allowed, because a thread
@@ -149,7 +151,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The guard owns a waker, perhaps its last copy. Dropping it runs user code, like a
+        // The guard owns a waker, perhaps its last copy. Dropping it can run user code, such as a
         // clock's.
         drop_quietly(self.0.take());
     }

@@ -46,7 +46,7 @@ impl<C: Clock + ?Sized> Sleep<'_, C> {
         self.at
     }
 
-    /// Changes the time for which it waits to `at`, and disarms the alarm for the earlier time.
+    /// Makes the future wait for `at`, and disarms the alarm for the previous time.
     pub fn reset(&mut self, at: Time) {
         self.at = at;
         self.alarm = Alarm::none();

@@ -30,8 +30,8 @@ use crate::Time;
 /// current-thread runtime outside of `block_on` stands still.
 ///
 /// If there is no timer driver, because the runtime has shut down or was built without one,
-/// [`SystemClock`]'s thread wakes instead, so waiting callers are not forgotten. A time that was
-/// paused when its runtime shut down stays where it was. Alarms that were armed at that moment
+/// [`SystemClock`]'s thread wakes instead, so waiting callers are not forgotten. If the time was
+/// paused when its runtime shut down, it stays where it was. Alarms that were armed at that moment
 /// detect the shutdown without a panic. Otherwise the first alarm detects it by a panic in tokio,
 /// which is caught; only the message of the panic hook is visible.
 ///
@@ -161,8 +161,8 @@ impl TokioClock {
         let _context = self.0.handle.enter();
         let deadline = self.0.origin + at.since(Shared::START);
         let mut sleep = Box::pin(tokio::time::sleep_until(deadline));
-        // Arming is not work of the calling task, so it must not use its budget. Without this, a
-        // task that has used up its budget could not arm a timer.
+        // Arming is not work of the calling task, so it must not use the task's budget. Without
+        // this, a task that has used up its budget could not arm a timer.
         let polled = pin!(coop::unconstrained(sleep.as_mut()));
         if polled.poll(&mut Context::from_waker(&relay)).is_ready() {
             waker.wake_by_ref();
@@ -193,8 +193,9 @@ fn instant_of(handle: &Handle) -> Instant {
 
 /// The waker that a timer of the runtime wakes.
 ///
-/// A driver that shuts down fires all of its timers, and panics if it is asked for another.
-/// Otherwise its timers never fire early. An early wake therefore shows that the driver has gone.
+/// A driver that shuts down fires all of its timers, and panics if it is asked for a new one.
+/// Before that, its timers never fire early. An early wake therefore shows that the driver has
+/// gone.
 struct Relay {
     clock: Arc<Shared>,
     at: Time,

@@ -15,10 +15,10 @@ use crate::Time;
 ///
 /// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's
 /// clock. The error of this measurement is permanent: 1 to 15 parts per million on the machines
-/// that were measured, or up to 55 ms per hour. NTP does not correct it, as it corrects the
-/// system's clock. Delays are longer or shorter than by the system's clock by that amount. By this
-/// clock itself, nothing is ever early: a caller that is woken early reads it, and waits for the
-/// rest.
+/// that were measured, or up to 55 ms per hour. NTP corrects the system's clock, but not this
+/// error. Measured by the system's clock, delays are longer or shorter by that amount. Measured by
+/// this clock, no wait is too short: a caller that is woken early reads the clock, and waits for
+/// the rest.
 ///
 /// **Between threads.** All clocks of this type agree, and count from the same moment early in the
 /// process's life, which is time 1 (in nanoseconds). In each thread, time never goes back. The

@@ -2,7 +2,7 @@
 //!
 //! A backend can use either of two interfaces, or both:
 //!
-//! - A backend that is *scraped* reads the queue at that moment, in constant time:
+//! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time:
 //!   [`counts`](crate::Queue::counts), [`depth`](crate::Queue::depth),
 //!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
 //!   and similar methods. No thread keeps a gauge up to date in between.
@@ -13,7 +13,7 @@
     doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! Neither is global: each queue is built with its own.
+//! No metrics are global: each queue is built with its own.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -31,11 +31,11 @@ pub use self::sample::{Sample, Scrape};
 /// A queue calls these hooks before the operation returns, and without a lock. They are for
 /// backends that need every event, as client-go's `MetricsProvider`; a backend that is scraped
 /// reads the queue. The default implementation of each hook does nothing. A hook may use the queue.
-/// The queue discards its panics.
+/// The queue discards the panics of hooks.
 ///
 /// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
 /// namespace. The other hooks receive no key, because the queue would have to clone it under its
-/// lock. The operation that causes such an event returns its result.
+/// lock. The caller of the operation learns of such an event from the result.
 ///
 /// Hooks of operations on different threads run in any order. A gauge of the depth that they
 /// increment and decrement is correct whenever no operation is in progress.
@@ -77,11 +77,12 @@ pub use self::sample::{Sample, Scrape};
 pub trait QueueMetrics<K>: Send + Sync {
     /// Reports that a key became ready, or was added while in flight (`workqueue_adds_total`).
     ///
-    /// The depth is one more. A delayed add counts when it is due. It is reported by the first
-    /// operation that notices it, or by the clock's alarm, on the thread that drives the clock.
+    /// The depth grows by one. A delayed add counts when it is due. The first operation that
+    /// notices the due key reports it, or else the clock's alarm, on the thread that drives the
+    /// clock.
     fn add(&self) {}
 
-    /// Reports that `key` was delivered, `queued` after it was added
+    /// Reports that `key` was delivered, with the time `queued` since its add
     /// (`workqueue_queue_duration_seconds`).
     ///
     /// The depth is one less.
@@ -99,10 +100,11 @@ pub trait QueueMetrics<K>: Send + Sync {
     /// reported.
     fn retry(&self) {}
 
-    /// Reports an add that will not lead to a delivery of its own.
+    /// Reports that an add will not lead to a separate delivery.
     ///
-    /// The depth is one less. The key was cancelled or dropped by a shutdown, or it has failed
-    /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold), where one later run replaces both.
+    /// The depth shrinks by one. The key was cancelled, or dropped by a shutdown, or it failed
+    /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold): one later run then serves the retry
+    /// and the add.
     fn withdraw(&self) {}
 }
 

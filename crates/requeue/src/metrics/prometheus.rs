@@ -51,7 +51,8 @@ use crate::{BuildError, Key};
 /// with the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to
 /// clients whose `Accept` names that type. It is not valid `text/plain`: OpenMetrics names families
 /// of counters without the `_total` suffix of their samples, so clients would find neither the type
-/// nor the help of these. The `/metrics` endpoint of requeue-http writes both formats.
+/// nor the help text of these families. The `/metrics` endpoint of requeue-http writes both
+/// formats.
 ///
 /// # Series
 ///
@@ -67,7 +68,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
-/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced ones |
+/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
 /// | `workqueue_waiting` | gauge | keys with a delayed add |
 /// | `workqueue_processing` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
@@ -207,7 +208,7 @@ impl<K: Key> Scrape for Shared<K> {
     /// operation would have done. Returns `None` if a key's own code scrapes its queue.
     fn scrape(&self) -> Option<Sample> {
         let now = self.clock.now();
-        // If a key's `clone` panics, which a custom order calls, the panic must not reach the
+        // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
         // scrape.
         let promoted = quietly(|| self.promoted(now)).flatten();
         let state = promoted.or_else(|| self.lock().ok())?;
@@ -234,14 +235,14 @@ impl<K: Key> Scrape for Shared<K> {
 struct Queues {
     buckets: Buckets,
     by_name: Mutex<ByName>,
-    /// Held while a scrape holds queues. The last drop of a queue then runs user code, which may
-    /// call this collector.
+    /// Held while a scrape holds references to queues. Dropping the last reference to a queue runs
+    /// user code, which may call this collector.
     scraping: RankedMutex<()>,
 }
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// The number of entries at which dead ones are removed, if no scrape has done so.
+    /// At this number of entries, dead ones are removed, if no scrape has removed them.
     sweep_at: usize,
 }
 

@@ -63,7 +63,8 @@ pub struct Builder<K: Key, S = RandomState> {
 pub enum BuildError {
     /// The group limit is zero, so no key could ever be delivered.
     ZeroGroupLimit,
-    /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. 1 is first in, first out.
+    /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. The value 1 means first
+    /// in, first out.
     ZeroOldestEvery,
     /// A live queue with this name reports to the same metrics.
     DuplicateName(String),
@@ -188,7 +189,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Delivers keys of all groups with ready keys in turn, within each priority.
+    /// Makes the groups with ready keys take turns, within each priority.
     ///
     /// In each turn, a group gets as many deliveries as its weight.
     pub fn fair(mut self) -> Self {
@@ -245,7 +246,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Keeps times: since when keys are ready or in flight, and histograms of both durations.
+    /// Keeps the times at which keys became ready or were delivered, and histograms of how long
+    /// keys were ready and in flight.
     ///
     /// Each operation then reads the clock. Metrics turn this on automatically.
     pub fn track_times(mut self) -> Self {
@@ -416,7 +418,7 @@ impl<K> CustomOrder<K> for Fused<K> {
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
         // The keys are dropped one by one, as far as the order returns them. If two keys panicked
-        // while a collection is dropped, the process would abort.
+        // while a collection was dropped, the process would abort.
         if std::mem::needs_drop::<K>() {
             while self.held > 0
                 && let Some(key) = self.pop()

@@ -15,7 +15,8 @@ pub(super) struct Drainers {
 struct Drainer {
     number: u64,
     in_flight_only: bool,
-    /// True once the drain has completed. It stays true, even if more keys are in flight by now.
+    /// True once the drain has completed. It stays true, even if other keys are delivered
+    /// afterwards.
     finished: bool,
     waker: Option<Waker>,
 }
@@ -30,7 +31,7 @@ impl Drainers {
         self.listed.is_empty()
     }
 
-    /// Notes which drains have completed, and returns the wakers of those that have just done so.
+    /// Marks the drains that have just completed, and returns their wakers.
     pub(super) fn finish<K: Eq + Clone>(
         &mut self,
         core: &core::Queue<K>,

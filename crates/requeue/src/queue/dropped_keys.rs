@@ -1,4 +1,5 @@
-//! Keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain returns them.
+//! Keeps the keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain
+//! returns them.
 
 /// A list in pieces. It grows under the queue's lock, and never copies its contents.
 pub(super) struct DroppedKeys<K> {

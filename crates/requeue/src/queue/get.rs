@@ -92,7 +92,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as of [`get`](Self::get).
+    /// The same as for [`get`](Self::get).
     pub async fn get_owned(&self) -> Option<Item<'static, K>> {
         let delivery = Getter::new(self, Kind::Task, false).await?;
         Some(Item::owned(Arc::clone(&self.shared), delivery))
@@ -101,13 +101,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Waits for a key as [`get_owned`](Self::get_owned) does, but `None` is final: no key is
     /// ready, and no key in flight will become ready again.
     ///
-    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. It
-    /// may find a key later that was dirty while in flight. A loop that must also process those
-    /// keys calls this method, as `Workers` do.
+    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A
+    /// later call may return a key that was dirty while in flight. A loop that must also process
+    /// those keys calls this method, as `Workers` do.
     ///
     /// # Cancel safety
     ///
-    /// The same as of [`get`](Self::get).
+    /// The same as for [`get`](Self::get).
     pub async fn get_until_final(&self) -> Option<Item<'static, K>> {
         let delivery = Getter::new(self, Kind::Task, true).await?;
         Some(Item::owned(Arc::clone(&self.shared), delivery))
@@ -127,7 +127,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as of [`get`](Self::get).
+    /// The same as for [`get`](Self::get).
     pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
         let mut getter = Getter::new(self, Kind::Task, false);
         getter.deadline = Some(self.now() + timeout);
@@ -141,7 +141,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as of [`get`](Self::get).
+    /// The same as for [`get`](Self::get).
     pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
         GetMany { inner: Getter::new(self, Kind::Task, false), max }
     }

@@ -34,7 +34,7 @@ type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
 
 impl<K: Key> Shared<K> {
     /// Takes the next key in the common case, in which no user code runs and the clock is read
-    /// before. The inner result is final. `None` means that the caller must call
+    /// before the lock is taken. The inner result is final. `None` means that the caller must call
     /// [`take`](Queue::take).
     ///
     /// The two functions do not share the memory of their results: a processor that writes a key
@@ -173,7 +173,7 @@ impl<K: Key> Shared<K> {
             return None;
         }
         self.limiter.forget(&item);
-        // Dropped after the lock is released, even if a key's `clone` panics under it.
+        // It is dropped after the lock is released, even if a key's `clone` panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
@@ -185,8 +185,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.set(&mut item, unused);
-        // If times are not kept, the clock was read for the completion at most, not for the get. A
-        // drain must see the moment in which no key is in flight.
+        // If times are not kept, the clock may have been read for the completion, but not for the
+        // get. A drain must see the moment in which no key is in flight.
         let next = state.time_for(Operation::Get, self.tracks.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -211,7 +211,7 @@ pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     /// True if the getter waits until `None` is final.
     until_final: bool,
     pub(super) deadline: Option<Time>,
-    /// The alarm of a deadline that no parked thread keeps.
+    /// The alarm for the deadline, unless a parked thread keeps the deadline itself.
     alarm: Option<Alarm>,
 }
 
@@ -247,8 +247,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         })
     }
 
-    /// Returns the result, or the way to wait for it. `None` is the end of the queue, or the
-    /// deadline.
+    /// Returns the result, or the way to wait for it. `None` means that the queue has no more keys,
+    /// or that the deadline has passed.
     fn check(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let until = match self.take_or_join(waker) {
             Err(Pause::Until(until)) => until,
@@ -279,8 +279,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.take() else {
-                // The code of a key waits for a key under the lock, so none could ever be delivered
-                // to it.
+                // A key's own code waits for a key under the lock, so no key could ever be
+                // delivered to it.
                 return Ok(None);
             };
             let core = &state.core;
@@ -359,8 +359,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<K: Key> Shared<K> {
     /// Waits for less time than parking and waking a thread takes, or until there is a key. If a
-    /// worker asks for the next key a moment before it is added, no thread must be woken. Waking a
-    /// thread is the most expensive part of an add.
+    /// worker asks for the next key a moment before the add, the add need not wake a thread. Waking
+    /// a thread is the most expensive part of an add.
     fn spin(&self) {
         for _ in 0..SPINS {
             if self.go.load(Ordering::Relaxed) {

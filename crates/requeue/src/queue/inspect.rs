@@ -65,10 +65,10 @@ impl<K: Eq + Clone> State<K> {
 
 #[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Returns the number of ready keys, as client-go's `Len`.
+    /// Returns the number of ready keys, as client-go's `Len` does.
     ///
-    /// Throttled keys count; dirty keys in flight do not. Keys that are due are made ready first.
-    /// Waiting keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
+    /// Throttled keys count; dirty keys in flight do not. Due keys are made ready first. Waiting
+    /// keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
     #[must_use]
     pub fn len(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
@@ -235,7 +235,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the longest time for which a key has been in flight.
     ///
-    /// It is zero if no key is in flight, or unless [times are kept](super::Builder::track_times).
+    /// It is zero if no key is in flight, or if [times are not kept](super::Builder::track_times).
     #[must_use]
     pub fn longest_running(&self) -> Duration {
         let now = self.now();
@@ -244,7 +244,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the longest time for which a key has been ready.
     ///
-    /// It is zero if no key is ready, or unless [times are kept](super::Builder::track_times).
+    /// It is zero if no key is ready, or if [times are not kept](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -364,7 +364,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Page { entries: shown, next }
     }
 
-    /// Returns the keys in flight, those that have been in flight longest first.
+    /// Returns the keys in flight, starting with the oldest delivery.
     ///
     /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at once. Returns
     /// `None` unless [times are kept](super::Builder::track_times).

@@ -93,7 +93,8 @@ impl<'q, K: Key> Item<'q, K> {
     pub fn key(&self) -> &K {
         match &self.live {
             Some((_, key)) => key,
-            // Only the methods that take the item by value and its drop remove its contents.
+            // Only the item's drop, and the methods that take the item by value, remove its
+            // contents.
             None => unreachable!("a completed item is not accessible"),
         }
     }
@@ -404,7 +405,8 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     ticket: core::Ticket,
-    /// The queue's number. Deliveries of other queues have the same epochs.
+    /// The queue's number. It is needed because deliveries of different queues can have equal
+    /// epochs.
     queue: u64,
 }
 
@@ -481,7 +483,7 @@ impl<K: Key> Shared<K> {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
             Completion::Retry => {
-                // One time for both, so that the limiter and the queue compute the same deadline.
+                // The limiter and the queue use one time, so that they compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let delay = self.limiter.delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
@@ -508,7 +510,7 @@ impl<K: Key> Shared<K> {
         let now = self.now_before_lock(Operation::Promote, None);
         let mut ended = Vec::new();
         let Ok(mut state) = self.lock() else { return };
-        // If no key waits, none of them needs the time.
+        // If no key waits, no completion needs the time.
         let now = state.time_for(Operation::Promote, now);
         for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
@@ -527,7 +529,7 @@ impl<K: Key> Shared<K> {
             drop_quietly(own);
             drop_quietly(unused);
         }
-        // The others call user code under the lock, or need the time.
+        // The other completions call user code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
             item.finish(Finish::Succeed);
         }
@@ -606,7 +608,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // Keys that were due have become ready nevertheless.
+            // Due keys have become ready nevertheless.
             self.release(state);
             return false;
         };

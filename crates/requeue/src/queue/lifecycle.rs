@@ -44,8 +44,8 @@ impl<K> Drained<K> {
     }
 }
 
-/// Dropped keys that have not reached a caller yet. If this is dropped, `take_dropped` returns
-/// them.
+/// Dropped keys that have not reached a caller yet. If this value is dropped, `take_dropped`
+/// returns the keys.
 struct Unreported<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: Vec<K>,
@@ -101,7 +101,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
     /// ready keys are dropped, too.
     ///
-    /// It may be called several times, and from anywhere. It ends the wait of every earlier drain.
+    /// It may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
     /// # Examples
     ///
@@ -122,7 +122,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     fn end(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
-        // Due keys are ready, even if no operation has noticed so far.
+        // Due keys count as ready, even if no operation has made them ready yet.
         let Some((state, _)) = self.settled() else { return dropped };
         let mut first = Some(state);
         loop {
@@ -191,7 +191,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Drain::new(self)
     }
 
-    /// Returns true if the queue was shut down, as client-go's `ShuttingDown`.
+    /// Returns true if the queue was shut down, as client-go's `ShuttingDown` does.
     #[must_use]
     pub fn shutting_down(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
@@ -346,8 +346,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let old = state.drainers.wait(&mut self.number, self.in_flight_only, waker_copy);
         drop(state);
         drop_quietly(old);
-        // Armed each time: an alarm may go off early, and it wakes the waker with which it was
-        // armed.
+        // Each poll arms the alarm again, because an alarm may go off early, and wakes only the
+        // waker with which it was armed.
         if let Some(deadline) = self.deadline {
             self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }

@@ -83,9 +83,9 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// All of this code may call any queue, and never deadlocks:
 ///
 /// - Code without a lock may do anything, unless it was called from code that runs under one.
-/// - A limiter may use any queue. But while it runs, no other limiter is called: a failure then
-///   waits for the [longest delay](crate::RateLimiter::longest) of the limiter that was not called,
-///   and `forget` and `num_requeues` find nothing.
+/// - A limiter may use any queue. But while it runs, no other limiter is called: a key that fails
+///   then waits for the [longest delay](crate::RateLimiter::longest) of the limiter that was not
+///   called, and `forget` and `num_requeues` find nothing.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`],
 ///   gets and counts find nothing, and an item that is completed there stays in flight. This
 ///   applies to all queues whose keys or order run user code.
@@ -119,7 +119,7 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Returns a builder, to configure a queue.
+    /// Returns a builder that configures a queue.
     pub fn builder() -> Builder<K> {
         Builder::new()
     }
@@ -264,7 +264,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// default, every pending run of the key then waits for that delay, even if the key is still in
     /// flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        // Asked first, because the limiter would remember a key that the queue refuses.
+        // The queue is asked first, because the limiter would remember a key that the queue
+        // refuses.
         let hash = self.hash(&key);
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
@@ -276,7 +277,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limiter.delay(&key, now);
-        // One time for both, so that the limiter and the queue compute the same due time.
+        // The limiter and the queue use one time, so that they compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
 
@@ -348,8 +349,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    // --- Removing and completing
-    // ------------------------------------------------------------------
+    // --- Removing and completing ----------------------------------------------------------------
 
     /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled.
     ///
@@ -409,7 +409,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Returns the number of failures of `key` that the limiter counts, as client-go's
-    /// `NumRequeues`.
+    /// `NumRequeues` does.
     ///
     /// # Examples
     ///

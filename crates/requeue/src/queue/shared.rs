@@ -73,9 +73,9 @@ pub(crate) struct Shared<K: Key> {
     /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// True if an add needs the time, so that it can be read before the lock is taken. A hint.
+    /// A hint: true if an add needs the time, which can then be read before the lock is taken.
     hint: AtomicBool,
-    /// Signals to the spinning thread that there is a key. A hint.
+    /// A hint: signals to the spinning thread that there is a key.
     pub(super) go: AtomicBool,
     /// True if times are kept. Every operation then needs the current time.
     pub(super) tracks: bool,
@@ -124,7 +124,7 @@ impl<K: Key> Shared<K> {
             hint,
             reported: None,
         };
-        // Not one of loom's primitives, because nothing is ordered by it.
+        // This is not one of loom's primitives, because it orders nothing.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -324,7 +324,7 @@ impl<K: Key> Shared<K> {
     }
 
     /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
-    /// clock. No getter must be polled for another one to get its key.
+    /// clock. A getter therefore gets its key even if no other getter is polled.
     fn tick(&self) {
         loop {
             let now = self.clock.now();
@@ -343,8 +343,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Arms an alarm for the tasks that were woken up to `wake`. At most one such alarm is armed at
-    /// a time, so a busy queue arms at most one per [`GRACE`].
+    /// Arms an alarm for the tasks that hold the wakes up to `wake`. At most one such alarm is
+    /// armed at a time, so a busy queue arms at most one per [`GRACE`].
     #[cold]
     fn watch(&self, wake: u64) {
         let waker = self.alarm_waker(Self::overdue);
@@ -369,14 +369,14 @@ impl<K: Key> Shared<K> {
         drop_quietly(unused);
     }
 
-    /// Handles the end of the grace of the watched tasks. If they have not been polled, others are
-    /// woken in their place.
+    /// Handles the end of the grace period of the watched tasks. If they have not been polled,
+    /// other tasks are woken in their place.
     fn overdue(&self) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch` handles it. Otherwise the two could call each other without end.
+            // `watch` handles it. Otherwise the two methods could call each other without end.
             watch.fired = true;
             return;
         }
@@ -401,7 +401,7 @@ impl<K: Key> Drop for Shared<K> {
             return;
         }
         // The keys are dropped one by one. If a key panics, the next must still be dropped; if two
-        // keys panicked while a collection is dropped, the process would abort.
+        // keys panicked while a collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let dropped = std::mem::take(&mut state.dropped);
@@ -409,8 +409,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Returns true if keys of this type run no code that could call the queue while it is locked: the
-/// most common types of keys.
+/// Returns true if keys of this type run no code that could call the queue while it is locked. The
+/// most common types of keys are known to run none.
 fn has_plain_code<K: 'static>() -> bool {
     fn any<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())

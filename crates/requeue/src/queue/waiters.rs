@@ -7,7 +7,7 @@
 
 use std::task::Waker;
 
-/// How a getter waits.
+/// The way in which a getter waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A task. Its runtime polls it at any time after the wake, perhaps never.
@@ -47,7 +47,7 @@ pub(crate) struct Waiters {
     threads: usize,
     /// The number of wakes given so far.
     given: u64,
-    /// The latest wake that was returned. Earlier ones that are still held no longer count: a
+    /// The latest wake that was returned. Earlier wakes that are still held no longer count: a
     /// getter that was overtaken may never check, and must not block the others.
     returned: u64,
     /// The latest wake that was given to a task.
@@ -56,7 +56,8 @@ pub(crate) struct Waiters {
     to_thread: u64,
     /// The spinning thread.
     spinner: Option<Place>,
-    /// The thread that keeps the time for all, and the time until which it sleeps.
+    /// The thread that waits for the next deadline on behalf of all getters, and the time until
+    /// which it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
 
@@ -90,8 +91,8 @@ impl Waiters {
         self.spinner.is_some()
     }
 
-    /// Makes a new getter on a thread the spinning one, if there is none. It counts as woken,
-    /// because it checks again soon, so no other getter is woken for a key that it can take.
+    /// Lets a new getter on a thread spin, if no other getter spins. It counts as woken, because it
+    /// checks again soon, so no other getter is woken for a key that it can take.
     pub(crate) fn spin(
         &mut self,
         place: &mut Option<Place>,
@@ -118,12 +119,12 @@ impl Waiters {
         Place(self.all.len() as u32 - 1)
     }
 
-    /// Returns true if the getter was the spinning one.
+    /// Returns true if the getter was spinning.
     fn stop_spinning(&mut self, at: u32) -> bool {
         self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
-    /// Lists a getter. One that was woken and found no key goes to the head of the list. Returns a
+    /// Lists a getter. If it was woken and found no key, it goes to the head of the list. Returns a
     /// waker that is no longer needed, to be dropped outside the lock.
     pub(crate) fn wait(
         &mut self,
@@ -185,7 +186,7 @@ impl Waiters {
         waker
     }
 
-    /// Wakes as many getters as `keys`, the number of keys that can be delivered now, requires.
+    /// Wakes enough getters for `keys`, the number of keys that can be delivered now.
     #[inline]
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
@@ -205,7 +206,7 @@ impl Waiters {
             self.wake_at(self.head, wakes);
         }
         // A woken thread always checks. If all woken getters are tasks, which may never check, and
-        // a thread waits behind them, it is woken as well.
+        // a thread waits behind them, that thread is woken as well.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
@@ -262,7 +263,7 @@ impl Waiters {
 
     // --- The leader ------------------------------------------------------------------------------
 
-    /// Makes the thread at `place` the one that keeps the time, if there is none yet.
+    /// Makes the thread at `place` the leader, if there is none yet.
     pub(crate) fn lead(&mut self, place: Option<Place>, until: crate::Time) -> bool {
         match (self.leader, place) {
             (Some((leader, _)), _) if Some(leader) != place => false,
@@ -279,8 +280,8 @@ impl Waiters {
         self.threads > 0
     }
 
-    /// Returns the waker of the thread that must keep the time until `due`, if it must be woken for
-    /// that: the leader, if it sleeps longer, or a thread that becomes the leader.
+    /// Returns the waker of the thread that must check at `due`, if that thread must be woken
+    /// first. It is the leader, if the leader sleeps longer, or a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;
@@ -392,7 +393,8 @@ mod tests {
         assert!(!waiters.spin(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // It has taken the key and processes it, so another getter is needed for the next one.
+        // The spinning thread has taken the key and processes it, so another getter is needed for
+        // the next one.
         waiters.leave(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);

@@ -12,11 +12,10 @@ use crate::clock::Clock;
 /// Tries `condition` at once, and again after each delay of `backoff`, until it holds or no try is
 /// left.
 ///
-/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, none if
-/// that is not positive, and there is no delay after the last one. When a delay reaches the cap, no
-/// try is left: the delay before the capped one passes, and then the wait ends. `Ok(false)` means
-/// "not yet". So does a panic, unless [`set_really_crash`](super::set_really_crash) was called with
-/// `true`.
+/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries: none if
+/// `steps` is not positive. No delay follows the last try. A delay that reaches the cap uses up the
+/// remaining tries: the wait ends after the delay before it. `Ok(false)` means "not yet". So does a
+/// panic, unless [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
@@ -67,8 +66,9 @@ where
 
 /// Tries `condition` as [`exponential_backoff`] does, and gives up when `stop` or `deadline` comes.
 ///
-/// This is apimachinery's `ExponentialBackoffWithContext`. Both are checked before every try.
-/// [`Time::NEVER`] means no deadline, and [`pending`](std::future::pending) no stop.
+/// This is apimachinery's `ExponentialBackoffWithContext`. The stop and the deadline are checked
+/// before every try. [`Time::NEVER`] means no deadline, and [`pending`](std::future::pending) no
+/// stop.
 ///
 /// # Errors
 ///

@@ -11,9 +11,9 @@ use super::handle_crash;
 /// done or `stop` returns true.
 ///
 /// This is client-go's `ParallelizeUntil`. The calling thread is one of the workers. Each worker
-/// takes `chunk` pieces at a time, in order; more than one is faster if there are many small
-/// pieces. `stop` is called before every piece; pieces that have begun are finished. 0 counts as 1,
-/// for `workers` and for `chunk`.
+/// takes `chunk` pieces at a time, in order; more than one piece at a time is faster if there are
+/// many small ones. `stop` is called before every piece; pieces that have begun are finished. For
+/// `workers` and for `chunk`, 0 counts as 1.
 ///
 /// The call blocks: in a runtime, call it in `spawn_blocking`. If the system refuses to start a
 /// thread, there are fewer workers.
@@ -23,7 +23,7 @@ use super::handle_crash;
 /// Panics if `stop` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
 /// called with `true`. The other workers then stop before their next piece, and the panic continues
 /// here. Otherwise a panic of `f` is passed to [`handle_crash`], and the worker takes the next
-/// piece. In client-go it takes no more.
+/// piece. In client-go, the worker takes no more pieces.
 ///
 /// # Examples
 ///

@@ -76,8 +76,8 @@ impl<M: BackoffManager> Polling<M> {
 
     /// Starts each delay at the *end* of a try.
     ///
-    /// By default it starts with the try, and a try that takes longer than the delay is followed by
-    /// the next at once.
+    /// By default, a delay starts with the try. If the try takes longer than the delay, the next
+    /// try follows at once.
     pub fn sliding(mut self) -> Self {
         self.sliding = true;
         self

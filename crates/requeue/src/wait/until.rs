@@ -12,7 +12,7 @@ use crate::clock::Clock;
 /// Runs `f` now, and again `period` after the end of each run, until `stop`.
 ///
 /// This is apimachinery's `Until`. If the stop has already come, `f` does not run at all. With a
-/// period of zero, `f` runs again at once, after other tasks could run.
+/// period of zero, `f` runs again at once, but other tasks can run in between.
 ///
 /// # Panics
 ///
@@ -51,8 +51,8 @@ where
 
 /// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
 ///
-/// This is apimachinery's `NonSlidingUntil`. A run that takes longer than the period is followed by
-/// the next at once. Missed runs are not made up for.
+/// This is apimachinery's `NonSlidingUntil`. If a run takes longer than the period, the next run
+/// follows at once. Missed runs are not made up for.
 ///
 /// # Panics
 ///

@@ -48,7 +48,7 @@ where
                     self.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
                     // If there was an item, its key is retried with backoff. If there was none,
-                    // taking a key has panicked. It is tried again, but not continuously.
+                    // taking a key has panicked. The worker tries again, but not continuously.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause(panics)));
                     _ = poll_fn(|cx| poll(pause.as_mut(), cx)).await;
@@ -65,8 +65,8 @@ where
     async fn round(&self) -> bool {
         let item = tokio::select! {
             biased;
-            // Stops it even while it waits for a key that is dirty in flight and is never
-            // completed.
+            // Stops the worker even while it waits for a key that is dirty in flight and whose
+            // delivery is never completed.
             () = self.stop.cancelled() => return false,
             item = self.queue.next() => item,
         };
@@ -96,7 +96,8 @@ where
                 let completion = self.options.completion(&mut item, result);
                 item.complete(completion).await;
             }
-            // Dropped before its completion, so it has failed, even if this was the last attempt.
+            // The item is dropped before its completion, so the run has failed, even if this was
+            // the last attempt.
             None => drop(item),
         }
         if let Some((on_finish, key)) = on_finish {

@@ -94,7 +94,7 @@ impl Context {
     /// Returns the fencing token: a number that is greater for each later delivery of the key.
     ///
     /// In memory it starts at 1 in each process. Only the numbers of a queue in a store outlive the
-    /// process, so that other systems can reject late writes by them.
+    /// process, so that other systems can compare them and reject late writes.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch

@@ -70,7 +70,8 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Returns the fencing token of this delivery.
     fn epoch(&self) -> u64;
 
-    /// Waits until the key no longer belongs to this worker although its run has not completed.
+    /// Waits until the key no longer belongs to this worker. This can happen before the run has
+    /// completed.
     ///
     /// The default never becomes ready.
     fn lost(&self) -> impl Future<Output = ()> + Send + use<Self> {

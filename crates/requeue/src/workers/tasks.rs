@@ -127,8 +127,8 @@ where
     /// sum of both**. Keep the sum below the time after which the program is killed: Kubernetes'
     /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
     ///
-    /// Two cases can take longer. Code that blocks its thread cannot be stopped. Completions that a
-    /// store has not recorded yet are waited for as long as their leases last.
+    /// Two cases can take longer. Code that blocks its thread cannot be stopped. The workers wait
+    /// for completions that a store has not recorded yet, as long as the leases last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
@@ -233,7 +233,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// The same as of [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
@@ -268,8 +268,9 @@ where
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each worker stops within the grace period. One that waits for a key stops at once. The
-        // future of one that has a key is dropped then.
+        // Each worker stops within the grace period. A worker that waits for a key stops at once.
+        // If a worker has a key, the future of its run is dropped at the end of that period at the
+        // latest.
         all(workers).await;
     }
 }

@@ -226,13 +226,13 @@ impl Waiting<'_> {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let waker = Waker::from(Arc::new(Bell(self.events.clone())));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
-            // Armed each time, because an alarm may go off early.
+            // The alarm is armed each time, because it may go off early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
             match self.received.recv() {
                 Ok(Event::Ended) => self.running -= 1,
                 Ok(Event::ShutDown) if or_shut_down => return,
                 Ok(Event::ShutDown | Event::Alarm) => {}
-                // Impossible, because this holds a sender itself.
+                // Impossible, because `self` holds a sender, too.
                 Err(_) => return,
             }
             drop(alarm);
@@ -277,8 +277,8 @@ where
                 Err(error) => {
                     self.queue.note_panic();
                     drop_quietly(error);
-                    // If there was no item, taking a key has panicked. It is tried again, but not
-                    // continuously.
+                    // If there was no item, taking a key has panicked. The worker tries again, but
+                    // not continuously.
                     thread::park_timeout(pause(panics));
                     panics = panics.saturating_add(1);
                 }

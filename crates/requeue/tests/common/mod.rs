@@ -128,7 +128,7 @@ pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Takes the next key without an item, as client-go's `Get`.
+/// Takes the next key without an item, as client-go's `Get` does.
 pub(crate) fn take<K: Key>(queue: &Queue<K>) -> K {
     queue.try_get().map(Item::into_parts).expect("a key is ready").0
 }
@@ -151,8 +151,8 @@ pub(crate) fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Runs a future on this thread, which parks while the future waits. It is a runtime without
-/// anything but a waker.
+/// Runs a future on this thread, which parks while the future waits. It is a runtime that has only
+/// a waker.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

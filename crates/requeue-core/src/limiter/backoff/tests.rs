@@ -222,8 +222,8 @@ impl Model {
 enum Op {
     Fail(u32),
     Forget(u32),
-    /// Moves the clock to just before, to, or just after the end of a key's wait or of the time
-    /// until it expires.
+    /// Moves the clock to the end of a key's wait or to its expiry: just before that time, exactly
+    /// to it, or just after it.
     Until(u32, bool, u64),
     Pass(u64),
     Back(u64),

@@ -177,7 +177,8 @@ fn a_bucket_refills_but_holds_no_more_than_its_burst() {
     let mut bucket = Bucket::new(10.0, 2);
     let empty = |bucket: &mut Bucket, now| [(); 3].map(|()| delay(bucket, now));
     assert_eq!(empty(&mut bucket, 0), [0, 0, 100_000_000]);
-    // 100 ms added the token of the third failure, and 50 ms half of the next one.
+    // The first 100 ms added the token of the third failure, and the other 50 ms half of the next
+    // token.
     assert_eq!(delay(&mut bucket, 150_000_000), 50_000_000);
     let hour_later = 3_600_000_000_000;
     assert_eq!(empty(&mut bucket, hour_later), [0, 0, 100_000_000]);
@@ -257,7 +258,7 @@ proptest! {
         let mut model = Model { billionths: i128::from(burst) * 1_000_000_000, last: 0 };
         let mut now = 1_000_000_000_u64;
         for (i, (back, permille, nanos)) in moves.into_iter().enumerate() {
-            // Up to two tokens ahead, and occasionally as far back.
+            // Moves the clock ahead by the time of up to two tokens, and occasionally as far back.
             let span = permille * 1_000_000 / u64::from(rate) + nanos;
             now = if back && i % 5 == 0 { now.saturating_sub(span) } else { now + span };
             let (got, expected) = (delay(&mut bucket, now), model.delay(rate, burst, now));
@@ -266,8 +267,8 @@ proptest! {
         }
     }
 
-    /// The guarantee of a bucket: of n + burst failures in a row, the last runs no sooner after the
-    /// first than the time in which n tokens are added.
+    /// The guarantee of a bucket: the retries of n + burst failures in a row are spread over at
+    /// least the time in which n tokens are added.
     #[test]
     fn no_more_pass_than_the_rate_allows(
         rate in 1..1_000_u32,

@@ -235,7 +235,7 @@ fn a_clone_is_one_of_its_own() {
 }
 
 std::thread_local! {
-    /// The operation of a key that panics.
+    /// The operation that panics for every key.
     static SORE: Cell<&'static str> = const { Cell::new("") };
 }
 

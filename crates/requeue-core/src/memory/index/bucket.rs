@@ -1,8 +1,8 @@
 //! A bucket of the index: the tags and the slots of up to twelve keys in 64 bytes, a cache line.
 //!
 //! The first word holds the tags of places 0 to 7. The second holds those of places 8 to 11 and,
-//! above them, how many keys have overflowed to later buckets. Six words hold two slots each. Words
-//! are read and written whole, because a read that spans two writes waits for both.
+//! above them, the number of keys that have overflowed to later buckets. Six words hold two slots
+//! each. Words are read and written whole, because a read that spans two writes waits for both.
 
 use wide::u8x16;
 

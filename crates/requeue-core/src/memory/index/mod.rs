@@ -9,7 +9,7 @@
 //! and table addressing*, 1980). As keys are added, segments are split in two, one after the other;
 //! as keys are removed, segments are merged again. Rehashing all keys in one step would block every
 //! caller for tens of milliseconds. A step here touches a few hundred keys. Half of them stay where
-//! they are, and the others keep their bucket and place in the new segment.
+//! they are. The others move to the new segment, where they keep their bucket and place.
 
 mod bucket;
 mod segment;
@@ -27,7 +27,7 @@ const BUCKETS: usize = 1 << BITS;
 /// The number of segments that fit into the processor's nearest caches.
 const CACHED: usize = 64;
 
-/// A record: it stores the hash of its key, and its position in the index.
+/// A record that stores the hash of its key, and its position in the index.
 pub(crate) trait Indexed {
     fn hash(&self) -> u32;
     fn position(&self) -> Position;
@@ -43,8 +43,8 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. The segments from this number on
-    /// were split off the first ones.
+    /// The number of segments, rounded down to a power of two. Segments with this number or a
+    /// higher one were split off lower segments.
     half: u32,
     /// If there are more keys than this, the next segment is split.
     most: usize,
@@ -183,7 +183,7 @@ impl Index {
         give_back(&mut self.segments);
     }
 
-    /// Sets the numbers of keys at which the next segment is split or the last one merged.
+    /// Sets the numbers of keys at which the next segment is split or the last one is merged.
     ///
     /// A round of splits takes place while the average grows from `FULL` to `FULL + 1` keys per
     /// bucket. Segments are merged below an average of three keys per two buckets.

@@ -14,17 +14,18 @@ use crate::types::slot::Slot;
 pub(super) const BITS: u32 = 6;
 /// The average number of taken places per bucket, of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The same for a segment of the usual size. It gets this full only if many hashes are alike.
+/// The same average for a segment of the usual size. Such a segment gets this full only if many
+/// hashes are alike.
 const CRAMMED: u32 = 10;
 
-/// The position of a key's slot in the index. Each record stores its own position, so that the slot
-/// of most keys is removed without a search. It is stored as `2 place + 1`, like a [`Slot`].
+/// The position of a key's slot in the index. Each record stores its own position, so that most
+/// slots are removed without a search. It is stored as `2 place + 1`, like a [`Slot`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Position(NonZeroU8);
 
 impl Position {
-    /// The slot is in a later bucket than the first one of its probe sequence.
+    /// The slot is in a bucket after the first one of its probe sequence.
     pub(crate) const OVERFLOWED: Self = Self::at(15);
 
     /// The slot is in the first bucket of its probe sequence, in `place`.

@@ -128,7 +128,8 @@ impl Case {
 
 const HASHES: [fn(u32) -> u32; 5] = [
     |key| key.wrapping_mul(0x9E37_79B1),
-    // All alike; in the last bucket; in one segment; in the first and the last bucket.
+    // All hashes are equal; all are in the last bucket; in one segment; in the first and the last
+    // bucket.
     |_| 7,
     |key| u32::MAX - key % 3,
     |key| key << 16,
@@ -236,15 +237,15 @@ fn no_step_of_growing_or_shrinking_touches_more_than_a_few_hundred() {
     assert!((BUCKETS..=most).contains(&worst), "{worst} to shrink");
 }
 
-/// The upper bits of a hash choose the bucket, the lower ones the segment, and seven bits between
-/// them are the tag.
+/// The upper bits of a hash choose the bucket, the lower bits choose the segment, and seven bits
+/// between them are the tag.
 #[test]
 fn hashes_that_differ_in_few_bits_differ_in_all_parts() {
     for shift in 0..=52 {
         for part in [0, 10, 19, 20] {
             let parts = (0..4096).map(|n: u64| fold(n << shift) >> part & 0xFFF);
             let distinct = parts.collect::<alloc::collections::BTreeSet<_>>().len();
-            // Random numbers would give 2589.
+            // Random hashes would give 2589 distinct values.
             assert!(distinct > 1500, "{distinct} of 4096, shifted {shift}, from bit {part}");
         }
     }

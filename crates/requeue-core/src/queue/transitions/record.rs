@@ -79,8 +79,8 @@ impl<K> Record<K> {
         self.phase.is_dirty() || self.waiting
     }
 
-    /// Returns true if a run is pending or in progress. Otherwise, the record is kept for its
-    /// failures.
+    /// Returns true if a run is pending or in progress. Otherwise, the record is kept only for the
+    /// key's failures.
     pub(in crate::queue) const fn is_known(&self) -> bool {
         self.is_pending() || self.phase.is_processing()
     }
@@ -178,7 +178,8 @@ impl<K> Ranked for Slab<Record<K>> {
     }
 }
 
-/// Stores 64 bits in the form of two links. Neither direction costs an instruction.
+/// Stores 64 bits in the form of two links. The conversion costs no instruction in either
+/// direction.
 #[inline(always)]
 fn to_link(bits: u64) -> [Option<Slot>; 2] {
     [Slot::from_bits(bits as u32), Slot::from_bits((bits >> 32) as u32)]

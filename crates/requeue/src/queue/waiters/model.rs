@@ -16,7 +16,7 @@ enum Op {
     Check(usize),
     /// A getter leaves, with a key or without.
     Leave(usize),
-    /// The earliest due time is now this one, or no key is waiting.
+    /// The earliest due time becomes this time, or no key waits any more.
     Due(Option<u64>),
     /// This number of keys can be delivered.
     Ready(usize),
@@ -45,7 +45,7 @@ struct Getter {
     kind: Kind,
     place: Option<Place>,
     woken: Arc<Flag>,
-    /// The time until which a thread sleeps at most.
+    /// The latest time until which a thread sleeps.
     sleeps_until: Time,
 }
 
