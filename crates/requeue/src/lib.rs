@@ -94,17 +94,16 @@
 //!
 //! # Debouncing
 //!
-//! An add with a delay and [`Merge::Latest`] delivers a key once no add of it has arrived for the
-//! length of the delay. There is no upper bound: a key that is added more often than that is not
-//! delivered until the adds pause.
+//! [`Add::debounce`] delivers a key once no add of it has arrived for a quiet time.
+//! [`at_most`](Add::at_most) bounds the wait, so a key that is added all the time is delivered too.
 //!
 //! ```
-//! use requeue::{Add, Merge, Queue, clock::FakeClock};
+//! use requeue::{Add, Queue, clock::FakeClock};
 //! use std::time::Duration;
 //!
 //! let clock = FakeClock::new();
 //! let queue = Queue::builder().clock(clock.clone()).build()?;
-//! let when_quiet = Add::after(Duration::from_millis(300)).merge(Merge::Latest);
+//! let when_quiet = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
 //! queue.add_with("draft", when_quiet);
 //! clock.advance(Duration::from_millis(200));
 //! queue.add_with("draft", when_quiet);
