@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-/// The time limit for the head of a request, from the end of the request before.
+/// The time limit for the head of a request. It begins when the previous request ends.
 const HEAD: Duration = Duration::from_secs(10);
 /// The longest time in which a client may read nothing of a response.
 const STALL: Duration = Duration::from_secs(30);

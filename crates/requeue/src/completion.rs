@@ -32,8 +32,8 @@ pub enum Completion {
     /// limiter does not count it, so the key's backoff does not grow.
     RetryAfter(Duration),
     /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
-    /// the key in `workqueue_given_up_total`. A store parks the key. A key that was added again
-    /// during the run runs again instead, with its failures reset.
+    /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added
+    /// during the run, it is not given up: it runs again, and its failures are reset.
     GiveUp,
     /// The delivery is undone. No failure is counted and none is forgotten; the key is ready at
     /// once, at the tail. This is for a worker that must not continue, because it is paused or has

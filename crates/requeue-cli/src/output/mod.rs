@@ -89,7 +89,7 @@ impl Output {
         Ok(Self { messages, closed })
     }
 
-    /// Writes `bytes` of the run with the number `source`. Waits while the queue is full. Returns false if the stream
+    /// Writes `bytes`, which are output of run number `source`. Waits while the queue is full. Returns false if the stream
     /// is closed.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
         self.takes(stream)
@@ -101,7 +101,7 @@ impl Output {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
 
-    /// Writes the kept output of the run with the number `source`.
+    /// Writes the kept output of run number `source`.
     pub(crate) async fn write_kept(
         &self,
         source: u64,

@@ -275,7 +275,7 @@ impl TimerHeap {
         *self.heap.get_mut(position) = entry;
     }
 
-    /// Writes `entry` to `position`, or to the position above or below it where it belongs.
+    /// Writes `entry` to `position`, or moves it up or down from there to keep the order of the heap.
     fn fix(&mut self, position: usize, entry: Entry) {
         if position > 0 && entry.before(self.heap.get(position / ARITY)) {
             self.up(position, entry);

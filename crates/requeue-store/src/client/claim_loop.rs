@@ -99,7 +99,8 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits for a wake. If the engine sends no more wakes, waits forever, and the task relies on polling.
+/// Waits for a wake. If the engine has stopped sending wakes, this never returns, and the task relies on
+/// polling.
 async fn changed(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
         pending().await

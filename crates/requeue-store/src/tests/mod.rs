@@ -142,17 +142,17 @@ async fn it_says_where_a_key_stands() {
     let explained = async |key: &str| queue.explain(key).await.expect("looked up");
     assert_eq!(explained("a").await, "a: not in the queue");
     queue.add_after("a", SECOND).await.expect("added");
-    assert_eq!(explained("a").await, "a: due in 1s");
+    assert_eq!(explained("a").await, "a: due in 1.0s");
     tokio::time::advance(SECOND).await;
-    assert_eq!(explained("a").await, "a: ready for 0ns");
+    assert_eq!(explained("a").await, "a: ready for 0.0ns");
     let item = get(&queue).await;
-    assert_eq!(explained("a").await, "a: in flight for 0ns; its lease expires in 30s");
+    assert_eq!(explained("a").await, "a: in flight for 0.0ns; its lease expires in 30.0s");
     queue.add("a").await.expect("added");
-    let dirty = "a: in flight for 0ns; its lease expires in 30s; it runs once more afterwards";
+    let dirty = "a: in flight for 0.0ns; its lease expires in 30.0s; it runs once more afterwards";
     assert_eq!(explained("a").await, dirty);
     item.succeed().await.expect("the lease is held");
     get(&queue).await.give_up("no such thing").await.expect("the lease is held");
-    assert_eq!(explained("a").await, "a: parked for 0ns, after a failure: no such thing");
+    assert_eq!(explained("a").await, "a: parked for 0.0ns, after a failure: no such thing");
 }
 
 #[tokio::test]

@@ -116,7 +116,7 @@ impl Entry {
         };
         let why = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         match (self.state, self.due) {
-            (State::Parked, _) => format!("{key}: parked for {since:?}{failed}{why}"),
+            (State::Parked, _) => format!("{key}: parked for {since:.1?}{failed}{why}"),
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }
@@ -124,19 +124,19 @@ impl Entry {
                 let lease = self.lease.unwrap_or_default();
                 let then = match due {
                     _ if self.dirty => "; it runs once more afterwards".to_owned(),
-                    Some(due) => format!("; it is due again in {due:?}"),
+                    Some(due) => format!("; it is due again in {due:.1?}"),
                     None => String::new(),
                 };
                 let worker = self.worker.as_ref().map(|name| format!(" at worker {name:?}"));
                 let worker = worker.unwrap_or_default();
                 format!(
-                    "{key}: in flight{worker} for {since:?}; its lease expires in {lease:?}{then}"
+                    "{key}: in flight{worker} for {since:.1?}; its lease expires in {lease:.1?}{then}"
                 )
             }
             (State::Waiting, due) => {
-                format!("{key}: due in {:?}{failed}{why}", due.unwrap_or_default())
+                format!("{key}: due in {:.1?}{failed}{why}", due.unwrap_or_default())
             }
-            (State::Ready, _) => format!("{key}: ready for {since:?}{failed}{why}"),
+            (State::Ready, _) => format!("{key}: ready for {since:.1?}{failed}{why}"),
         }
     }
 }

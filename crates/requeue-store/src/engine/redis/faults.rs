@@ -17,7 +17,7 @@ pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
     fault(kind, address, error)
 }
 
-/// Converts an error that occurred when the command may have been sent.
+/// Converts an error of a command that may have reached the server.
 pub(super) fn failed(address: &str, error: &RedisError) -> EngineError {
     fault(said(error).unwrap_or(Kind::Unsure), address, error)
 }

@@ -15,8 +15,9 @@ use crate::types::error::EngineError;
 /// The delay before a shard that is being repaired is asked for keys again.
 const SOON: Duration = Duration::from_millis(100);
 
-/// The Redis keys that are walked, numbered as in scripts. First the rows, whose places are restored; then
-/// the places: low, normal and high priority, leases, again, parked, set aside.
+/// The Redis keys that are walked, by their numbers in the scripts. The first one has the rows, and the
+/// walk restores missing places of them. The others have the places: low, normal and high priority,
+/// leases, re-adds in flight, parked keys, rows that were set aside.
 const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 impl Redis {
