@@ -48,7 +48,13 @@ fn paragraphs(path: &Path, text: &str) -> Vec<String> {
         let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
         text.map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned())
     };
-    let lines: Vec<String> = if is_rust {
+    let lines: Vec<String> = if path.ends_with("args/help.rs") {
+        // Each long help text is a constant: `= "\`, the text, `";`.
+        let constants = text.split("= \"\\\n").skip(1);
+        let texts = constants.filter_map(|rest| rest.split_once("\";\n"));
+        let joined: String = texts.map(|(text, _)| text.replace(" \\\n", " ") + "\n\n").collect();
+        joined.lines().map(str::to_owned).collect()
+    } else if is_rust {
         // A line of code ends a paragraph.
         text.lines().map(|line| comment(line).unwrap_or_default()).collect()
     } else {
@@ -178,4 +184,6 @@ fn findings_are_found() {
     assert!(findings.iter().zip(begins).all(|(finding, begin)| finding.starts_with(begin)));
     let rust = "/// What is it?\nfn f() {}\n// What is not a doc comment.\n//! The hand-out.\n";
     assert_eq!(checker.findings(Path::new("a.rs"), rust).len(), 2);
+    let help = "//! Help.\nconst RUN: &str = \"\\\nRuns it. The hand-out \\\nof it.\";\nconst ONE: u8 = 1;\n";
+    assert_eq!(checker.findings(Path::new("args/help.rs"), help).len(), 1);
 }
