@@ -42,6 +42,20 @@
 //! # }
 //! ```
 //!
+//! # Common tasks
+//!
+//! | task | item |
+//! |---|---|
+//! | reconcile the owner when an object that it owns changes | [`Controller::owns`] |
+//! | reconcile when another object changes | [`Controller::watches`], [`Controller::reconcile_on`] |
+//! | clean up before an object is deleted | [`finalizer()`] |
+//! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
+//! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
+//! | set concurrency, debounce and backoff | [`controller::Config`] |
+//! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |
+//!
+//! # Migrating from kube's controller
+//!
 //! To migrate from kube's controller, change the imports and the error policy. Replace
 //! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer`
 //! by [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`]. Replace
