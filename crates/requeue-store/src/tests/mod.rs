@@ -50,7 +50,7 @@ fn queue() -> (Arc<Memory>, Queue) {
     queue_with(Memory::new(), Options::default())
 }
 
-async fn get(queue: &Queue) -> Item {
+pub(crate) async fn get(queue: &Queue) -> Item {
     queue.get().await.expect("the queue is open")
 }
 

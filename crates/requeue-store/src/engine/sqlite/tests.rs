@@ -16,7 +16,7 @@ use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
-use crate::tests::polled;
+use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{ConnectErrorKind, chain};
 
@@ -182,13 +182,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         queue.add_all(["a", "b"]).await.expect("added");
         queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
-        queue
-            .get()
-            .await
-            .expect("the key a is delivered")
-            .give_up("no")
-            .await
-            .expect("the lease is valid");
+        get(&queue).await.give_up("no").await.expect("the lease is valid");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
     let parked = queue.parked(None, 10).await.expect("the page is read");

@@ -8,6 +8,7 @@ use super::changing::other;
 use super::sql::store;
 use super::*;
 use crate::api::store::Store;
+use crate::tests::get;
 use crate::types::error::chain;
 use crate::{Add, Queue};
 
@@ -73,13 +74,7 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
             let item = queue.get().await.expect("the queue is not shut down");
             if n % 5 == 0 {
                 item.retry("no").await.expect("the lease is valid");
-                queue
-                    .get()
-                    .await
-                    .expect("the queue is not shut down")
-                    .succeed()
-                    .await
-                    .expect("the lease is valid");
+                get(&queue).await.succeed().await.expect("the lease is valid");
             } else {
                 item.succeed().await.expect("the lease is valid");
             }

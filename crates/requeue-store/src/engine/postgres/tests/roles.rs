@@ -3,6 +3,7 @@
 use super::sql::store;
 use super::*;
 use crate::api::store::Store;
+use crate::tests::get;
 use crate::types::error::chain;
 use crate::{Add, Merge, Priority};
 
@@ -39,23 +40,11 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
         worker.migrate().await.expect("there is nothing to do");
         let queue = worker.queue("q").max_failures(1).open().await.expect("the queue opens");
         queue.add_all(["a", "b"]).await.expect("added");
-        queue
-            .get()
-            .await
-            .expect("the queue is not shut down")
-            .retry("no")
-            .await
-            .expect("the lease is valid");
+        get(&queue).await.retry("no").await.expect("the lease is valid");
         assert!(queue.revive("a").await.expect("revived"));
         assert!(queue.cancel("a").await.expect("cancelled").ready);
         assert_eq!(queue.counts().await.expect("counted").ready, 1);
-        queue
-            .get()
-            .await
-            .expect("the queue is not shut down")
-            .succeed()
-            .await
-            .expect("the lease is valid");
+        get(&queue).await.succeed().await.expect("the lease is valid");
         let statements = [
             "delete from requeue.keys",
             "insert into requeue.queues (name, hold) values ('r', false)",
@@ -75,13 +64,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     let url = server.database();
     let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
     queue.add("parked").await.expect("added");
-    queue
-        .get()
-        .await
-        .expect("the queue is not shut down")
-        .give_up("no")
-        .await
-        .expect("the lease is valid");
+    get(&queue).await.give_up("no").await.expect("the lease is valid");
     with_roles(server, &url, async || {
         let producer = connect(server, "producer", &url).await;
         let adds = producer.queue("q").open().await.expect("the queue exists");

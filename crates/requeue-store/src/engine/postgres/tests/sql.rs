@@ -3,6 +3,7 @@
 use super::changing::other;
 use super::*;
 use crate::api::store::Store;
+use crate::tests::get;
 
 /// Returns the ready keys, sorted by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
@@ -75,13 +76,7 @@ async fn anybody_adds_by_sql() {
          the option, or use another queue"
     );
     queue.add("a").await.expect("added");
-    queue
-        .get()
-        .await
-        .expect("the queue is not shut down")
-        .give_up("no")
-        .await
-        .expect("the lease is valid");
+    get(&queue).await.give_up("no").await.expect("the lease is valid");
     assert_eq!(sql("select requeue.add('keeps', 'a')"), "parked");
     assert_eq!(sql("select requeue.add('keeps', 'a', revive => true)"), "revived");
 }
