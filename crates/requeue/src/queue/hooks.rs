@@ -24,7 +24,7 @@ impl Events {
             // An added key is still in the queue, was delivered, or was withdrawn.
             withdrawn: counts
                 .adds
-                .saturating_sub(counts.hand_outs)
+                .saturating_sub(counts.deliveries)
                 .saturating_sub(core.depth() as u64),
         }
     }

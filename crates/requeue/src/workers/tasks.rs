@@ -44,7 +44,7 @@ use crate::clock::sleep_until;
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
 /// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(5).run().await;
-/// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
+/// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
 /// # });
 /// ```
 #[must_use = "workers do nothing until they are run"]

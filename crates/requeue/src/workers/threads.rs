@@ -46,7 +46,7 @@ use crate::{Drained, Item, Key, Queue};
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
 /// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(5).run();
-/// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
+/// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
 /// ```
 #[must_use = "workers do nothing until they are run"]
 pub struct ThreadWorkers<K: Key, S, H> {

@@ -1,0 +1,259 @@
+//! Adds keys: one, or many under one hold of the lock.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+use std::vec::IntoIter;
+
+use requeue_core::{Add, Added, Group, Operation, Time};
+
+use super::Queue;
+use super::shared::{LOCK_BATCH, Shared, State};
+use crate::Key;
+use crate::ranked_mutex::RankedGuard;
+use crate::sync::drop_quietly;
+
+/// The number of keys by which prefetching runs ahead of the adds. It is about the number of reads
+/// of memory that a processor can wait for at once.
+const AHEAD: usize = 8;
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Adds `key`, which is then delivered once, however often it was added before its delivery.
+    ///
+    /// This is client-go's `Add`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Added, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// assert_eq!(queue.add(7), Added::New);
+    /// assert_eq!(queue.add(7), Added::Coalesced);
+    /// assert_eq!(queue.len(), 1);
+    /// ```
+    #[inline]
+    pub fn add(&self, key: K) -> Added {
+        let hash = self.hash(&key);
+        self.add_at(key, hash, Add::now(), None)
+    }
+
+    /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Added, Queue};
+    ///
+    /// let queue: Queue<String> = Queue::new();
+    /// assert_eq!(queue.add_ref("default/web"), Added::New);
+    /// assert_eq!(queue.add_ref("default/web"), Added::Coalesced);
+    /// ```
+    pub fn add_ref<Q>(&self, key: &Q) -> Added
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.add_ref_with(key, Add::now(), Q::to_owned)
+    }
+
+    /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue
+    /// has no record of it.
+    ///
+    /// It is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Added, Queue};
+    /// use std::sync::Arc;
+    ///
+    /// let queue: Queue<Arc<str>> = Queue::new();
+    /// assert_eq!(queue.add_ref_with("default/web", Add::now(), |key| key.into()), Added::New);
+    /// ```
+    pub fn add_ref_with<Q>(&self, key: &Q, add: Add, own: impl FnOnce(&Q) -> K) -> Added
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if add.is_delayed() || add.merging() == requeue_core::Merge::Exactly {
+            return self.add_with(own(key), add);
+        }
+        let hash = self.hash(key);
+        let locked = self.shared.lock_for(Operation::Add(&add), None);
+        let Ok((mut state, now)) = locked else { return Added::Refused };
+        let known = state.core.add_known(key, hash, &add, now);
+        self.shared.release(state);
+        // Another thread may add the key in between. This is then one more add for the same run.
+        known.unwrap_or_else(|| self.add_with(own(key), add))
+    }
+
+    /// Adds `key` after `delay`. A delay of zero adds it now.
+    ///
+    /// This is client-go's `AddAfter`, and never blocks. Delays saturate at about 584 years; a key
+    /// with a delay of [`Duration::MAX`] is never due.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).build()?;
+    /// queue.add_after("later", Duration::from_secs(60));
+    /// assert!(queue.try_get().is_none());
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(queue.try_get().as_deref(), Some(&"later"));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn add_after(&self, key: K, delay: Duration) -> Added {
+        self.add_with(key, Add::after(delay))
+    }
+
+    /// Counts a failure of `key`, and adds it after the delay that the limiter computes.
+    ///
+    /// This is client-go's `AddRateLimited`, for keys without an [`Item`] at hand. [`Item::retry`]
+    /// does this and completes the delivery. Under [`ReAdd::Hold`](crate::ReAdd::Hold), the
+    /// default, every pending run of the key then waits for that delay, even if the key is still in
+    /// flight.
+    pub fn add_rate_limited(&self, key: K) -> Added {
+        // The queue is asked first, because the limiter would remember a key that the queue
+        // refuses.
+        let hash = self.hash(&key);
+        {
+            let Ok(state) = self.shared.lock() else { return Added::Refused };
+            if state.core.refuses(&key, hash) {
+                return Added::Refused;
+            }
+            // The memory is fetched while the limiter reads its own table.
+            state.core.prefetch(hash);
+        }
+        let now = self.shared.clock.now();
+        let delay = self.shared.limiter.delay(&key, now);
+        // The limiter and the queue use one time, so that they compute the same due time.
+        self.add_at(key, hash, Add::after(delay).failed(), Some(now))
+    }
+
+    /// Adds `key` with all options of an [`Add`]: delay, debounce, merge rule, priority, reasons.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
+    /// // 300 ms after the last of its adds, and 3 s after the first at the latest.
+    /// let debounced = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
+    /// queue.add_with("typing", debounced);
+    /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
+    /// ```
+    pub fn add_with(&self, key: K, add: Add) -> Added {
+        let hash = self.hash(&key);
+        self.add_at(key, hash, add, None)
+    }
+
+    #[inline(always)]
+    fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
+        let group = self.group(&key);
+        if add.merging() == requeue_core::Merge::Exactly
+            && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
+        {
+            self.shared.limiter.forget(&key);
+        }
+        let locked = self.shared.lock_for(Operation::Add(&add), now);
+        let Ok((mut state, now)) = locked else { return Added::Refused };
+        let (added, unused) = state.core.add(key, hash, add, group, now);
+        self.shared.release(state);
+        drop_quietly(unused);
+        added
+    }
+
+    /// Adds all `keys` in order, and returns the number of adds that were accepted.
+    ///
+    /// It takes the lock once per 256 keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// assert_eq!(queue.add_all(["a", "b", "a"]), 3);
+    /// assert_eq!(queue.len(), 2);
+    /// ```
+    pub fn add_all(&self, keys: impl IntoIterator<Item = K>) -> usize {
+        let mut keys = keys.into_iter();
+        let mut count = 0;
+        loop {
+            // The iterator, the hasher and the group function are user code, so they run outside
+            // the lock.
+            let slice = keys.by_ref().take(LOCK_BATCH).map(|key| {
+                let (hash, group) = (self.hash(&key), self.group(&key));
+                (key, hash, group)
+            });
+            let mut batch = BatchAdd::new(&self.shared, slice.collect());
+            if batch.is_empty() {
+                return count;
+            }
+            let Some(accepted) = batch.add_all() else { return count };
+            count += accepted;
+        }
+    }
+}
+
+/// Keys that are being added. If a key's `eq` panics, the lock is released as usual, so that
+/// getters are woken for the keys that were added before. The other keys are dropped outside the
+/// lock.
+struct BatchAdd<'q, K: Key> {
+    shared: &'q Shared<K>,
+    keys: IntoIter<(K, u64, Group)>,
+    unused: Vec<K>,
+    state: Option<RankedGuard<'q, State<K>>>,
+}
+
+impl<'q, K: Key> BatchAdd<'q, K> {
+    /// Takes keys with their hashes and groups.
+    fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
+        Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.len() == 0
+    }
+
+    /// Returns the number of adds that were accepted, or `None` if the lock was refused.
+    fn add_all(&mut self) -> Option<usize> {
+        let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), None).ok()?;
+        let core = &mut self.state.insert(state).core;
+        let mut count = 0;
+        for (_, hash, _) in self.keys.as_slice().iter().take(AHEAD) {
+            core.prefetch(*hash);
+        }
+        while let Some((key, hash, group)) = self.keys.next() {
+            if let Some((_, hash, _)) = self.keys.as_slice().get(AHEAD - 1) {
+                core.prefetch(*hash);
+            }
+            let (added, back) = core.add(key, hash, Add::now(), group, now);
+            count += usize::from(added.is_accepted());
+            if let Some(key) = back
+                && std::mem::needs_drop::<K>()
+            {
+                self.unused.push(key);
+            }
+        }
+        Some(count)
+    }
+}
+
+impl<K: Key> Drop for BatchAdd<'_, K> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.shared.release(state);
+        }
+        self.unused.drain(..).for_each(drop_quietly);
+        self.keys.by_ref().for_each(|(key, ..)| drop_quietly(key));
+    }
+}
