@@ -62,7 +62,7 @@ pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
 
 /// An operation of an engine on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
+pub enum Operation {
     Add { after: u64, exactly: bool },
     Claim { lease: u64 },
     Succeed,
@@ -118,7 +118,7 @@ impl Row {
     /// Returns the row after an operation, or `None` if the operation removes it. An operation that does not
     /// apply changes nothing.
     #[must_use]
-    pub fn after(self, verb: Verb, holds: bool, now: i64) -> Option<Self> {
+    pub fn after(self, operation: Operation, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;
         let re_add = if holds { ReAdd::Hold } else { ReAdd::Replace };
         let micros = Duration::from_micros;
@@ -128,8 +128,8 @@ impl Row {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
             max_failures: Some(3),
         };
-        let how = match verb {
-            Verb::Add { after, exactly } => {
+        let how = match operation {
+            Operation::Add { after, exactly } => {
                 let mut add = Add::after(micros(after));
                 if exactly {
                     add = add.merge(Merge::Exactly);
@@ -138,26 +138,26 @@ impl Row {
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
-            Verb::Claim { lease } => {
+            Operation::Claim { lease } => {
                 if row.is_ready(now) {
                     let _ = row.claim(&"key".into(), 1, &"w".into(), micros(lease), now);
                 }
                 return Some(Self(row));
             }
-            Verb::Cancel => return row.cancel(now).0.map(Self),
-            Verb::Revive => {
+            Operation::Cancel => return row.cancel(now).0.map(Self),
+            Operation::Revive => {
                 row.revive(now);
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),
-            Verb::Expire => return row.expire(failing(1, 1), re_add, now).map(Self),
-            Verb::Succeed => Finish::Succeed,
-            Verb::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
-            Verb::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),
-            Verb::RetryAfter { delay } => Finish::RetryAfter(micros(delay), None, failure),
-            Verb::GiveUp => Finish::GiveUp(failure),
-            Verb::Release => Finish::Release(asked),
-            Verb::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
+            Operation::Expire => return row.expire(failing(1, 1), re_add, now).map(Self),
+            Operation::Succeed => Finish::Succeed,
+            Operation::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
+            Operation::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),
+            Operation::RetryAfter { delay } => Finish::RetryAfter(micros(delay), None, failure),
+            Operation::GiveUp => Finish::GiveUp(failure),
+            Operation::Release => Finish::Release(asked),
+            Operation::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
         };
         row.finish(how, re_add, now).map(Self)
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::Ending;
-use crate::engine::{End, Failure, Finish, HandOut};
+use crate::engine::{Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
 use crate::types::key::Key;
@@ -47,7 +47,7 @@ pub struct Completed {
 pub struct Item {
     /// `None` after the completion.
     shared: Option<Arc<Shared>>,
-    out: HandOut,
+    out: Delivery,
     /// How long the key had been ready when it was claimed.
     place: Duration,
     lost: CancellationToken,
@@ -58,7 +58,7 @@ pub struct Item {
 
 impl Item {
     /// Creates the item of a key whose claim was sent at `since`.
-    pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
         let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
         Self { shared: Some(shared), out, place, lost, since, error: None }

@@ -389,8 +389,8 @@ impl OpenOptions {
     /// is the key that has been ready longest, regardless of its priority.
     ///
     /// The default is 10. The minimum is 1, which is first in, first out.
-    pub fn oldest_every(mut self, hand_outs: u32) -> Self {
-        self.options.oldest_every = hand_outs.max(1);
+    pub fn oldest_every(mut self, deliveries: u32) -> Self {
+        self.options.oldest_every = deliveries.max(1);
         self
     }
 

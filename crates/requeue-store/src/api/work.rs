@@ -121,12 +121,12 @@ impl WorkItem for Item {
     async fn complete(self, completion: Completion) {
         let key = self.key().clone();
         if let Err(error) = Self::complete(self, completion).await {
-            tell(&key, &error);
+            report(&key, &error);
         }
     }
 }
 
-fn tell(key: &dyn Display, error: &FinishError) {
+fn report(key: &dyn Display, error: &FinishError) {
     let error = chain(error);
     tracing::warn!(%key, error, "a completion had no effect");
 }

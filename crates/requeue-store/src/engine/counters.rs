@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use requeue::metrics::Sample;
 
-use crate::engine::{Ask, Finish, HandOut};
+use crate::engine::{Ask, Delivery, Finish};
 use crate::types::add::Added;
 use crate::types::inspect::Counts;
 
@@ -45,14 +45,14 @@ impl Counters {
     pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut self.lock();
         for queued in queued {
-            done.counts.hand_outs += 1;
+            done.counts.deliveries += 1;
             done.times.queued.observe(queued);
         }
     }
 
     /// Counts the completion of a delivery after the worker has processed the key for `worked`. `how` is
     /// `None` if the delivery was lost: then another process counts its outcome.
-    pub(crate) fn ended(&self, worked: Duration, how: Option<(&Finish, &HandOut)>) {
+    pub(crate) fn ended(&self, worked: Duration, how: Option<(&Finish, &Delivery)>) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
         match how {

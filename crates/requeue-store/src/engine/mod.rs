@@ -151,7 +151,7 @@ pub(crate) struct Failing {
 
 /// A key that was delivered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct HandOut {
+pub(crate) struct Delivery {
     pub(crate) key: Key,
     pub(crate) epoch: i64,
     pub(crate) asked: Asked,
@@ -162,7 +162,7 @@ pub(crate) struct HandOut {
 
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
-    pub(crate) items: Vec<HandOut>,
+    pub(crate) items: Vec<Delivery>,
     /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys
     /// than requested. It is the engine's estimate without a long search. Never `None` while a key is ready
     /// or waiting.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
-use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, HandOut, Place};
+use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
 use crate::types::add::{Added, Cancelled, Merge, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The error of a key whose lease expired. `claim.lua` and `verbs.sql` repeat it.
+/// The error of a key whose lease expired. `claim.lua` and `operations.sql` repeat it.
 pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 
 /// The record of a key. A key without a state has no record.
@@ -138,7 +138,7 @@ impl Row {
         worker: &Arc<str>,
         lease: Duration,
         now: Micros,
-    ) -> HandOut {
+    ) -> Delivery {
         let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
         let queued = until(self.since, now);
         (self.asked.adds, self.asked.reasons) = (0, 0);
@@ -146,7 +146,7 @@ impl Row {
         self.not_before = 0;
         self.worker = Some(Arc::clone(worker));
         self.run = Some(Run { epoch, lease_until: after(now, lease), since: now, asked });
-        HandOut { key: key.clone(), epoch, asked, failures: self.failures, queued }
+        Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued }
     }
 
     /// Returns true if the delivery with this fencing token still has a valid lease.

@@ -13,8 +13,8 @@ use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{
-    Ask, Asked, Backoff, BoxFuture, Claim, Dropped, End, Engine, Failing, Failure, Finish, HandOut,
-    Place, Renewed, Settings, by_shard,
+    Ask, Asked, Backoff, BoxFuture, Claim, Delivery, Dropped, End, Engine, Failing, Failure,
+    Finish, Place, Renewed, Settings, by_shard,
 };
 use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::error::{EngineError, Kind};
@@ -164,7 +164,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 /// A delivery that is not completed.
 #[derive(Clone, Debug)]
 struct Held {
-    out: HandOut,
+    out: Delivery,
     of_model: u64,
     worker: Arc<str>,
     lease_until: Micros,
@@ -195,7 +195,7 @@ struct Pair {
     held: Vec<Held>,
     /// The number of claims. Two workers take turns.
     claims: usize,
-    stale: Vec<HandOut>,
+    stale: Vec<Delivery>,
     /// For each key, the end of the backoff after the last failure that counted.
     until: BTreeMap<u32, Micros>,
     /// The epoch of the last delivery of each key.
@@ -280,7 +280,7 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     let place = engine.open(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
     let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
-    for part in by_shard(&*engine, &place, asks.collect(), |ask| &ask.key) {
+    for part in by_shard(&*engine, &place, asks.collect(), |request| &request.key) {
         engine.add(&place, part).await.expect("added");
     }
     let second = Duration::from_secs(1);
@@ -498,7 +498,7 @@ impl Pair {
                 let Some(Parked { asked, .. }) = parked else { continue };
                 // The key has the adds, reasons and priority that it had when it was parked.
                 for _ in 0..asked.adds {
-                    let ask = model::Ask {
+                    let request = model::AddRequest {
                         when: core::When::After(Duration::ZERO),
                         merge: Merge::Earliest,
                         priority: asked.priority.number().into(),
@@ -506,7 +506,7 @@ impl Pair {
                         failed: false,
                         debounce: None,
                     };
-                    self.model.add(&which, TEAM, &ask, self.time());
+                    self.model.add(&which, TEAM, &request, self.time());
                 }
             }
         }
@@ -547,9 +547,9 @@ impl Pair {
             adds: 1,
         });
         let mut answers = Vec::new();
-        for part in by_shard(&*self.engine, &self.place, asks.collect(), |ask| &ask.key) {
+        for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
             let added = self.engine.add(&self.place, part.clone()).await.expect("added");
-            answers.extend(part.into_iter().map(|ask| number(&ask.key)).zip(added));
+            answers.extend(part.into_iter().map(|request| number(&request.key)).zip(added));
         }
         assert_eq!(answers.len(), adds.len());
         for (which, answer) in answers {
@@ -560,7 +560,7 @@ impl Pair {
                 self.ready_at.remove(&which);
                 self.released.remove(&which);
             }
-            let ask = model::Ask {
+            let request = model::AddRequest {
                 when: core::When::After(add.after),
                 merge,
                 priority: priority(which).number().into(),
@@ -574,7 +574,7 @@ impl Pair {
                 continue;
             }
             self.parked.remove(&which);
-            let model = self.model.add(&which, TEAM, &ask, self.time());
+            let model = self.model.add(&which, TEAM, &request, self.time());
             let model = match model {
                 core::Added::New if was_parked => Added::Revived,
                 core::Added::New => Added::New,
@@ -807,16 +807,16 @@ impl Pair {
 
 /// Checks that all operations fail because the queue was dropped.
 async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
-    fn said<T: std::fmt::Debug>(verb: &str, queue: &Place, answer: Result<T, EngineError>) {
-        let fault = answer.expect_err(verb);
-        assert_eq!(fault.kind, Kind::Dropped, "{verb}: {}", fault.source);
+    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Result<T, EngineError>) {
+        let fault = answer.expect_err(operation);
+        assert_eq!(fault.kind, Kind::Dropped, "{operation}: {}", fault.source);
         let expected = format!("queue {:?} was dropped", queue.name);
-        assert_eq!(fault.source.to_string(), expected, "{verb}");
+        assert_eq!(fault.source.to_string(), expected, "{operation}");
     }
     let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
-    let ask = Ask { key: one.clone(), add: Add::now(), adds: 1 };
-    said("add", queue, engine.add(queue, vec![ask.clone()]).await);
-    said("add_free", queue, engine.add_free(queue, vec![ask]).await);
+    let request = Ask { key: one.clone(), add: Add::now(), adds: 1 };
+    said("add", queue, engine.add(queue, vec![request.clone()]).await);
+    said("add_free", queue, engine.add_free(queue, vec![request]).await);
     let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
     said("claim", queue, engine.claim(queue, claim).await);
     let (of, epoch) = out.map_or((one.clone(), 1), |out| (out.key, out.epoch));

@@ -103,16 +103,16 @@ impl Memory {
         lock(&self.locked).contains(key)
     }
 
-    /// Applies `verb` to the requests whose keys are free. The other requests have no answer.
+    /// Applies `operation` to the requests whose keys are free. The other requests have no answer.
     async fn of_free<'a, W, T>(
         &self,
         wishes: Vec<W>,
         key: fn(&W) -> &Key,
-        verb: impl Fn(Vec<W>) -> Answer<'a, Vec<T>>,
+        operation: impl Fn(Vec<W>) -> Answer<'a, Vec<T>>,
     ) -> Result<Vec<Option<T>>, EngineError> {
         let is_free: Vec<bool> = wishes.iter().map(|wish| !self.is_locked(key(wish))).collect();
         let free = wishes.into_iter().filter(|wish| !self.is_locked(key(wish))).collect();
-        let mut answers = verb(free).await?.into_iter();
+        let mut answers = operation(free).await?.into_iter();
         let answer = |is_free| if is_free { answers.next() } else { None };
         Ok(is_free.into_iter().map(answer).collect())
     }
@@ -121,7 +121,7 @@ impl Memory {
         after(1_000_000, self.begin.elapsed())
     }
 
-    fn verb<'a, T: Send + 'a>(
+    fn operation<'a, T: Send + 'a>(
         &'a self,
         keys: usize,
         work: impl FnOnce(&mut BTreeMap<Key, Row>, Micros) -> T + Send + 'a,
@@ -160,13 +160,13 @@ impl Memory {
         if keys.len() == 1 && self.is_locked(&keys[0]) {
             return Box::pin(std::future::ready(Err(locked())));
         }
-        self.verb(keys.len(), move |rows, now| {
+        self.operation(keys.len(), move |rows, now| {
             let change = |key| (!self.is_locked(key)).then(|| change(rows, key, now));
             keys.iter().map(change).collect()
         })
     }
 
-    fn tell(&self) {
+    fn wake(&self) {
         if self.tells {
             self.wakes.send_modify(|wakes| *wakes += 1);
         }
@@ -204,7 +204,7 @@ impl Engine for Memory {
                 return Ok(Dropped::HasKeys(counts));
             }
             self.is_dropped.store(true, Ordering::SeqCst);
-            self.tell();
+            self.wake();
             Ok(Dropped::Yes(counts))
         })
     }
@@ -217,14 +217,14 @@ impl Engine for Memory {
         if asks.iter().any(|ask| self.is_locked(&ask.key)) {
             return Box::pin(std::future::ready(Err(locked())));
         }
-        self.verb(asks.len(), move |rows, now| {
+        self.operation(asks.len(), move |rows, now| {
             let add = |ask: Ask| {
                 let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue, now);
                 rows.insert(ask.key, row);
                 added
             };
             let done = asks.into_iter().map(add).collect();
-            self.tell();
+            self.wake();
             done
         })
     }
@@ -234,7 +234,7 @@ impl Engine for Memory {
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        self.verb(claim.max, move |rows, now| {
+        self.operation(claim.max, move |rows, now| {
             let expired: Vec<Key> = rows
                 .iter()
                 .filter(|(_, row)| row.run.is_some_and(|run| run.lease_until <= now))
@@ -275,7 +275,7 @@ impl Engine for Memory {
         if ends.iter().any(|end| self.is_locked(&end.key)) {
             return Box::pin(std::future::ready(Err(locked())));
         }
-        self.verb(ends.len(), move |rows, now| {
+        self.operation(ends.len(), move |rows, now| {
             let finish = |end: End| {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
@@ -286,7 +286,7 @@ impl Engine for Memory {
                 held
             };
             let done = ends.into_iter().map(finish).collect();
-            self.tell();
+            self.wake();
             done
         })
     }
@@ -305,7 +305,7 @@ impl Engine for Memory {
         held: Vec<(Key, i64)>,
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>> {
-        self.verb(held.len(), move |rows, now| {
+        self.operation(held.len(), move |rows, now| {
             let renew = |(key, epoch): (Key, i64)| {
                 let row = rows.get_mut(&key).filter(|row| row.is_held(epoch, now));
                 let run = row.and_then(|row| row.run.as_mut());
@@ -339,7 +339,7 @@ impl Engine for Memory {
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        self.verb(1, move |rows, now| rows.get(key).map(|row| row.seen(key.clone(), now)))
+        self.operation(1, move |rows, now| rows.get(key).map(|row| row.seen(key.clone(), now)))
     }
 
     fn page<'a>(
@@ -349,7 +349,7 @@ impl Engine for Memory {
         after: Option<&'a Key>,
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
-        self.verb(limit, move |rows, now| {
+        self.operation(limit, move |rows, now| {
             let rows = rows.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
             let rows = rows.filter(|(_, row)| state.is_none_or(|state| row.state(now) == state));
             rows.map(|(key, row)| row.seen(key.clone(), now)).take(limit).collect()
@@ -357,7 +357,7 @@ impl Engine for Memory {
     }
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
-        let counts = self.verb(0, move |rows, now| {
+        let counts = self.operation(0, move |rows, now| {
             let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
             Counts {
                 ready: count(State::Ready),
@@ -375,7 +375,7 @@ impl Engine for Memory {
     }
 
     fn is_idle<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
-        self.verb(0, |rows, _| rows.values().all(|row| row.parked))
+        self.operation(0, |rows, _| rows.values().all(|row| row.parked))
     }
 
     fn wakes(&self, _: &Place) -> watch::Receiver<u64> {

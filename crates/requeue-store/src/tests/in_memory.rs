@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::engine::time::Micros;
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Dropped, End, Engine, Finish, HandOut, Place,
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delivery, Dropped, End, Engine, Finish, Place,
     Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
@@ -133,7 +133,7 @@ impl InMemory {
             let epoch = i64::try_from(item.epoch()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
-            claimed.items.push(HandOut { key, epoch, asked, failures, queued });
+            claimed.items.push(Delivery { key, epoch, asked, failures, queued });
             let worker = Arc::clone(&queue.worker);
             held.insert(epoch, Held { item, worker, lease_until: now + claim.lease });
         }

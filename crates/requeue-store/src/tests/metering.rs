@@ -33,7 +33,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     let sample = queue.sample().expect("counted");
     let counts = sample.counts;
     // The adds are a, b, c, d, and b again.
-    assert_eq!((counts.adds, counts.coalesced, counts.hand_outs), (5, 1, 4));
+    assert_eq!((counts.adds, counts.coalesced, counts.deliveries), (5, 1, 4));
     // b failed twice and c once. The retries are d's delay and b's first failure: b's second failure was its
     // last.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));

@@ -165,11 +165,11 @@ async fn a_parked_key_is_reported_and_no_other() {
 async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let events = Events::default();
     let _guard = tracing::subscriber::set_default(events.clone());
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::new(Mutex::new(Vec::new()));
     let on_parked = OnParked::new({
-        let told = Arc::clone(&told);
+        let reported = Arc::clone(&reported);
         move |parked: &ParkedKey| {
-            told.lock().expect("no panic").push(parked.clone());
+            reported.lock().expect("no panic").push(parked.clone());
             panic!("the queue outlives this");
         }
     });
@@ -198,9 +198,10 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!(queue.sample().expect("counted").given_up, 1);
     item.give_up("never").await.expect("the lease is held");
     assert_eq!(queue.sample().expect("counted").given_up, 2);
-    let told: Vec<_> = told.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
-    let told: Vec<_> = told.iter().map(|it| (it.key.as_str(), it.lease_expired)).collect();
-    assert_eq!(told, [(Some("a"), true), (Some("b"), false)]);
+    let reported: Vec<_> =
+        reported.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+    let reported: Vec<_> = reported.iter().map(|it| (it.key.as_str(), it.lease_expired)).collect();
+    assert_eq!(reported, [(Some("a"), true), (Some("b"), false)]);
 }
 
 /// Checks that the answer to a claim has the keys that the claim parked.

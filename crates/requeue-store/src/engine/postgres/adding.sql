@@ -1,5 +1,5 @@
 -- Adds, and the notification of waiting processes. The operations lock in the order of keys: see
--- `verbs.sql`.
+-- `operations.sql`.
 
 -- A process that finds no key records with `wait` that it waits. An add before `waited_until` notifies the
 -- process with `wake`. No notification is needed for a key that is due after the `horizon`, because the

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::listening::{Task, Told};
+use super::listening::{QueueWakes, Task};
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place};
@@ -26,7 +26,7 @@ pub(super) struct Claims(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     sessions: Sessions,
-    told: Arc<Told>,
+    wakes: Arc<QueueWakes>,
     /// True if adds notify this process.
     listens: bool,
     has_warned: AtomicBool,
@@ -73,10 +73,15 @@ impl Known {
 }
 
 impl Claims {
-    pub(super) fn new(sessions: Sessions, told: Arc<Told>, listens: bool, every: Duration) -> Self {
+    pub(super) fn new(
+        sessions: Sessions,
+        wakes: Arc<QueueWakes>,
+        listens: bool,
+        every: Duration,
+    ) -> Self {
         let queues = Mutex::default();
         let has_warned = AtomicBool::new(false);
-        Self(Arc::new(Shared { sessions, told, listens, has_warned, every, queues }))
+        Self(Arc::new(Shared { sessions, wakes, listens, has_warned, every, queues }))
     }
 
     pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, EngineError> {
@@ -182,10 +187,10 @@ impl Shared {
             let alarm_at = lease.into_iter().chain(pause).min().filter(|&at| at < now + sleep);
             known.sleeps_until = alarm_at.unwrap_or(now + sleep);
             known.alarm = alarm_at.map(|at| {
-                let told = Arc::clone(&self.told);
+                let wakes = Arc::clone(&self.wakes);
                 let alarm = tokio::spawn(async move {
                     tokio::time::sleep_until(at.into()).await;
-                    told.tell(queue);
+                    wakes.wake(queue);
                 });
                 Task::new(&alarm)
             });
@@ -249,7 +254,7 @@ impl Scan {
             }
         });
         if tells {
-            shared.told.tell(*queue);
+            shared.wakes.wake(*queue);
         }
         true
     }

@@ -121,15 +121,17 @@ fn said(error: &Error) -> String {
     if let Some(refusal) = guard::refusal(error) {
         return refusal.to_string();
     }
-    let Some(told) = error.as_db_error() else {
+    let Some(reported) = error.as_db_error() else {
         let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
         let error = error.to_string();
         return if error.ends_with(&source) { error } else { format!("{error}{source}") };
     };
-    if matches!(*told.code(), SqlState::DUPLICATE_PSTATEMENT | SqlState::INVALID_SQL_STATEMENT_NAME)
-    {
-        return format!("{POOLED} ({}) [{}]", told.message(), told.code().code());
+    if matches!(
+        *reported.code(),
+        SqlState::DUPLICATE_PSTATEMENT | SqlState::INVALID_SQL_STATEMENT_NAME
+    ) {
+        return format!("{POOLED} ({}) [{}]", reported.message(), reported.code().code());
     }
-    let hint = told.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-    format!("{}{hint} [{}]", told.message(), told.code().code())
+    let hint = reported.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{}{hint} [{}]", reported.message(), reported.code().code())
 }

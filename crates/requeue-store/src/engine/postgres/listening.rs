@@ -20,12 +20,12 @@ const REPORTING: Duration = Duration::from_secs(60);
 /// The listening task. It stops when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
-    told: Arc<Told>,
+    wakes: Arc<QueueWakes>,
     task: Mutex<Option<Task>>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct QueueWakes {
     /// The counter of wakes of each queue.
     senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
     /// Notified when a queue was added to `senders`.
@@ -50,11 +50,11 @@ impl Drop for Task {
 
 impl Listener {
     pub(super) fn new() -> Self {
-        Self { told: Arc::default(), task: Mutex::default() }
+        Self { wakes: Arc::default(), task: Mutex::default() }
     }
 
-    pub(super) fn told(&self) -> Arc<Told> {
-        Arc::clone(&self.told)
+    pub(super) fn queue_wakes(&self) -> Arc<QueueWakes> {
+        Arc::clone(&self.wakes)
     }
 
     /// Starts to listen for keys that become ready in the queue, if the address allows it.
@@ -68,48 +68,48 @@ impl Listener {
         if let Some(config) = &address.listen
             && task.as_ref().is_none_or(|task| task.0.is_finished())
         {
-            let told = Arc::downgrade(&self.told);
-            let listening = listen(told, config.clone(), tls.clone());
+            let wakes = Arc::downgrade(&self.wakes);
+            let listening = listen(wakes, config.clone(), tls.clone());
             *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
         let receiver =
-            self.told.lock().entry(queue).or_insert_with(|| watch::Sender::new(0)).subscribe();
-        self.told.more.notify_one();
+            self.wakes.lock().entry(queue).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        self.wakes.more.notify_one();
         receiver
     }
 }
 
-impl Told {
+impl QueueWakes {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<u64>>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn tell(&self, queue: i64) {
+    pub(super) fn wake(&self, queue: i64) {
         if let Some(sender) = self.lock().get(&queue) {
             sender.send_modify(|wakes| *wakes += 1);
         }
     }
 }
 
-async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
+async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
     // The time of the last report of the missing connection. Before the first report, the time at which the
     // loss was noticed.
     let mut told_at = None;
-    while told.strong_count() > 0 {
+    while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
                 (delay, told_at) = (RetryDelay::new(), None);
-                let heard = told.clone();
+                let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
                         match message {
                             Ok(AsyncMessage::Notification(note)) => {
                                 let queue = note.channel().strip_prefix("requeue_");
                                 let queue = queue.and_then(|queue| queue.parse().ok());
-                                if let (Some(queue), Some(told)) = (queue, heard.upgrade()) {
-                                    told.tell(queue);
+                                if let (Some(queue), Some(wakes)) = (queue, heard.upgrade()) {
+                                    wakes.wake(queue);
                                 }
                             }
                             Ok(_) => {}
@@ -123,7 +123,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
                 });
                 let _driver = Task::new(&driven);
                 tokio::select! {
-                    () = ask(&told, &client) => {}
+                    () = ask(&wakes, &client) => {}
                     _ = driven => {}
                 }
             }
@@ -142,10 +142,10 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
 }
 
 /// Sends LISTEN for each queue, until the connection is closed.
-async fn ask(told: &Weak<Told>, client: &Client) {
+async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
     let mut asked = HashSet::new();
     loop {
-        let Some(strong) = told.upgrade() else { return };
+        let Some(strong) = wakes.upgrade() else { return };
         let mut new: Vec<i64> =
             strong.lock().keys().filter(|&queue| !asked.contains(queue)).copied().collect();
         new.sort_unstable();
@@ -155,7 +155,7 @@ async fn ask(told: &Weak<Told>, client: &Client) {
             }
             asked.insert(queue);
             // Earlier adds have sent no notification.
-            strong.tell(queue);
+            strong.wake(queue);
         }
         strong.more.notified().await;
     }

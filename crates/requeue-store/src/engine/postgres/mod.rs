@@ -107,6 +107,7 @@ mod claims;
 mod faults;
 mod guard;
 mod listening;
+mod operations;
 mod params;
 mod passwords;
 mod reaching;
@@ -116,7 +117,6 @@ mod sessions;
 mod tests;
 mod tls;
 mod values;
-mod verbs;
 mod watermark;
 
 use std::time::Duration;
@@ -180,7 +180,7 @@ impl Postgres {
         let renewals = Sessions::new(&address, tls.clone(), 1);
         let listener = Listener::new();
         let listens = address.listen.is_some();
-        let claims = Claims::new(sessions.clone(), listener.told(), listens, whole);
+        let claims = Claims::new(sessions.clone(), listener.queue_wakes(), listens, whole);
         let looks = Semaphore::new(LOOKS);
         Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims })
     }

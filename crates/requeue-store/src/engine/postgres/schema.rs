@@ -17,7 +17,7 @@ const SCHEMA: &str = concat!(
     include_str!("schema.sql"),
     include_str!("rows.sql"),
     include_str!("adding.sql"),
-    include_str!("verbs.sql"),
+    include_str!("operations.sql"),
     include_str!("free.sql"),
     include_str!("dropping.sql"),
     include_str!("public.sql"),

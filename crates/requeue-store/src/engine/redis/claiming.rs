@@ -13,7 +13,7 @@ use super::{Redis, epoch_of, held, lock};
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
-use crate::engine::{Claim, Claimed, HandOut, Place};
+use crate::engine::{Claim, Claimed, Delivery, Place};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::ParkedKey;
 
@@ -138,7 +138,7 @@ impl Redis {
 /// The combined results of several shards.
 #[derive(Default)]
 struct Gathered {
-    items: Vec<HandOut>,
+    items: Vec<Delivery>,
     next: Option<Duration>,
     damaged: Vec<Damaged>,
     parked: Vec<ParkedKey>,

@@ -86,7 +86,7 @@ impl Scripts {
         let shard = include_str!("lua/shard.lua");
         let rows = include_str!("lua/rows.lua");
         let alive = include_str!("lua/alive.lua");
-        let verb = |text| Script::new(&[EVEN_IF_FULL, alive, clock, shard, rows, text]);
+        let operation = |text| Script::new(&[EVEN_IF_FULL, alive, clock, shard, rows, text]);
         let look = |text| Script::new(&[alive, clock, shard, text]);
         // These scripts also operate on shards without the mark of the queue.
         let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
@@ -106,17 +106,17 @@ impl Scripts {
                 rows,
                 include_str!("lua/add.lua"),
             ]),
-            claim: verb(include_str!("lua/claim.lua")),
+            claim: operation(include_str!("lua/claim.lua")),
             peek: look(include_str!("lua/peek.lua")),
-            finish: verb(include_str!("lua/finish.lua")),
-            renew: verb(include_str!("lua/renew.lua")),
-            cancel: verb(include_str!("lua/cancel.lua")),
-            revive: verb(include_str!("lua/revive.lua")),
+            finish: operation(include_str!("lua/finish.lua")),
+            renew: operation(include_str!("lua/renew.lua")),
+            cancel: operation(include_str!("lua/cancel.lua")),
+            revive: operation(include_str!("lua/revive.lua")),
             look_up: look(include_str!("lua/look_up.lua")),
             walk: look(include_str!("lua/walk.lua")),
             parked: look(include_str!("lua/parked.lua")),
             counts: look(include_str!("lua/counts.lua")),
-            repair: verb(include_str!("lua/repair.lua")),
+            repair: operation(include_str!("lua/repair.lua")),
             wake: Script::new(&[EVEN_IF_FULL, alive, clock, shard, "wake()"]),
         }
     }

@@ -8,7 +8,7 @@ use super::faults::garbled;
 use crate::engine::damage::{Damage, Damaged, bad, bad_worker, priority, worker};
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claimed, End, Failing, Finish, HandOut, Place};
+use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, State};
@@ -188,7 +188,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
         };
         let (epoch, asked, failures, queued) = read().map_err(|_: Damage| garbled())?;
         let queued = until(0, queued);
-        items.push(HandOut { key, epoch, asked, failures, queued });
+        items.push(Delivery { key, epoch, asked, failures, queued });
     }
     Ok((Claimed { items, next, damaged, parked }, health))
 }

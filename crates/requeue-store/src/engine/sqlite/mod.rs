@@ -1,12 +1,12 @@
 //! SQLite stores: a file for all processes of one machine.
 
 mod clock;
+mod operations;
 mod reserve;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod verbs;
 
 use std::collections::HashMap;
 use std::path::Path;

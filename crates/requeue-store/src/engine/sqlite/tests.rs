@@ -30,9 +30,9 @@ impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let now = Arc::new(AtomicI64::new(0));
-        let told = Arc::clone(&now);
+        let reading = Arc::clone(&now);
         let clock: Clock = Arc::new(move || {
-            let now = told.load(Ordering::SeqCst);
+            let now = reading.load(Ordering::SeqCst);
             Reading { start: "the first".into(), running: now, clock: now }
         });
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
@@ -609,7 +609,7 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     let (engine, place) = machine.process().await;
     let other = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
     let log = || std::fs::metadata(machine.dir.path().join("q-wal")).expect("the log exists").len();
-    let read = |verb: &str| other.execute_batch(verb).expect("the statement succeeds");
+    let read = |operation: &str| other.execute_batch(operation).expect("the statement succeeds");
     read("begin; select count(*) from keys");
     let long = "k".repeat(Key::LONGEST - 10);
     let add = async |n: u32| {
@@ -644,7 +644,7 @@ fn the_machine_says_how_long_it_has_been_running() {
 async fn a_page_begins_where_the_last_one_ended() {
     let fixture = Fixture::new().await;
     for state in [None, Some(State::Ready), Some(State::Waiting), Some(State::Parked)] {
-        let sql = format!("explain query plan {}", verbs::page(state, true));
+        let sql = format!("explain query plan {}", operations::page(state, true));
         let plan = move |at: &Work<'_>| {
             let mut statement = at.connection.prepare(&sql)?;
             let steps = statement.query_map((1, 2, 3, b""), |row| row.get::<_, String>(3))?;

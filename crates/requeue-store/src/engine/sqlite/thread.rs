@@ -42,13 +42,13 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
 /// Receives the outcome of the commit, and sends the result to the caller.
-type Told = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
+type Reply = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
 
 /// Runs an operation, if there is a transaction. Returns whether it succeeded, or SQLite's error, and the
 /// function that reports the outcome of the commit.
-type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Told) + Send>;
+type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Reply) + Send>;
 
-struct Verb {
+struct Operation {
     run: Run,
     kind: Kind,
 }
@@ -63,7 +63,7 @@ enum Kind {
 }
 
 enum Job {
-    Verb(Verb),
+    Operation(Operation),
     Migrate(oneshot::Sender<Result<(), EngineError>>),
     Check(oneshot::Sender<Result<(), EngineError>>),
     Close(oneshot::Sender<Result<(), EngineError>>),
@@ -112,7 +112,7 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(Kind::Plain, work).await
+        self.operation(Kind::Plain, work).await
     }
 
     /// As [`call`](Self::call), for `work` that enlarges the file. It fails while the disk is full.
@@ -120,7 +120,7 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(Kind::Grows, work).await
+        self.operation(Kind::Grows, work).await
     }
 
     /// As [`call`](Self::call), for `work` whose result is not needed yet. If each commit waits for the
@@ -129,10 +129,10 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(Kind::Patient, work).await
+        self.operation(Kind::Patient, work).await
     }
 
-    async fn verb<T: Send + 'static>(
+    async fn operation<T: Send + 'static>(
         &self,
         kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -146,7 +146,7 @@ impl Thread {
                 Some(Err(error)) => Err(error.sqlite_error().copied()),
                 _ => Ok(()),
             };
-            let told: Told = Box::new(move |committed| {
+            let reply: Reply = Box::new(move |committed| {
                 let done = committed.and_then(|()| match done {
                     Some(done) => done.map_err(|error| fault(&path, &error)),
                     None => Err(EngineError::absent("the request was cancelled")),
@@ -154,9 +154,9 @@ impl Thread {
                 // The caller may have gone.
                 let _ = answer.send(done);
             });
-            (went_well, told)
+            (went_well, reply)
         });
-        self.ask(Job::Verb(Verb { run, kind }), answered).await
+        self.ask(Job::Operation(Operation { run, kind }), answered).await
     }
 
     pub(super) async fn migrate(&self) -> Result<(), EngineError> {
@@ -296,16 +296,16 @@ impl Server {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
             match job {
-                Job::Verb(verb) => {
-                    let mut verbs = vec![verb];
+                Job::Operation(operation) => {
+                    let mut operations = vec![operation];
                     let until = Instant::now() + self.patience();
-                    while verbs.len() < MOST {
-                        let waits =
-                            self.syncs && verbs.iter().all(|verb| verb.kind == Kind::Patient);
+                    while operations.len() < MOST {
+                        let waits = self.syncs
+                            && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
                         let wait = if waits { wait } else { Duration::ZERO };
                         match come.recv_timeout(wait) {
-                            Ok(Job::Verb(verb)) => verbs.push(verb),
+                            Ok(Job::Operation(operation)) => operations.push(operation),
                             Ok(other) => {
                                 next = Some(other);
                                 break;
@@ -313,7 +313,7 @@ impl Server {
                             Err(_) => break,
                         }
                     }
-                    self.commit_apart(verbs);
+                    self.commit_apart(operations);
                 }
                 Job::Migrate(answer) => _ = answer.send(self.migrate()),
                 Job::Check(answer) => _ = answer.send(self.check()),
@@ -338,17 +338,17 @@ impl Server {
 
     /// Commits operations. While the disk is full, adds get a transaction of their own, which may only use
     /// existing pages.
-    fn commit_apart(&mut self, mut verbs: Vec<Verb>) {
-        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
+    fn commit_apart(&mut self, mut operations: Vec<Operation>) {
+        let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
-            return self.commit(verbs);
+            return self.commit(operations);
         };
         if reserve.allows_growth() {
-            return self.commit(verbs);
+            return self.commit(operations);
         }
-        let adds = verbs.extract_if(.., |verb| verb.kind == Kind::Grows).collect();
-        if !verbs.is_empty() {
-            self.commit(verbs);
+        let adds = operations.extract_if(.., |operation| operation.kind == Kind::Grows).collect();
+        if !operations.is_empty() {
+            self.commit(operations);
         }
         // SQLite replaces a limit below the current number of pages by that number. These two statements
         // need neither space nor a lock that other processes may have.
@@ -357,23 +357,23 @@ impl Server {
         let _ = self.connection.pragma_update(None, "max_page_count", MOST_PAGES);
     }
 
-    fn commit(&mut self, verbs: Vec<Verb>) {
+    fn commit(&mut self, operations: Vec<Operation>) {
         let (clock, behaviour) = (&self.clock, self.behaviour);
         let is_writer = !matches!(behaviour, TransactionBehavior::Deferred);
-        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
-        let mut told = Vec::with_capacity(verbs.len());
-        let mut verbs = verbs.into_iter();
+        let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
+        let mut replies = Vec::with_capacity(operations.len());
+        let mut operations = operations.into_iter();
         let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
             let (time, reading) = (Time::of(transaction)?, clock());
             let (now, changes) = (time.now(&reading), transaction.total_changes());
-            while !verbs.as_slice().is_empty() {
+            while !operations.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
-                let Some(verb) = verbs.next() else { break };
+                let Some(operation) = operations.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
-                let (went_well, tell) = (verb.run)(Some(&work));
-                told.push(tell);
+                let (went_well, reply) = (operation.run)(Some(&work));
+                replies.push(reply);
                 if part.is_autocommit() {
                     // After some errors, such as a full disk, SQLite rolls back the whole transaction.
                     let error = went_well.err().flatten();
@@ -391,15 +391,15 @@ impl Server {
         });
         self.took = began.elapsed();
         // Also report the operations that were not run.
-        told.extend(verbs.map(|verb| (verb.run)(None).1));
+        replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
             self.make_space(grows);
         }
-        for tell in told {
+        for reply in replies {
             // An operation that is not committed has had no effect.
             let absent =
                 |error| EngineError { kind: error::Kind::Absent, ..fault(&self.path, error) };
-            tell(committed.as_ref().copied().map_err(absent));
+            reply(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
             self.shorten_log();

@@ -1,7 +1,7 @@
 //! Cuts or holds up the connection to a server in the middle of an operation. The answer must agree with
 //! the state of the store.
 
-mod verbs;
+mod operations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,8 @@ use requeue_servers::{Language, Mishap, Point, Proxy};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 
-pub(crate) use self::verbs::Verb;
-use self::verbs::{CALLS, Said, Stand, call, ended};
+pub(crate) use self::operations::Operation;
+use self::operations::{CALLS, Said, Stand, call, ended};
 use crate::{Add, Added, Item, Queue, ReAdd, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -29,7 +29,7 @@ pub(crate) struct Server {
     /// Returns the address with another port.
     pub(crate) by: Box<By>,
     /// Returns bytes that occur in each request of an operation, and in no other request.
-    pub(crate) asked: fn(Verb) -> Vec<u8>,
+    pub(crate) asked: fn(Operation) -> Vec<u8>,
 }
 
 /// Defines the tests of an engine. `$server` is an optional [`Server`].
@@ -81,11 +81,11 @@ impl Rig {
         Self { server, proxy, queue, direct, item: None }
     }
 
-    async fn prepare(&mut self, verb: Verb) {
-        if verb.before().is_some() {
+    async fn prepare(&mut self, operation: Operation) {
+        if operation.before().is_some() {
             self.direct.add("a").await.expect("added");
         }
-        match verb.before() {
+        match operation.before() {
             Some((State::Processing, _)) => self.item = self.queue.get().await,
             Some((State::Parked, _)) => {
                 let item = self.direct.get().await.expect("the test has an item");
@@ -95,12 +95,12 @@ impl Rig {
         }
     }
 
-    fn cut(&self, verb: Verb, point: Point) -> Mishap {
-        self.proxy.cut(&(self.server.asked)(verb), point)
+    fn cut(&self, operation: Operation, point: Point) -> Mishap {
+        self.proxy.cut(&(self.server.asked)(operation), point)
     }
 
-    fn hold(&self, verb: Verb, point: Point) -> Mishap {
-        self.proxy.hold(&(self.server.asked)(verb), point)
+    fn hold(&self, operation: Operation, point: Point) -> Mishap {
+        self.proxy.hold(&(self.server.asked)(operation), point)
     }
 
     async fn stand(&self) -> Stand {
@@ -147,47 +147,56 @@ async fn wait(mishap: &Mishap, what: fn(&Mishap)) {
 }
 
 /// Cuts the connection at a point of an operation.
-async fn cut(server: &'static Server, store: Store, verb: Verb, point: Point) -> Mishap {
-    let lease = if verb == Verb::Get { SHORT } else { Duration::from_secs(30) };
+async fn cut(server: &'static Server, store: Store, operation: Operation, point: Point) -> Mishap {
+    let lease = if operation == Operation::Get { SHORT } else { Duration::from_secs(30) };
     let mut rig = Rig::new(server, &store, lease).await;
-    rig.prepare(verb).await;
-    let mishap = rig.cut(verb, point);
-    let (said, item) = call(verb, rig.queue.clone(), rig.item.take()).await;
+    rig.prepare(operation).await;
+    let mishap = rig.cut(operation, point);
+    let (said, item) = call(operation, rig.queue.clone(), rig.item.take()).await;
     rig.item = item;
     wait(&mishap, Mishap::happened).await;
-    let (done, again) = (point.is_done(), verb.is_tried_again());
-    assert_eq!(said, if again { verb.says(done) } else { Said::Failed }, "{verb:?} {point:?}");
+    let (done, again) = (point.is_done(), operation.is_tried_again());
+    assert_eq!(
+        said,
+        if again { operation.says(done) } else { Said::Failed },
+        "{operation:?} {point:?}"
+    );
     let stand = rig.stand().await;
     match &rig.item {
         // A delivery whose answer was lost has failed.
         Some(item) => assert!(item.is_lost() || stand == Some((State::Processing, done.into()))),
-        None if done || again => assert_eq!(stand, verb.after(), "{verb:?} {point:?}"),
-        None => assert_eq!(stand, verb.before(), "{verb:?} {point:?}"),
+        None if done || again => assert_eq!(stand, operation.after(), "{operation:?} {point:?}"),
+        None => assert_eq!(stand, operation.before(), "{operation:?} {point:?}"),
     }
     if !again {
-        let (said, _) = call(verb, rig.queue.clone(), None).await;
-        assert_eq!(said, verb.says(done), "{verb:?} {point:?}, once more");
-        assert_eq!(rig.stand().await, verb.after());
+        let (said, _) = call(operation, rig.queue.clone(), None).await;
+        assert_eq!(said, operation.says(done), "{operation:?} {point:?}, once more");
+        assert_eq!(rig.stand().await, operation.after());
     }
     rig.drain().await;
     mishap
 }
 
 /// Holds up an operation at a point, and checks that it then completes normally.
-async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point) -> Mishap {
+async fn held_up(
+    server: &'static Server,
+    store: Store,
+    operation: Operation,
+    point: Point,
+) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
-    rig.prepare(verb).await;
-    let mishap = rig.hold(verb, point);
-    let calling = tokio::spawn(call(verb, rig.queue.clone(), rig.item.take()));
+    rig.prepare(operation).await;
+    let mishap = rig.hold(operation, point);
+    let calling = tokio::spawn(call(operation, rig.queue.clone(), rig.item.take()));
     wait(&mishap, Mishap::happened).await;
-    assert!(!calling.is_finished(), "{verb:?} was not held up at {point:?}");
-    let expected = if point.is_done() { verb.after() } else { verb.before() };
-    assert_eq!(rig.stand().await, expected, "{verb:?}, held up at {point:?}");
+    assert!(!calling.is_finished(), "{operation:?} was not held up at {point:?}");
+    let expected = if point.is_done() { operation.after() } else { operation.before() };
+    assert_eq!(rig.stand().await, expected, "{operation:?}, held up at {point:?}");
     mishap.release();
     let (said, item) = calling.await.expect("the task completes");
     rig.item = item;
-    assert_eq!(said, verb.says(false), "{verb:?}, held up at {point:?}");
-    assert_eq!(rig.stand().await, verb.after(), "{verb:?}, held up at {point:?}");
+    assert_eq!(said, operation.says(false), "{operation:?}, held up at {point:?}");
+    assert_eq!(rig.stand().await, operation.after(), "{operation:?}, held up at {point:?}");
     rig.drain().await;
     mishap
 }
@@ -195,11 +204,12 @@ async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point
 /// Cuts or holds up a renewal, and checks that the next one keeps the lease.
 async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bool) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(9)).await;
-    rig.prepare(Verb::Renew).await;
-    let mishap = if is_cut { rig.cut(Verb::Renew, point) } else { rig.hold(Verb::Renew, point) };
+    rig.prepare(Operation::Renew).await;
+    let mishap =
+        if is_cut { rig.cut(Operation::Renew, point) } else { rig.hold(Operation::Renew, point) };
     wait(&mishap, Mishap::happened).await;
     if is_cut {
-        let next = rig.hold(Verb::Renew, Point::Answer);
+        let next = rig.hold(Operation::Renew, Point::Answer);
         wait(&next, Mishap::happened).await;
         next.release();
         wait(&next, Mishap::answered).await;
@@ -210,20 +220,20 @@ async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bo
     let item = rig.item.take().expect("the test has an item");
     let stand = rig.stand().await;
     assert!(!item.is_lost(), "{point:?}: the lease was renewed, {stand:?}");
-    assert_eq!(stand, Verb::Renew.after(), "{point:?}");
+    assert_eq!(stand, Operation::Renew.after(), "{point:?}");
     item.succeed().await.expect("the lease is held");
     rig.drain().await;
     mishap
 }
 
 /// Cuts the connection for notifications, and checks that a getter still gets a key.
-async fn told(server: &'static Server, store: Store, point: Point) -> Mishap {
+async fn cut_listener(server: &'static Server, store: Store, point: Point) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
-    let mishap = rig.cut(Verb::Listen, point);
+    let mishap = rig.cut(Operation::Listen, point);
     // A listener that is already connected must connect again.
     rig.proxy.close();
     rig.proxy.open();
-    let calling = tokio::spawn(call(Verb::Listen, rig.queue.clone(), None));
+    let calling = tokio::spawn(call(Operation::Listen, rig.queue.clone(), None));
     if !point.is_done() {
         wait(&mishap, Mishap::happened).await;
     }
@@ -244,13 +254,14 @@ enum Deed {
 }
 
 /// Returns all combinations of an operation, a point and a deed.
-fn all() -> impl Iterator<Item = (Verb, Point, Deed)> {
-    let verbs = || CALLS.into_iter().chain([Verb::Renew, Verb::Listen]);
+fn all() -> impl Iterator<Item = (Operation, Point, Deed)> {
+    let operations = || CALLS.into_iter().chain([Operation::Renew, Operation::Listen]);
     let cuts = Point::ALL.into_iter().map(|point| (point, Deed::Cut));
     let holds = [(Point::Request, Deed::Held), (Point::Answer, Deed::Held)];
     cuts.chain(holds).flat_map(move |(point, deed)| {
-        let verbs = verbs().filter(move |&verb| deed == Deed::Cut || verb != Verb::Listen);
-        verbs.map(move |verb| (verb, point, deed))
+        let operations = operations()
+            .filter(move |&operation| deed == Deed::Cut || operation != Operation::Listen);
+        operations.map(move |operation| (operation, point, deed))
     })
 }
 
@@ -262,23 +273,23 @@ pub(crate) async fn everywhere(server: &'static Server) {
     // Each test has connections of its own: limit their number.
     let turns = Arc::new(Semaphore::new(16));
     let mut doing = JoinSet::new();
-    for (verb, point, deed) in all() {
+    for (operation, point, deed) in all() {
         let (store, turns) = (store.clone(), Arc::clone(&turns));
         doing.spawn(async move {
             let _turn = turns.acquire().await.expect("the semaphore is never closed");
-            let mishap = match (verb, deed) {
-                (Verb::Renew, _) => renewed(server, store, point, deed == Deed::Cut).await,
-                (Verb::Listen, _) => told(server, store, point).await,
-                (_, Deed::Cut) => cut(server, store, verb, point).await,
-                (_, Deed::Held) => held_up(server, store, verb, point).await,
+            let mishap = match (operation, deed) {
+                (Operation::Renew, _) => renewed(server, store, point, deed == Deed::Cut).await,
+                (Operation::Listen, _) => cut_listener(server, store, point).await,
+                (_, Deed::Cut) => cut(server, store, operation, point).await,
+                (_, Deed::Held) => held_up(server, store, operation, point).await,
             };
-            (verb, point, deed, mishap.has_happened())
+            (operation, point, deed, mishap.has_happened())
         });
     }
     let mut counted = BTreeMap::<_, u32>::new();
     while let Some(done) = doing.join_next().await {
-        let (verb, point, deed, happened) = done.expect("no panic");
-        *counted.entry((verb, point, deed)).or_default() += u32::from(happened);
+        let (operation, point, deed, happened) = done.expect("no panic");
+        *counted.entry((operation, point, deed)).or_default() += u32::from(happened);
     }
     for what in all() {
         let count = counted.get(&what).copied().unwrap_or(0);
@@ -294,13 +305,14 @@ pub(crate) async fn late(server: &'static Server) {
 
     // A completion arrives when its lease has expired, and another worker has the key.
     let mut rig = Rig::new(server, &store, SHORT).await;
-    rig.prepare(Verb::Succeed).await;
-    let held = rig.hold(Verb::Succeed, Point::Request);
+    rig.prepare(Operation::Succeed).await;
+    let held = rig.hold(Operation::Succeed, Point::Request);
     let ending = rig.item.take().expect("the test has an item");
     let ending = tokio::spawn(ended(async move { ending.succeed().await }));
     wait(&held, Mishap::happened).await;
     // These are more renewals than are sent before the lease is lost.
-    let renewals: Vec<Mishap> = (0..20).map(|_| rig.hold(Verb::Renew, Point::Request)).collect();
+    let renewals: Vec<Mishap> =
+        (0..20).map(|_| rig.hold(Operation::Renew, Point::Request)).collect();
     assert_eq!(ending.await.expect("the task completes"), Said::Unsure);
     let again = rig.direct.get().await.expect("the queue is open");
     assert_eq!(again.attempt(), 2);
@@ -312,9 +324,9 @@ pub(crate) async fn late(server: &'static Server) {
 
     // A claim arrives when its sender has given up.
     let mut rig = Rig::new(server, &store, SHORT).await;
-    rig.prepare(Verb::Get).await;
-    let held = rig.hold(Verb::Get, Point::Request);
-    let getting = tokio::spawn(call(Verb::Get, rig.queue.clone(), None));
+    rig.prepare(Operation::Get).await;
+    let held = rig.hold(Operation::Get, Point::Request);
+    let getting = tokio::spawn(call(Operation::Get, rig.queue.clone(), None));
     wait(&held, Mishap::happened).await;
     tokio::time::sleep(SHORT).await;
     held.release();
@@ -329,14 +341,14 @@ pub(crate) async fn late(server: &'static Server) {
     let hasty = Store::connect(&url).await.expect("the test has an item");
     let hasty =
         hasty.queue(rig.queue.name()).add_timeout(SHORT).open().await.expect("the queue opens");
-    let held = rig.hold(Verb::Add, Point::Request);
+    let held = rig.hold(Operation::Add, Point::Request);
     let error = hasty.add("a").await.expect_err("the add is held up");
     assert!(error.may_have_happened(), "{error}");
     assert_eq!(rig.stand().await, None);
     held.release();
     wait(&held, Mishap::answered).await;
     assert_eq!(rig.stand().await, Some((State::Ready, 0)));
-    let cut = rig.cut(Verb::Add, Point::Answer);
+    let cut = rig.cut(Operation::Add, Point::Answer);
     let adding = tokio::spawn({
         let hasty = hasty.clone();
         async move { hasty.add("b").await }

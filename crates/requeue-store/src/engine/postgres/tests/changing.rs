@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio_postgres::Client;
 
 use super::*;
-use crate::engine::{Asked, Backoff, Failing, Failure, Finish, HandOut};
+use crate::engine::{Asked, Backoff, Delivery, Failing, Failure, Finish};
 use crate::types::add::Add;
 use crate::types::error::{EngineError, Kind};
 
@@ -26,11 +26,11 @@ pub(super) fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
     keys.into_iter().map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 }).collect()
 }
 
-pub(super) fn end(out: &HandOut, how: Finish) -> Vec<End> {
+pub(super) fn end(out: &Delivery, how: Finish) -> Vec<End> {
     vec![End { key: out.key.clone(), epoch: out.epoch, how }]
 }
 
-pub(super) async fn one(engine: &Postgres, queue: &Place) -> HandOut {
+pub(super) async fn one(engine: &Postgres, queue: &Place) -> Delivery {
     let claimed = engine.claim(queue, claim(1, MINUTE)).await.expect("claimed");
     claimed.items.into_iter().next().expect("one is ready")
 }
@@ -59,9 +59,9 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
 }
 
 /// Retries for as long as the key is locked, since operations do not wait long for locks.
-async fn patient<'a, T>(verb: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
+async fn patient<'a, T>(operation: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     loop {
-        match verb().await {
+        match operation().await {
             Err(fault) if fault.kind == Kind::Locked => {}
             done => return done,
         }

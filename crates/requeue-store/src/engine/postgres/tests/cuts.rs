@@ -3,25 +3,25 @@
 use requeue_servers::Language;
 
 use super::*;
-use crate::tests::cuts::{self, Verb};
+use crate::tests::cuts::{self, Operation};
 
-fn asked(verb: Verb) -> Vec<u8> {
-    let sql = match verb {
-        Verb::Add | Verb::AddAll => "select requeue.add_all_soon(",
-        Verb::Get => " from requeue.claim(",
-        Verb::Succeed
-        | Verb::Retry
-        | Verb::RetryAfter
-        | Verb::RequeueAfter
-        | Verb::Release
-        | Verb::GiveUp => "select requeue.finish_soon(",
-        Verb::Renew => " from requeue.renew(",
-        Verb::Cancel => " from requeue.cancel(",
-        Verb::Revive => " from requeue.revive(",
-        Verb::Counts => "select count(*)",
-        Verb::Page => " limit ",
-        Verb::LookUp => " and k.key = ",
-        Verb::Listen => "listen ",
+fn asked(operation: Operation) -> Vec<u8> {
+    let sql = match operation {
+        Operation::Add | Operation::AddAll => "select requeue.add_all_soon(",
+        Operation::Get => " from requeue.claim(",
+        Operation::Succeed
+        | Operation::Retry
+        | Operation::RetryAfter
+        | Operation::RequeueAfter
+        | Operation::Release
+        | Operation::GiveUp => "select requeue.finish_soon(",
+        Operation::Renew => " from requeue.renew(",
+        Operation::Cancel => " from requeue.cancel(",
+        Operation::Revive => " from requeue.revive(",
+        Operation::Counts => "select count(*)",
+        Operation::Page => " limit ",
+        Operation::LookUp => " and k.key = ",
+        Operation::Listen => "listen ",
     };
     sql.into()
 }

@@ -97,7 +97,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
 
 /// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and
 /// the others change or delete one.
-fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
+fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
     let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null";
     vec![
@@ -137,7 +137,7 @@ impl Overlap {
     }
 
     /// Creates the queue with a key in each state, and returns the statements.
-    async fn verbs(&self) -> Vec<(&'static str, String)> {
+    async fn operations(&self) -> Vec<(&'static str, String)> {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
         let id: i32 = id.expect("the queue opens").get(0);
         let claim = format!(
@@ -161,7 +161,7 @@ impl Overlap {
         );
         self.first.batch_execute(&park).await.expect("parked");
         self.first.batch_execute("select requeue.add('q', 'ready')").await.expect("added");
-        verbs(id, epoch(b"held"))
+        operations(id, epoch(b"held"))
     }
 
     /// Runs a statement concurrently with the transaction of the first session.
@@ -201,17 +201,17 @@ impl Overlap {
 
 /// The transaction has operated on the queue and is still open.
 #[tokio::test]
-async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() {
+async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothing() {
     let Some(server) = Server::shared() else { return };
     let overlap = Overlap::new(server).await;
-    for n in 0..overlap.verbs().await.len() {
+    for n in 0..overlap.operations().await.len() {
         for (ending, forces) in
             [("commit", true), ("rollback", true), ("commit", false), ("rollback", false)]
         {
             // Each iteration uses a new queue.
             overlap.store.force_drop_queue("q").await.expect("dropped");
-            let (verb, sql) = overlap.verbs().await.swap_remove(n);
-            let how = format!("{verb}, {ending}, {forces}");
+            let (operation, sql) = overlap.operations().await.swap_remove(n);
+            let how = format!("{operation}, {ending}, {forces}");
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
@@ -235,20 +235,20 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
 
 /// The drop is in a transaction that is still open.
 #[tokio::test]
-async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing() {
+async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing() {
     let Some(server) = Server::shared() else { return };
     let overlap = Overlap::new(server).await;
-    for n in 0..overlap.verbs().await.len() {
+    for n in 0..overlap.operations().await.len() {
         for ending in ["commit", "rollback"] {
             overlap.store.force_drop_queue("q").await.expect("dropped");
-            let (verb, sql) = overlap.verbs().await.swap_remove(n);
-            let how = format!("{verb}, {ending}");
+            let (operation, sql) = overlap.operations().await.swap_remove(n);
+            let how = format!("{operation}, {ending}");
             let keys = overlap.left().await.0;
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
             // Claims and renewals do not wait: they skip keys that other transactions have locked.
-            let waits = !matches!(verb, "claim" | "renew");
+            let waits = !matches!(operation, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let done = beside.await.expect("the task does not panic");
@@ -259,7 +259,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
                 let code = error.code().map(|code| code.code().to_owned());
                 // Looked up by its name, the queue does not exist; by its number, it was dropped.
                 let expected =
-                    if verb.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
+                    if operation.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");
             }
             let (left, queues) = overlap.left().await;
@@ -267,11 +267,11 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
                 assert_eq!((left, queues), (0, 0), "{how}");
                 let again = overlap.second.batch_execute(&sql).await.expect_err(&how);
                 let code = again.code().map(|code| code.code());
-                let expected = if verb.starts_with("add") { "42704" } else { "RQ001" };
+                let expected = if operation.starts_with("add") { "42704" } else { "RQ001" };
                 assert_eq!(code, Some(expected), "{how}: {again:?}");
                 overlap.first.query("select id from requeue.open('q')", &[]).await.expect(&how);
             } else {
-                let change = match verb {
+                let change = match operation {
                     "add" | "add dirty" => 1,
                     "finish" | "cancel" => -1,
                     _ => 0,
@@ -287,7 +287,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
 async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let Some(server) = Server::shared() else { return };
     let overlap = Overlap::new(server).await;
-    overlap.verbs().await;
+    overlap.operations().await;
     overlap.first.batch_execute("begin; select requeue.add('q', 'z')").await.expect("added");
     let dropping = overlap.beside("select dropped from requeue.drop_queue('q', true)");
     assert!(overlap.waits(&dropping).await);
@@ -301,7 +301,7 @@ async fn of_two_drops_at_once_one_finds_no_queue() {
     let Some(server) = Server::shared() else { return };
     let overlap = Overlap::new(server).await;
     for ending in ["commit", "rollback"] {
-        overlap.verbs().await;
+        overlap.operations().await;
         let drop = "select dropped is null from requeue.drop_queue('q', true)";
         overlap.first.batch_execute(&format!("begin; {drop}")).await.expect("dropped");
         let beside = overlap.beside(drop);

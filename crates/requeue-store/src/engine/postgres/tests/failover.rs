@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::changing::{MINUTE, asks, claim, end};
 use super::*;
-use crate::engine::{Finish, HandOut};
+use crate::engine::{Delivery, Finish};
 
 /// Delivers the keys `a` and `b`, and completes `b`.
-async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
+async fn deliver(engine: &Postgres, queue: &Place) -> Vec<Delivery> {
     // Connections close when the server stops. A lease from before the stop may still be valid.
     let claimed = loop {
         let added = engine.add(queue, asks(["a", "b"])).await;
@@ -23,7 +23,7 @@ async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
 }
 
 /// Asserts that all tokens of the later deliveries are greater.
-fn rise(before: &[HandOut], after: &[HandOut]) {
+fn rise(before: &[Delivery], after: &[Delivery]) {
     let last = before.iter().map(|out| out.epoch).max();
     let first = after.iter().map(|out| out.epoch).min();
     assert!(first > last, "{first:?} after {last:?}");

@@ -2,7 +2,7 @@
 
 use super::changing::{MINUTE, asks, claim, end, one, other};
 use super::*;
-use crate::engine::{Finish, HandOut};
+use crate::engine::{Delivery, Finish};
 
 const SECOND: i64 = 1_000_000;
 
@@ -75,7 +75,7 @@ async fn what_is_locked_is_told_apart_from_what_is_not() {
         assert_eq!(*added, free, "{n}");
     }
     let ends: Vec<End> = held.iter().flat_map(|out| end(out, Finish::Succeed)).collect();
-    let stale = [end(&HandOut { epoch: 0, ..held[0].clone() }, Finish::Succeed), ends].concat();
+    let stale = [end(&Delivery { epoch: 0, ..held[0].clone() }, Finish::Succeed), ends].concat();
     let finished = engine.finish_free(&queue, stale).await.expect("finished");
     assert_eq!(finished[0], Some(false));
     for (out, finished) in held.iter().zip(&finished[1..]) {
@@ -123,7 +123,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
     engine.add(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
-    let renewed = async |out: &HandOut| {
+    let renewed = async |out: &Delivery| {
         let held = vec![(out.key.clone(), out.epoch)];
         engine.renew(&queue, held, MINUTE).await.expect("renewed")
     };

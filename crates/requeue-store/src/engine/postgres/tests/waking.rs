@@ -11,7 +11,7 @@ use crate::engine::{Failure, Finish};
 /// A generous timeout for events that do not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn told(wakes: &mut watch::Receiver<u64>) {
+async fn woken(wakes: &mut watch::Receiver<u64>) {
     timeout(PATIENCE, wakes.changed())
         .await
         .expect("within the time limit")
@@ -35,7 +35,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let ears = at(&url, WHOLE);
     let mut wakes = ears.wakes(&queue);
     // Wait until it listens.
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     // Add once without a waiting process, and then with one.
@@ -49,10 +49,10 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'a')").await;
     // Notifications arrive in order: when this one has arrived, all earlier ones have.
     let mut others = ears.wakes(&another);
-    told(&mut others).await;
+    woken(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
         run(&format!("notify requeue_{}", another.id)).await;
-        told(&mut others).await;
+        woken(&mut others).await;
         *wakes.borrow()
     };
     let before = *wakes.borrow();
@@ -60,7 +60,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     assert_eq!(heard(&wakes).await, before);
     run("begin; select requeue.add('q', 'b')").await;
     run("commit").await;
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     let before = *wakes.borrow();
     // These adds concern a key that is already ready, a key in flight, and a key that is due in an hour.
     for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
@@ -85,7 +85,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
         assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);
-        told(&mut wakes).await;
+        woken(&mut wakes).await;
     }
 }
 
@@ -97,7 +97,7 @@ async fn who_seldom_asks_is_told_as_well() {
     let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, adder) = (ears.wakes(&queue), other(&url).await);
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     let mut now = 0;
     for poll in [1, 3600] {
         let poll = Duration::from_secs(poll);
@@ -107,7 +107,7 @@ async fn who_seldom_asks_is_told_as_well() {
         set_time(&engine, now).await;
         let add = format!("select requeue.add('q', '{now}')");
         adder.batch_execute(&add).await.expect("added");
-        told(&mut wakes).await;
+        woken(&mut wakes).await;
         let out = one(&engine, &queue).await;
         let ended = engine.finish(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
@@ -125,14 +125,14 @@ async fn who_seldom_asks_is_told_as_well() {
         let claimed = second.claim(&queue, claim).await.expect("claimed");
         assert_eq!(claimed.items, []);
         if second.claims.alarm(&queue).is_none() {
-            told(&mut scanned).await;
+            woken(&mut scanned).await;
         }
     }
     assert!(second.claims.alarm(&queue) <= Some(MINUTE));
     wakes.mark_unchanged();
     let add = "select requeue.add('q', 'later', '50 minutes')";
     adder.batch_execute(add).await.expect("added");
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
 }
 
 #[tokio::test]
@@ -145,8 +145,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     let another = engine.open("another", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, mut others) = (ears.wakes(&queue), ears.wakes(&another));
-    told(&mut wakes).await;
-    told(&mut others).await;
+    woken(&mut wakes).await;
+    woken(&mut others).await;
     let adder = other(&url).await;
     let looks = async |engine: &Postgres, now: i64, poll: u64| {
         set_time(engine, now).await;
@@ -162,7 +162,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.waiting));
         // Notifications arrive in order: when this one has arrived, all earlier ones have.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
-        told(&mut others).await;
+        woken(&mut others).await;
         *wakes.borrow() > before
     };
     // Most processes poll again within about 1 s, and then find the keys that are due later.
@@ -187,13 +187,13 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     let (engine, _) = engine(&server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut wakes = engine.wakes(&queue);
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     wait(&engine, &queue).await;
     server.stop();
     server.restart();
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     engine.add(&queue, asks(["a"])).await.expect("added");
-    told(&mut wakes).await;
+    woken(&mut wakes).await;
     drop(engine);
     // The listening task has stopped, so no further wake will come.
     let ended = async { while wakes.changed().await.is_ok() {} };
@@ -243,7 +243,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
 }
 
 #[tokio::test]
-async fn a_verb_reads_no_more_than_it_changes() {
+async fn an_operation_reads_no_more_than_it_changes() {
     let Some(server) = Server::shared() else { return };
     let (_engine, url) = engine(server, WHOLE).await;
     let client = other(&url).await;
@@ -271,7 +271,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
             how * 10
         )
     };
-    let verbs = [
+    let operations = [
         take,
         renew.to_owned(),
         finish(0),
@@ -285,20 +285,20 @@ async fn a_verb_reads_no_more_than_it_changes() {
     ];
     run("select requeue.open('q')").await;
     // Prepare the plans while the table is empty, like those of a process that was started first.
-    for verb in &verbs {
-        run(verb).await;
+    for operation in &operations {
+        run(operation).await;
     }
     let many = "drop table held; \
                 select requeue.add_many('q', array(select n::text from generate_series(1, 5000) n))";
     run(many).await;
-    for verb in &verbs {
+    for operation in &operations {
         run("begin").await;
-        run(verb).await;
+        run(operation).await;
         let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                     where relid = 'requeue.keys'::regclass";
         let read: i64 = client.query_one(read, &[]).await.expect("the query succeeds").get(0);
         run("commit").await;
-        assert!((1..=400).contains(&read), "{read} rows for 30: {verb}");
+        assert!((1..=400).contains(&read), "{read} rows for 30: {operation}");
     }
 }
 
@@ -320,7 +320,7 @@ async fn a_page_reads_no_more_than_it_shows() {
     };
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
         for after in [None, Some(&b"04000"[..])] {
-            let page = verbs::page(state, after.is_some());
+            let page = operations::page(state, after.is_some());
             let page = client.prepare(&page).await.expect("the statement is prepared");
             // The server may choose a new plan after several executions.
             for _ in 0..8 {
@@ -359,7 +359,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
         let claimed = engine.claim(&queue, claim(1, MINUTE)).await.expect("claimed");
         match claimed.items.into_iter().next() {
             Some(again) => break again,
-            None => told(&mut wakes).await,
+            None => woken(&mut wakes).await,
         }
     };
     let found = (&again.key, again.queued, again.failures, again.asked);

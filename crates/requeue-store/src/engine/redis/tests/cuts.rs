@@ -3,26 +3,26 @@
 use requeue_servers::Language;
 
 use super::*;
-use crate::tests::cuts::{self, Verb};
+use crate::tests::cuts::{self, Operation};
 
-fn asked(verb: Verb) -> Vec<u8> {
+fn asked(operation: Operation) -> Vec<u8> {
     let scripts = Scripts::new(CLOCK);
-    let script = match verb {
-        Verb::Add | Verb::AddAll => &scripts.add,
-        Verb::Get => &scripts.claim,
-        Verb::Succeed
-        | Verb::Retry
-        | Verb::RetryAfter
-        | Verb::RequeueAfter
-        | Verb::Release
-        | Verb::GiveUp => &scripts.finish,
-        Verb::Renew => &scripts.renew,
-        Verb::Cancel => &scripts.cancel,
-        Verb::Revive => &scripts.revive,
-        Verb::Counts => &scripts.counts,
-        Verb::Page => &scripts.walk,
-        Verb::LookUp => &scripts.look_up,
-        Verb::Listen => return b"BLPOP".to_vec(),
+    let script = match operation {
+        Operation::Add | Operation::AddAll => &scripts.add,
+        Operation::Get => &scripts.claim,
+        Operation::Succeed
+        | Operation::Retry
+        | Operation::RetryAfter
+        | Operation::RequeueAfter
+        | Operation::Release
+        | Operation::GiveUp => &scripts.finish,
+        Operation::Renew => &scripts.renew,
+        Operation::Cancel => &scripts.cancel,
+        Operation::Revive => &scripts.revive,
+        Operation::Counts => &scripts.counts,
+        Operation::Page => &scripts.walk,
+        Operation::LookUp => &scripts.look_up,
+        Operation::Listen => return b"BLPOP".to_vec(),
     };
     hash_of(script)
 }

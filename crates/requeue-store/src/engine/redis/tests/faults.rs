@@ -1,7 +1,7 @@
 //! Tests errors and losses when servers fail or refuse.
 
 use super::*;
-use crate::engine::{Asked, Failure, Finish, HandOut};
+use crate::engine::{Asked, Delivery, Failure, Finish};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
@@ -188,7 +188,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let fail = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
     let later = Finish::RequeueAfter(Duration::from_secs(3600), crate::Priority::default());
     let ends = [Finish::Succeed, fail, later];
-    let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
+    let end = |(out, how): (Delivery, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
     let revived = engine.revive(&place, vec!["b".into()]).await.expect("revived");

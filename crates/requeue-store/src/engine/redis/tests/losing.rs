@@ -167,7 +167,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
 }
 
 /// Asserts that no operation fails because of missing parts.
-async fn all_verbs_work(engine: &Redis, place: &Place) {
+async fn all_operations_work(engine: &Redis, place: &Place) {
     engine.counts(place).await.expect("counted");
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
         engine.page(place, state, None, 100).await.expect("the page is read");
@@ -230,7 +230,7 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
                 true => (engine, place),
                 false => super::engine(&url, &name).await,
             };
-            all_verbs_work(&engine, &place).await;
+            all_operations_work(&engine, &place).await;
             let found = drain(&engine, &place, ends).await;
             // Everything else can be restored from the rows.
             let wanted: &[&str] =
@@ -255,7 +255,7 @@ async fn a_row_that_was_removed_fails_no_script() {
         let name = name("row");
         let (engine, place, ends) = with_all_kinds(&url, &name).await;
         assert_eq!(server.cli(&["hdel", &format!("requeue:{{{name}/0.0}}:rows"), key]), "1");
-        all_verbs_work(&engine, &place).await;
+        all_operations_work(&engine, &place).await;
         let found = drain(&engine, &place, ends).await;
         let wanted: Vec<_> =
             ["dirty", "high", "low", "normal"].into_iter().filter(|&other| other != key).collect();

@@ -49,7 +49,8 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     let impatient = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
     engine.thread.call(impatient).await.expect("the setting is changed");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
-    let lock = |verb: &str| other.execute_batch(verb).expect("the lock is free or held here");
+    let lock =
+        |operation: &str| other.execute_batch(operation).expect("the lock is free or held here");
 
     lock("begin immediate");
     let since = Instant::now();

@@ -1,0 +1,405 @@
+//! The operations. Each calls a function of the schema for a batch.
+
+use std::time::Duration;
+
+use tokio_postgres::Row as SqlRow;
+
+use super::adding::Batch;
+use super::faults;
+use super::params::Param;
+use super::sessions::Sessions;
+use super::values::{
+    COLUMNS, Rest, asked, count, failing, how_to_end, is_hold, number, number_of, numbers, place,
+    seen, unsigned,
+};
+use super::watermark::{LOWEST, Lows, Snapshot};
+use crate::engine::damage::{Damage, Damaged};
+use crate::engine::time::{Micros, micros, until};
+use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, ParkedAdd};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::key::Key;
+
+/// The SQL row of all parameters of completions.
+macro_rules! ends {
+    () => {
+        "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)::requeue.ends"
+    };
+}
+
+impl Sessions {
+    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
+        // Most queues exist. A role that is not allowed to create queues may call only `find`.
+        if let Some(place) = self.find(name).await? {
+            return Ok(place);
+        }
+        let sql =
+            "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
+        if !self.row(sql, &[]).await?.get::<_, bool>(0) {
+            return Err(EngineError::refused(
+                "the queue does not exist, and this role may not create it; use \
+                 another role, or grant it requeue.open",
+            ));
+        }
+        let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
+        let revives = settings.parked_add == ParkedAdd::Revive;
+        let row = self.row(sql, &[&name, &is_hold(settings.re_add), &revives]).await?;
+        Ok(place(name, &row))
+    }
+
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, EngineError> {
+        let rows = self.rows("select id, holds, revives from requeue.find($1)", &[&name]).await?;
+        Ok(rows.first().map(|row| place(name, row)))
+    }
+
+    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, EngineError> {
+        let sql = "select q.id, q.hold, q.revive, q.name, \
+                   not exists (select from requeue.keys k where k.queue = q.id) \
+                   from requeue.queues q";
+        let info = |row: &SqlRow| {
+            let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
+            QueueInfo { name, re_add, parked_add, is_empty: row.get(4) }
+        };
+        Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
+    }
+
+    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
+        let added = self.added(sql, queue, asks).await?;
+        let all: Option<Vec<Added>> = added.into_iter().collect();
+        all.ok_or_else(|| EngineError::refused("the server returned no row"))
+    }
+
+    /// As `add`. The answer for a key that another transaction has locked is `None`.
+    pub(super) async fn add_free(
+        &self,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<Vec<Option<Added>>, EngineError> {
+        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7)", queue, asks).await
+    }
+
+    pub(super) async fn drop_queue(
+        &self,
+        name: &str,
+        keys_too: bool,
+    ) -> Result<Dropped, EngineError> {
+        let sql = "select dropped, ready, waiting, processing, dirty, parked, damaged \
+                   from requeue.drop_queue($1, $2)";
+        let row = self.row(sql, &[&name, &keys_too]).await;
+        let row = row.map_err(|fault| match fault.kind {
+            Kind::Locked => EngineError {
+                source: "a transaction that has added keys to it is still \
+                    open; commit it or roll it back"
+                    .into(),
+                ..fault
+            },
+            _ => fault,
+        })?;
+        let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
+        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+        let counts = Counts {
+            ready: count(1),
+            waiting: count(2),
+            processing: count(3),
+            dirty: count(4),
+            parked: count(5),
+            damaged: count(6),
+            ..Counts::default()
+        };
+        Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
+    }
+
+    /// Fails if the queue was dropped.
+    async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
+        self.row("select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
+    }
+
+    async fn added(
+        &self,
+        sql: &str,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<Vec<Option<Added>>, EngineError> {
+        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
+        let order = batch.order.iter();
+        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
+        let Batch { keys, afters, hows, priorities, reasons, .. } = &batch;
+        let id = number(queue);
+        let row = self.row(sql, &[&id, keys, afters, hows, priorities, reasons, &adds]).await?;
+        batch.answers(&row).map_err(|error| faults::of_statement(&error))
+    }
+
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in
+    /// progress. The newest of them are included only with `names_newest`.
+    pub(super) async fn claim(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+        lows: &Lows,
+        names_newest: bool,
+    ) -> Result<(Claimed, Lows, Snapshot), EngineError> {
+        let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows, \
+                   snapshot, damage \
+                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+        let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
+        let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
+        let (base, cap, share, most) = failing(&claim.expired);
+        let (id, hold, lease) = (number(queue), is_hold(queue.re_add), micros(claim.lease));
+        let lows = &lows[..];
+        let worker = &*queue.worker;
+        let params: [&dyn Param; 12] = [
+            &id,
+            &hold,
+            &max,
+            &oldest,
+            &lease,
+            &base,
+            &cap,
+            &share,
+            &most,
+            &lows,
+            &names_newest,
+            &worker,
+        ];
+        let mut rows = self.rows(sql, &params).await?;
+        let Some(last) = rows.pop() else {
+            return Err(EngineError::refused("the server returned no row"));
+        };
+        let next: Option<i64> = last.get(6);
+        let found: Vec<i64> = last.get(7);
+        let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
+        let (rows, others): (Vec<SqlRow>, Vec<SqlRow>) =
+            rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
+        let (parked, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+            others.into_iter().partition(|row| row.get::<_, Option<i32>>(5).is_some());
+        let parked = parked
+            .iter()
+            .map(|row| ParkedKey::expired(row.get::<_, &[u8]>(0).into(), unsigned(row.get(5))));
+        let damaged = aside.iter().map(|row| Damaged {
+            key: row.get::<_, &[u8]>(0).into(),
+            damage: Damage::new(row.get::<_, Option<String>>(9).unwrap_or_default()),
+        });
+        let items = rows.iter().map(|row| Delivery {
+            key: row.get::<_, &[u8]>(0).into(),
+            epoch: row.get(1),
+            asked: asked(row, 2),
+            failures: unsigned(row.get(5)),
+            queued: until(0, row.get(6)),
+        });
+        let next = next.map(|next| until(0, next));
+        let (items, damaged) = (items.collect(), damaged.collect());
+        let claimed = Claimed { items, next, damaged, parked: parked.collect() };
+        Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
+    }
+
+    /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
+    /// claims have passed over. Also returns the time until the next lease expires, if the scan covered all
+    /// keys below `lows`.
+    pub(super) async fn passed_over(
+        &self,
+        queue: i64,
+        floors: &Lows,
+        lows: &Lows,
+    ) -> Result<([Option<Micros>; 4], Option<Duration>), EngineError> {
+        let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
+        let queue = i32::try_from(queue).unwrap_or(0);
+        let row = self.row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
+        let found: Vec<Option<Micros>> = row.get(0);
+        let lease: Option<Micros> = row.get(1);
+        Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
+    }
+
+    /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
+    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
+        self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
+    }
+
+    pub(super) async fn finish(
+        &self,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<Vec<bool>, EngineError> {
+        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
+        let row = self.finished(sql, queue, ends).await?;
+        let mut held = vec![false; ends.len()];
+        numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
+        Ok(held)
+    }
+
+    /// As `finish`. The answer for a key that another transaction has locked is `None`.
+    pub(super) async fn finish_free(
+        &self,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<Vec<Option<bool>>, EngineError> {
+        let sql = concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")");
+        let row = self.finished(sql, queue, ends).await?;
+        let mut held = vec![Some(false); ends.len()];
+        numbers(&row, 0).into_iter().for_each(|n| held[n] = Some(true));
+        numbers(&row, 1).into_iter().for_each(|n| held[n] = None);
+        Ok(held)
+    }
+
+    async fn finished(
+        &self,
+        sql: &str,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<SqlRow, EngineError> {
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Completions that succeed have no other parameters.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let (id, hold) = (number(queue), is_hold(queue.re_add));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        self.row(sql, &[&of_all[..], &of_others[..]].concat()).await
+    }
+
+    pub(super) async fn renew(
+        &self,
+        queue: &Place,
+        held: &[(Key, i64)],
+        lease: Duration,
+    ) -> Result<Vec<Renewed>, EngineError> {
+        let sql = "select renewed, busy, rest from requeue.renew($1, $2, $3, $4)";
+        let mut renewed = vec![Renewed::Lost; held.len()];
+        let mut left: Vec<usize> = (0..held.len()).collect();
+        while !left.is_empty() {
+            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
+            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+            let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
+            numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+            numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
+        }
+        Ok(renewed)
+    }
+
+    pub(super) async fn cancel(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+        only: Option<State>,
+    ) -> Result<Vec<Option<Cancelled>>, EngineError> {
+        let sql = "select locked, cancelled, took from requeue.cancel($1, $2, $3)";
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let row = self.row(sql, &[&number(queue), &bytes, &only.map(number_of)]).await?;
+        let mut cancelled = vec![Some(Cancelled::default()); keys.len()];
+        numbers(&row, 0).into_iter().for_each(|n| cancelled[n] = None);
+        let took: Vec<i32> = row.get(2);
+        for (n, took) in numbers(&row, 1).into_iter().zip(took) {
+            let has = |bit| took & bit != 0;
+            let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
+            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: has(16) });
+        }
+        Ok(cancelled)
+    }
+
+    pub(super) async fn revive(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+    ) -> Result<Vec<Option<bool>>, EngineError> {
+        let sql = "select locked, revived from requeue.revive($1, $2)";
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let row = self.row(sql, &[&number(queue), &bytes]).await?;
+        let mut revived = vec![Some(false); keys.len()];
+        numbers(&row, 0).into_iter().for_each(|n| revived[n] = None);
+        numbers(&row, 1).into_iter().for_each(|n| revived[n] = Some(true));
+        Ok(revived)
+    }
+
+    pub(super) async fn look_up(
+        &self,
+        queue: &Place,
+        key: &Key,
+    ) -> Result<Option<Entry>, EngineError> {
+        let sql = format!(
+            "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
+             where k.queue = $1 and k.key = $2"
+        );
+        let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        Ok(rows.first().map(seen))
+    }
+
+    pub(super) async fn page(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, EngineError> {
+        let sql = page(state, after.is_some());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let after = after.map(|after| &**after);
+        let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
+        Ok(rows.iter().map(seen).collect())
+    }
+
+    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
+        // (With `offset 0`, the server checks each row once.)
+        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
+                   count(*) filter (where k.state = 0 and k.at > n.t), \
+                   count(*) filter (where k.state = 1), \
+                   count(*) filter (where k.state = 1 and k.at <= n.t), \
+                   count(*) filter (where k.state = 2), \
+                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
+                   count(*) filter (where k.state is null) \
+                   from (select case when requeue.is_readable(x) then x.state end as state, \
+                       x.at, x.since from requeue.keys x where x.queue = $1 offset 0) k \
+                   cross join (select requeue.now() as t) n";
+        let row = self.row(sql, &[&number(queue)]).await?;
+        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+        let oldest: Option<i64> = row.get(5);
+        let counts = Counts {
+            ready: count(0),
+            waiting: count(1),
+            processing: count(2),
+            dirty: count(3),
+            parked: count(4),
+            damaged: count(6),
+            oldest_ready: until(0, oldest.unwrap_or(0)),
+        };
+        if counts == Counts::default() {
+            self.check_queue(queue).await?;
+        }
+        Ok(counts)
+    }
+
+    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, EngineError> {
+        Ok(self.row("select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
+    }
+}
+
+/// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
+/// the page.
+pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+    let which = match state {
+        None => "",
+        Some(State::Ready) => "and k.state = 0 and k.at <= n.t and requeue.is_readable(k)",
+        Some(State::Waiting) => "and k.state = 0 and k.at > n.t and requeue.is_readable(k)",
+        Some(State::Processing) => "and k.state = 1 and requeue.is_readable(k)",
+        Some(State::Parked) => "and k.state = 2 and requeue.is_readable(k)",
+        Some(State::Damaged) => "and requeue.damage_of(k) is not null",
+    };
+    let after_this = if is_next { "k.key > $3" } else { "$3::bytea is null" };
+    format!(
+        "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
+         where k.queue = $1 and {after_this} {which} order by k.key limit $2"
+    )
+}

@@ -1,0 +1,590 @@
+-- The operations. Each takes a batch, and locks in the order of keys, since batches in different orders
+-- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
+
+-- Tries to take the right to decide on a lease. Only one transaction has it at a time, until it commits.
+create function requeue.decides(epoch bigint) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    -- The first number is "rque" in bytes.
+    return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
+end $$;
+
+-- The maximum number of such decisions in one transaction: each takes an entry in the lock table that the
+-- whole server shares.
+create function requeue.most_decisions() returns integer language sql immutable return 64;
+
+-- Returns whether a row in `renewals` extends the lease: see `renew`.
+create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
+    return exists (
+        select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
+    );
+
+-- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
+--
+-- The sequence alone makes tokens increase, also while the clock is set back. But the sequence itself falls
+-- back when a replica is promoted without the last transactions, when a backup is restored, and after
+-- `setval`. In these cases the clock has passed all tokens that were lost.
+--
+-- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets it,
+-- which happens at most 20 times per second. The slack is shorter than a failover. It also makes setting
+-- safe. Reading a sequence and setting it are two steps. Between these steps, other claims would have to draw
+-- 50,000 tokens to exceed the time that is set.
+--
+-- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
+-- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
+-- is taken in a subtransaction that is rolled back at once. The rollback does not undo `setval`.
+create function requeue.raise_epochs() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    slack constant bigint := 50000;
+begin
+    if (select s.last_value from requeue.epochs s) >= requeue.now() - slack then
+        return;
+    end if;
+    begin
+        -- `decides` never uses a negative number.
+        perform pg_advisory_xact_lock(1920036197, -1);
+        if (select s.last_value from requeue.epochs s) < requeue.now() - slack then
+            perform setval('requeue.epochs', requeue.now());
+        end if;
+        raise sqlstate 'RQ000';
+    exception when sqlstate 'RQ000' then
+        null;
+    end;
+end $$;
+
+-- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
+-- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower 32
+-- bits of that number.
+create function requeue.newest(first bigint) returns text language sql volatile as $$
+    select coalesce(string_agg((first + n.after)::text, ','), '')
+    from pg_locks l, lateral (
+        select (l.transactionid::text::bigint - first % 4294967296 + 4294967296) % 4294967296 as after
+    ) n
+    where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
+$$;
+
+-- Sets aside a key whose row is damaged, and keeps the row as text. Returns a description of the damage.
+create function requeue.set_aside(in_queue integer, in_key bytea) returns text
+language plpgsql as $$
+declare
+    k requeue.keys;
+    why text;
+begin
+    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key;
+    why := requeue.damage_of(k);
+    -- The text of a whole row can exceed the limit of 1 GB, which would fail all claims.
+    k.error := left(k.error, 1000);
+    k.worker := left(k.worker, 1000);
+    update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
+        not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
+        lease_until = null, run_since = null, run_adds = null, run_reasons = null,
+        run_priority = null, worker = null, error = why || '; the row was ' || left(k::text, 2000)
+    where x.queue = in_queue and x.key = in_key;
+    return why;
+end $$;
+
+-- Claims keys for delivery, after counting a failure for each expired lease.
+--
+-- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
+-- Below them, the index has the entries of past deliveries. As long as a transaction is open elsewhere,
+-- each claim would read them all. The last row of the result is not a key. It returns the bounds for the
+-- next claim. Its `queued` is the time until the next key may be ready, and its `snapshot` names the
+-- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them.
+--
+-- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
+-- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
+-- them without a fencing token, and with their failures.
+create function requeue.claim(
+    in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
+    in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
+    in_newest boolean default false, in_worker text default null
+) returns table (
+    key bytea, epoch bigint, priority smallint, adds integer, reasons integer, failures integer,
+    queued bigint, lows bigint[], snapshot text, damage text
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    t bigint := requeue.now();
+    -- Claims find a key despite the bound if the transaction that has added it is no older than this.
+    slack constant bigint := 200000;
+    most_expired constant integer := requeue.most_decisions();
+    k requeue.keys;
+    renewed_until bigint;
+    expired integer := 0;
+    -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
+    -- `Failing::nth`.
+    step double precision;
+    eldest tid[] := '{}';
+    taken tid[];
+    here tid[];
+    until_at bigint;
+    wanted integer;
+    met integer;
+    next_at bigint;
+    bad bytea[];
+    aside bytea[] := '{}';
+begin
+    lows := in_lows;
+    -- Read this before any key, so that the claim sees all changes of the transactions that the snapshot
+    -- does not name.
+    snapshot := pg_current_snapshot()::text;
+    if in_newest then
+        snapshot := snapshot || ':'
+            || requeue.newest(pg_snapshot_xmax(snapshot::pg_snapshot)::text::bigint);
+    end if;
+    for k in
+        select * from requeue.keys x
+        where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= lows[4]
+        order by x.lease_until limit most_expired for update skip locked
+    loop
+        expired := expired + 1;
+        if requeue.damage_of(k) is not null then
+            aside := aside || k.key;
+            continue;
+        end if;
+        continue when not requeue.decides(k.epoch);
+        select r.lease_until into renewed_until from requeue.renewals r
+        where r.epoch = k.epoch and r.lease_until > t;
+        if found then
+            update requeue.keys x set lease_until = renewed_until
+            where x.queue = k.queue and x.key = k.key;
+            continue;
+        end if;
+        step := (1 - in_share) * expired;
+        k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
+            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
+            1 - (step - floor(step)), in_most);
+        perform requeue.keep(k);
+        if k.state = 2 then
+            return query select k.key, null::bigint, null::smallint, null::integer, null::integer,
+                k.failures, null::bigint, null::bigint[], null::text, null::text;
+        end if;
+    end loop;
+    if expired < most_expired then
+        lows[4] := t - slack;
+    end if;
+
+    if in_oldest > 0 then
+        -- Search without locks. This finds up to three times `in_oldest` keys, and the claim does not take
+        -- most of them.
+        select array_agg(o.id) into here from (
+            select b.id from (
+                (select x.ctid as id, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = -1
+                     and x.at <= t and x.at >= lows[1] order by x.at limit in_oldest)
+                union all
+                (select x.ctid, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = 0
+                     and x.at <= t and x.at >= lows[2] order by x.at limit in_oldest)
+                union all
+                (select x.ctid, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = 1
+                     and x.at <= t and x.at >= lows[3] order by x.at limit in_oldest)
+            ) b order by b.at limit in_oldest
+        ) o;
+        select coalesce(array_agg(o.id) filter (where not o.bad), '{}'),
+            array_agg(o.key) filter (where o.bad)
+        into eldest, bad from (
+            -- (`+ 0`: prevents the planner from using the index of all ready keys.)
+            select x.ctid as id, x.key, requeue.damage_of(x) is not null as bad
+            from requeue.keys x
+            where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
+                and x.at + 0 <= t
+            order by x.at for update skip locked
+        ) o;
+        aside := aside || bad;
+    end if;
+    taken := eldest;
+    for band in reverse 3 .. 1 loop
+        wanted := in_max - cardinality(taken);
+        exit when wanted = 0;
+        select array_agg(o.id) filter (where not o.bad), max(o.at), count(*),
+            array_agg(o.key) filter (where o.bad)
+        into here, until_at, met, bad from (
+            select x.ctid as id, x.at, x.key, requeue.damage_of(x) is not null as bad
+            from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+                and x.at <= t and x.at >= lows[band] and x.ctid <> all (eldest)
+            order by x.at limit wanted for update skip locked
+        ) o;
+        taken := taken || here;
+        aside := aside || bad;
+        lows[band] := case when met = wanted then greatest(until_at, 0) else t end - slack;
+    end loop;
+
+    if cardinality(taken) > 0 then
+        perform requeue.raise_epochs();
+    else
+        perform requeue.check_queue(in_queue);
+    end if;
+    return query
+    update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
+        epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
+        run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority,
+        worker = in_worker
+    from unnest(taken) with ordinality as p (id, n)
+    where x.ctid = p.id
+    returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
+        greatest(t - x.since, 0), null::bigint[], null::text, null::text;
+
+    if aside <> '{}' then
+        return query
+        select distinct on (b.key) b.key, null::bigint, null::smallint, null::integer, null::integer,
+            null::integer, null::bigint, null::bigint[], null::text,
+            requeue.set_aside(in_queue, b.key)
+        from (select distinct a.key from unnest(aside) a (key)) b;
+    end if;
+    if cardinality(taken) < in_max then
+        select min(o.at) into next_at from (
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = -1 and x.at >= lows[1] order by x.at limit 1)
+            union all
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = 0 and x.at >= lows[2] order by x.at limit 1)
+            union all
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
+        ) o;
+        -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
+        queued := case when next_at <= t then 20000 else next_at - t end;
+    else
+        queued := null;
+    end if;
+    key := null;
+    return next;
+end $$;
+
+-- Finds keys that claims have passed over: those that were added or locked by a transaction that was still
+-- in progress. Returns the earliest ready key of each priority, and the earliest expired lease, from
+-- `in_floors` on and below `in_lows`. Null means none.
+--
+-- With floors of -2^63 it scans everything below `in_lows`. Then it also clears `renewals`, and returns the
+-- time until the next lease expires. It reads the index entries of past deliveries, which claims skip, so
+-- it runs outside of claims. It locks no key, because claims skip locked keys.
+create function requeue.passed_over(
+    in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+begin
+    for band in 1 .. 3 loop
+        passed[band] := (
+            select x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+                and x.at >= in_floors[band] and x.at < in_lows[band]
+            order by x.at limit 1
+        );
+    end loop;
+    passed[4] := (
+        select x.lease_until from requeue.keys x
+        where x.queue = in_queue and x.state = 1
+            and x.lease_until >= in_floors[4] and x.lease_until < in_lows[4]
+            and not requeue.is_renewed(x.epoch, t)
+        order by x.lease_until limit 1
+    );
+    if in_floors[4] = -9223372036854775808 then
+        delete from requeue.renewals x where x.ctid = any (array(
+            select r.ctid from requeue.renewals r where r.lease_until <= t for update skip locked
+        ));
+        next_lease := (
+            select x.lease_until from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and x.lease_until > t
+            order by x.lease_until limit 1
+        ) - t;
+    end if;
+end $$;
+
+-- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
+-- set.
+create type requeue.ends as (
+    keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
+    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
+    shares double precision[], mosts integer[]
+);
+
+-- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
+-- leases.
+create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
+returns integer[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+    k requeue.keys;
+    held integer[];
+    gone tid[];
+    again tid[];
+    others integer[];
+    n integer;
+    first_at bigint;
+begin
+    -- If a crash of the server undoes a completion, the effect is that of an expired lease.
+    perform set_config('synchronous_commit', 'off', true);
+    -- First lock, then change with another statement. The second statement sees the changes of an add that
+    -- was in progress when this one began. (One key at a time, and without `state = 1`: a plan made while
+    -- the table was small would scan the whole table, or the index of leases.)
+    select array_agg(f.n),
+        array_agg(f.id) filter (where f.how = 0 and f.at is null),
+        array_agg(f.id) filter (where f.how = 0 and f.at is not null),
+        array_agg(f.n) filter (where f.how <> 0)
+    into held, gone, again, others
+    from (
+        select e.n::integer, e.how, h.id, h.at
+        from (
+            select * from unnest(ends.keys, ends.epochs, ends.hows) with ordinality
+                as b (key, epoch, how, n)
+            order by b.key
+        ) e, lateral (
+            select x.ctid as id, x.at from requeue.keys x
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
+                and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+                and requeue.is_readable(x)
+            for update
+        ) h
+    ) f;
+    if gone is not null then
+        delete from requeue.keys x where x.ctid = any (gone);
+    end if;
+    if again is not null then
+        with ended as (
+            update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
+                steps = 0, until = 0, not_before = 0, error = null, epoch = null,
+                lease_until = null, run_since = null, run_adds = null, run_reasons = null,
+                run_priority = null, worker = null
+            where x.ctid = any (again)
+            returning x.at
+        )
+        select min(e.at) into first_at from ended e;
+    end if;
+    if others is not null then
+        foreach n in array others loop
+            select * into k from requeue.keys x where x.queue = in_queue and x.key = ends.keys[n];
+            k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
+                ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
+                ends.shares[n], ends.mosts[n]);
+            perform requeue.keep(k);
+            first_at := least(first_at, case when k.state = 0 then k.at end);
+        end loop;
+    end if;
+    if first_at is not null and exists (
+        select from requeue.queues q where q.id = in_queue and q.waited_until > t
+            and first_at <= requeue.horizon(q.waited_until, t)
+    ) then
+        perform requeue.wake(in_queue);
+    end if;
+    if cardinality(held) = cardinality(ends.keys) then
+        return held;
+    end if;
+    perform requeue.check_queue(in_queue);
+    return coalesce(held, '{}');
+end $$;
+
+-- Renews leases. Returns three lists of numbers in the batch: the leases that were renewed; those on which
+-- another transaction is currently deciding; and the rest, which need another transaction. Waiting for one
+-- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
+-- `renewals`.
+create function requeue.renew(
+    in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
+    out renewed integer[], out busy integer[], out rest integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+    ids tid[];
+    n integer;
+    decisions integer := 0;
+begin
+    select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
+        select e.n::integer, h.id
+        from (
+            select * from unnest(in_keys, in_epochs) with ordinality as b (key, epoch, n)
+            order by b.key
+        ) e, lateral (
+            select x.ctid as id from requeue.keys x
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
+                and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+                and requeue.is_readable(x)
+            for update skip locked
+        ) h
+    ) f;
+    update requeue.keys x set lease_until = requeue.later(t, in_lease) where x.ctid = any (ids);
+    busy := '{}';
+    rest := '{}';
+    for n in
+        select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
+    loop
+        -- A completed delivery needs no decision.
+        continue when not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
+        );
+        if decisions = requeue.most_decisions() then
+            rest := rest || n;
+            continue;
+        end if;
+        decisions := decisions + 1;
+        if not requeue.decides(in_epochs[n]) then
+            busy := busy || n;
+            continue;
+        end if;
+        -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
+        perform from requeue.keys x
+        where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
+            and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+            and requeue.is_readable(x);
+        if found then
+            insert into requeue.renewals as r (epoch, lease_until)
+            values (in_epochs[n], requeue.later(t, in_lease))
+            on conflict (epoch) do update set lease_until = excluded.lease_until;
+            renewed := renewed || n;
+        end if;
+    end loop;
+    if renewed = '{}' then
+        perform requeue.check_queue(in_queue);
+    end if;
+end $$;
+
+-- Locks the existing keys among `in_keys` for a change. If there is a single key, waits for its lock. In a
+-- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
+-- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
+-- transactions have locked.
+create function requeue.lock(
+    in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
+)
+language plpgsql as $$
+begin
+    if cardinality(in_keys) = 1 then
+        select array_agg(1), array_agg(f.id) into numbers, ids from (
+            select x.ctid as id from requeue.keys x
+            where x.queue = in_queue and x.key = in_keys[1] for update
+        ) f;
+    else
+        select array_agg(f.n), array_agg(f.id) into numbers, ids from (
+            select e.n::integer, h.id
+            from (
+                select * from unnest(in_keys) with ordinality as b (key, n) order by b.key
+            ) e, lateral (
+                select x.ctid as id from requeue.keys x
+                where x.queue = in_queue and x.key = e.key for update skip locked
+            ) h
+        ) f;
+    end if;
+    numbers := coalesce(numbers, '{}');
+    ids := coalesce(ids, '{}');
+    locked := '{}';
+    if cardinality(numbers) < cardinality(in_keys) and cardinality(in_keys) > 1 then
+        select coalesce(array_agg(e.n), '{}') into locked
+        from unnest(in_keys) with ordinality as e (key, n)
+        where e.n <> all (numbers)
+            and exists (select from requeue.keys x where x.queue = in_queue and x.key = e.key);
+    end if;
+end $$;
+
+-- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked, 4
+-- damaged. Returns the numbers of the keys that matched, and for each the sum of what was cancelled: 1
+-- ready, 2 dirty, 4 waiting, 8 parked, 16 damaged.
+create function requeue.cancel(
+    in_queue integer, in_keys bytea[], in_state integer,
+    out cancelled integer[], out took integer[], out locked integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint;
+    held record;
+    gone tid[];
+    running tid[];
+begin
+    held := requeue.lock(in_queue, in_keys);
+    locked := held.locked;
+    t := requeue.now();
+    select coalesce(array_agg(f.n), '{}'), coalesce(array_agg(f.took), '{}'),
+        array_agg(f.id) filter (where f.state <> 1 or f.stands = 4),
+        array_agg(f.id) filter (where f.state = 1 and f.stands <> 4)
+    into cancelled, took, gone, running
+    from (
+        select p.n, x.ctid as id, x.state,
+            case
+                when x.is_damaged then 16
+                when x.state = 2 then 8
+                when x.at is null then 0
+                when x.at > t then 4
+                when x.state = 1 then 2
+                else 1
+            end as took,
+            case
+                when x.is_damaged then 4
+                when x.state = 1 then 2
+                when x.state = 2 then 3
+                when x.at <= t then 0
+                else 1
+            end as stands
+        from unnest(held.numbers, held.ids) as p (n, id), lateral (
+            select y.ctid, y.state, y.at, requeue.damage_of(y) is not null as is_damaged
+            from requeue.keys y where y.ctid = p.id
+        ) x
+    ) f
+    where in_state is null or f.stands = in_state;
+    delete from requeue.keys x where x.ctid = any (gone);
+    update requeue.keys x set at = null, adds = 0, reasons = 0, failures = 0, steps = 0, until = 0,
+        not_before = 0, error = null
+    where x.ctid = any (running);
+    if cancelled = '{}' then
+        perform requeue.check_queue(in_queue);
+    end if;
+end $$;
+
+-- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.
+create function requeue.revive(
+    in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint;
+    held record;
+begin
+    held := requeue.lock(in_queue, in_keys);
+    locked := held.locked;
+    t := requeue.now();
+    with changed as (
+        update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
+            not_before = 0, error = null
+        from unnest(held.numbers, held.ids) as p (n, id)
+        where x.ctid = p.id and x.state = 2 and requeue.is_readable(x)
+        returning p.n
+    )
+    select coalesce(array_agg(c.n), '{}') into revived from changed c;
+    if revived <> '{}' then
+        perform requeue.wake(in_queue);
+    else
+        perform requeue.check_queue(in_queue);
+    end if;
+end $$;
+
+-- Returns whether no key is ready, waiting or in flight.
+create function requeue.is_idle(in_queue integer) returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    perform requeue.check_queue(in_queue);
+    return not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and requeue.is_readable(x)
+        ) and not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and requeue.is_readable(x)
+        );
+end $$;

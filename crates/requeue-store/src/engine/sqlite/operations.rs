@@ -1,0 +1,404 @@
+//! The operations, which run within a transaction.
+
+use std::time::Duration;
+
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Result, named_params, params};
+
+use super::rows::{COLUMNS, Found, READABLE, keep, load, read, set_aside, time};
+use super::thread::Work;
+use crate::engine::damage::Damaged;
+use crate::engine::row::Row;
+use crate::engine::time::{Micros, after, until};
+use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::key::Key;
+
+/// The maximum number of expired leases that one claim handles.
+const EXPIRED: usize = 256;
+
+impl Work<'_> {
+    pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
+        let holds = settings.re_add == ReAdd::Hold;
+        let keeps = settings.parked_add == ParkedAdd::Keep;
+        let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
+                   on conflict do nothing";
+        self.connection.execute(sql, params![name, holds, keeps])?;
+        self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
+        let sql = "select id, re_add, parked_add from queues where name = ?1";
+        let place = |row: &rusqlite::Row<'_>| {
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
+            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
+        };
+        self.connection.query_row(sql, [name], place).optional()
+    }
+
+    pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
+        let sql = "select name, re_add, parked_add, \
+                   not exists (select 1 from keys where keys.queue = queues.id) from queues";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let queues = statement.query_map([], |row| {
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
+            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            Ok(QueueInfo { name: row.get(0)?, re_add, parked_add, is_empty: row.get(3)? })
+        })?;
+        queues.collect()
+    }
+
+    /// Returns true if the queue was not dropped.
+    pub(super) fn has(&self, queue: &Place) -> Result<bool> {
+        let mut statement =
+            self.connection.prepare_cached("select 1 from queues where id = ?1 limit 1")?;
+        statement.exists([queue.id])
+    }
+
+    /// Drops the queue, except for its keys, which can no longer be found. Also returns the queue's number.
+    pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
+        let Some(queue) = self.find(name)? else { return Ok((Dropped::Missing, 0)) };
+        let counts = self.counts(&queue)?;
+        if Dropped::keeps(&counts, keys_too) {
+            return Ok((Dropped::HasKeys(counts), queue.id));
+        }
+        self.connection.execute("delete from queues where id = ?1", [queue.id])?;
+        Ok((Dropped::Yes(counts), queue.id))
+    }
+
+    /// Returns the number of a dropped queue that has keys left. In a damaged row, it may be of any type.
+    pub(super) fn left_over(&self) -> Result<Option<Value>> {
+        // This seeks once in the index for each queue.
+        let sql = "with recursive found (queue) as ( \
+                       select min(queue) from keys \
+                       union all \
+                       select (select min(queue) from keys where keys.queue > found.queue) \
+                       from found where found.queue is not null \
+                   ) select queue from found \
+                   where queue is not null and queue not in (select id from queues) limit 1";
+        self.connection.query_row(sql, [], |row| row.get(0)).optional()
+    }
+
+    /// Removes up to `most` keys of a dropped queue. Returns their number.
+    pub(super) fn sweep(&self, queue: &Value, most: usize) -> Result<usize> {
+        let sql = "delete from keys where queue = ?1 and key in \
+                   (select key from keys where queue = ?1 order by key limit ?2)";
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        self.connection.execute(sql, params![queue, most])
+    }
+
+    /// Adds keys. Also returns the damaged rows that the adds have replaced before they were set aside.
+    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<(Vec<Added>, Vec<Damaged>)> {
+        let mut replaced = Vec::new();
+        let add = |ask: &Ask| {
+            let was = match load(self.connection, queue.id, &ask.key)? {
+                Some(Err(damage)) => {
+                    if !damage.is_set_aside {
+                        replaced.push(Damaged { key: ask.key.clone(), damage });
+                    }
+                    None
+                }
+                was => was.and_then(std::result::Result::ok),
+            };
+            let (row, added) = Row::add(was, ask, queue, self.now);
+            if added != Added::Parked {
+                keep(self.connection, queue.id, &ask.key, Some(&row))?;
+            }
+            Ok(added)
+        };
+        let added: Result<_> = asks.iter().map(add).collect();
+        Ok((added?, replaced))
+    }
+
+    pub(super) fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed> {
+        let mut damaged = Vec::new();
+        let parked = self.expire(queue, claim, &mut damaged)?;
+        let mut items = Vec::new();
+        let oldest = claim.oldest.min(claim.max);
+        for (key, row) in self.oldest(queue, oldest, &mut damaged)? {
+            items.push(self.deliver(queue, &key, row, claim.lease)?);
+        }
+        for priority in Priority::ALL.into_iter().rev() {
+            for (key, row) in self.first(queue, priority, claim.max - items.len(), &mut damaged)? {
+                items.push(self.deliver(queue, &key, row, claim.lease)?);
+            }
+        }
+        let next = if items.len() < claim.max { self.next(queue)? } else { None };
+        Ok(Claimed { items, next, damaged, parked })
+    }
+
+    /// Returns the rows that can be read, and sets aside the others.
+    fn readable(
+        &self,
+        queue: &Place,
+        found: Vec<Found>,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
+        let mut readable = Vec::with_capacity(found.len());
+        for mut found in found {
+            match found.row {
+                Ok(row) => readable.push((found.key, row)),
+                Err(damage) => {
+                    found.row = Err(damage.clone());
+                    let aside = set_aside(self.connection, queue.id, self.now, found, damage)?;
+                    damaged.push(aside);
+                }
+            }
+        }
+        Ok(readable)
+    }
+
+    fn deliver(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<Delivery> {
+        // This uses the clock of the machine, not of the file: a copy of the file that is restored after a
+        // reboot, or on another machine, shares only that clock with the original.
+        let sql = "update epochs set last = max(last + 1, ?1) returning last";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let epoch = statement.query_row([self.clock], |row| row.get(0))?;
+        let out = row.claim(key, epoch, &queue.worker, lease, self.now);
+        keep(self.connection, queue.id, key, Some(&row))?;
+        Ok(out)
+    }
+
+    /// Returns the ready keys of a priority, oldest first.
+    fn first(
+        &self,
+        queue: &Place,
+        priority: Priority,
+        limit: usize,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "select {COLUMNS} from keys where queue = :queue and state = 0 \
+             and priority = :priority and at <= :now order by at limit :limit"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let found = statement.query_map(
+            named_params! {
+                ":queue": queue.id,
+                ":priority": priority.number(),
+                ":now": self.now,
+                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
+            },
+            read,
+        )?;
+        self.readable(queue, found.collect::<Result<_>>()?, damaged)
+    }
+
+    /// Returns the ready keys of all priorities, oldest first.
+    fn oldest(
+        &self,
+        queue: &Place,
+        limit: usize,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
+        let mut found = Vec::new();
+        for priority in Priority::ALL {
+            found.extend(self.first(queue, priority, limit, damaged)?);
+        }
+        found.sort_by_key(|(_, row)| row.at);
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
+    fn expire(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<ParkedKey>> {
+        let sql = format!(
+            "select {COLUMNS} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
+             order by lease_until limit {EXPIRED}"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let found: Vec<_> =
+            statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
+        let mut parked = Vec::new();
+        for (n, (key, row)) in (1..).zip(self.readable(queue, found, damaged)?) {
+            let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
+            keep(self.connection, queue.id, &key, row.as_ref())?;
+            if let Some(row) = row.filter(|row| row.parked) {
+                parked.push(ParkedKey::expired(key, row.failures));
+            }
+        }
+        Ok(parked)
+    }
+
+    /// Returns the time until the next key is due or the next lease expires.
+    fn next(&self, queue: &Place) -> Result<Option<Duration>> {
+        let mut next: Option<Micros> = None;
+        let mut sooner = |at: Option<Micros>| next = next.into_iter().chain(at).min();
+        let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
+        let mut due = self.connection.prepare_cached(sql)?;
+        for priority in Priority::ALL {
+            sooner(due.query_row(params![queue.id, priority.number()], |row| time(row, 0))?);
+        }
+        let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
+        let mut leases = self.connection.prepare_cached(sql)?;
+        sooner(leases.query_row([queue.id], |row| time(row, 0))?);
+        Ok(next.map(|at| until(self.now, at)))
+    }
+
+    pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
+        let finish = |End { key, epoch, how }: End| {
+            let row = load(self.connection, queue.id, &key)?.and_then(std::result::Result::ok);
+            let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
+                return Ok(false);
+            };
+            let row = row.finish(how, queue.re_add, self.now);
+            keep(self.connection, queue.id, &key, row.as_ref())?;
+            Ok(true)
+        };
+        ends.into_iter().map(finish).collect()
+    }
+
+    pub(super) fn renew(
+        &self,
+        queue: &Place,
+        held: &[(Key, i64)],
+        lease: Duration,
+    ) -> Result<Vec<Renewed>> {
+        let renew = |(key, epoch): &(Key, i64)| {
+            let row = load(self.connection, queue.id, key)?.and_then(std::result::Result::ok);
+            let Some(mut row) = row.filter(|row| row.is_held(*epoch, self.now)) else {
+                return Ok(Renewed::Lost);
+            };
+            row.run.iter_mut().for_each(|run| run.lease_until = after(self.now, lease));
+            keep(self.connection, queue.id, key, Some(&row))?;
+            Ok(Renewed::Yes)
+        };
+        held.iter().map(renew).collect()
+    }
+
+    pub(super) fn cancel(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+        only: Option<State>,
+    ) -> Result<Vec<Option<Cancelled>>> {
+        let cancel = |key: &Key| {
+            let row = match load(self.connection, queue.id, key)? {
+                Some(Err(_)) if only.is_none_or(|only| only == State::Damaged) => {
+                    keep(self.connection, queue.id, key, None)?;
+                    return Ok(Some(Cancelled { damaged: true, ..Cancelled::default() }));
+                }
+                row => row.and_then(std::result::Result::ok),
+            };
+            let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
+            let Some(row) = row.filter(fits) else {
+                return Ok(Some(Cancelled::default()));
+            };
+            let (row, cancelled) = row.cancel(self.now);
+            keep(self.connection, queue.id, key, row.as_ref())?;
+            Ok(Some(cancelled))
+        };
+        keys.iter().map(cancel).collect()
+    }
+
+    pub(super) fn revive(&self, queue: &Place, keys: &[Key]) -> Result<Vec<Option<bool>>> {
+        let revive = |key: &Key| {
+            let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
+                return Ok(Some(false));
+            };
+            let revived = row.revive(self.now);
+            if revived {
+                keep(self.connection, queue.id, key, Some(&row))?;
+            }
+            Ok(Some(revived))
+        };
+        keys.iter().map(revive).collect()
+    }
+
+    pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {
+        let row = load(self.connection, queue.id, &key)?;
+        Ok(row.map(|row| match row {
+            Ok(row) => row.seen(key, self.now),
+            Err(damage) => Damaged { key, damage }.seen(),
+        }))
+    }
+
+    pub(super) fn page(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        after: Option<Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>> {
+        let sql = page(state, after.is_some());
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let found =
+            statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read)?;
+        found.map(|found| found.map(|found| found.seen(self.now))).collect()
+    }
+
+    pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
+        // (With `limit -1`, SQLite checks each row once.)
+        let sql = format!(
+            "select count(*) filter (where ok and state = 0 and at <= :now), \
+             count(*) filter (where ok and state = 0 and at > :now), \
+             count(*) filter (where ok and state = 1), \
+             count(*) filter (where ok and state = 1 and at <= :now), \
+             count(*) filter (where ok and state = 2), \
+             min(since) filter (where ok and state = 0 and at <= :now), \
+             count(*) filter (where not ok) \
+             from (select state, at, since, {READABLE} as ok from keys \
+                 where queue = :queue limit -1)"
+        );
+        let found = self
+            .connection
+            .prepare_cached(&sql)?
+            .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
+                let oldest = time(row, 5)?;
+                let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
+                Ok(Counts {
+                    ready: number(0)?,
+                    waiting: number(1)?,
+                    processing: number(2)?,
+                    dirty: number(3)?,
+                    parked: number(4)?,
+                    damaged: number(6)?,
+                    oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
+                })
+            })
+            .optional()?;
+        Ok(found.unwrap_or_default())
+    }
+
+    pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
+        let sql = format!(
+            "select not exists (select 1 from keys indexed by keys_ready \
+                 where queue = ?1 and state = 0 and {READABLE}) \
+             and not exists (select 1 from keys indexed by keys_leases \
+                 where queue = ?1 and state = 1 and {READABLE})"
+        );
+        self.connection.prepare_cached(&sql)?.query_row([queue.id], |row| row.get(0))
+    }
+}
+
+/// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
+/// before the page.
+pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+    // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are
+    // common, so a scan in key order finds some soon.
+    let damaged = format!("and not {READABLE}");
+    let (index, which) = match state {
+        None => ("", ""),
+        Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
+        Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
+        Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
+        Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
+        Some(State::Damaged) => ("not indexed", &*damaged),
+    };
+    let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
+    format!(
+        "select {COLUMNS} from keys {index} where queue = ?1 {which} {after} and ?3 is not null \
+         order by key limit ?2"
+    )
+}
