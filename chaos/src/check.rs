@@ -73,7 +73,7 @@ impl Losses {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) adds: u64,
-    pub(crate) hand_outs: u64,
+    pub(crate) deliveries: u64,
     /// Writes that began while their process had the key, and arrived after the next delivery.
     pub(crate) late_writes: u64,
     /// Completions that the store refused.
@@ -86,7 +86,7 @@ pub(crate) struct Tally {
 }
 
 #[derive(Clone, Copy)]
-struct HandOut {
+struct Delivery {
     epoch: u64,
     at: u64,
 }
@@ -94,29 +94,29 @@ struct HandOut {
 /// Returns all violations, except for losses that deaths of servers excuse.
 pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tally) {
     let (mut violations, mut tally) = (Vec::new(), Tally::default());
-    let mut hand_outs: BTreeMap<u32, Vec<HandOut>> = BTreeMap::new();
+    let mut deliveries: BTreeMap<u32, Vec<Delivery>> = BTreeMap::new();
     for event in events {
         if let Kind::Got { epoch, at } = event.kind {
-            tally.hand_outs += 1;
-            hand_outs.entry(event.key).or_default().push(HandOut { epoch, at });
+            tally.deliveries += 1;
+            deliveries.entry(event.key).or_default().push(Delivery { epoch, at });
         }
     }
-    for (&key, hand_outs) in &mut hand_outs {
-        hand_outs.sort_by_key(|hand_out| hand_out.epoch);
-        let twice = hand_outs.windows(2).filter(|pair| pair[0].epoch == pair[1].epoch);
+    for (&key, deliveries) in &mut deliveries {
+        deliveries.sort_by_key(|delivery| delivery.epoch);
+        let twice = deliveries.windows(2).filter(|pair| pair[0].epoch == pair[1].epoch);
         violations.extend(twice.map(|pair| Violation::Twice { key, epoch: pair[0].epoch }));
     }
-    let firsts: BTreeMap<u32, Vec<HandOut>> =
-        hand_outs.iter().map(|(&key, hand_outs)| (key, firsts(hand_outs))).collect();
+    let firsts: BTreeMap<u32, Vec<Delivery>> =
+        deliveries.iter().map(|(&key, deliveries)| (key, firsts(deliveries))).collect();
     // The earliest arrival among the deliveries of a key with an epoch greater than `epoch`.
     let later = |key: u32, epoch: u64| {
-        let hand_outs = hand_outs.get(&key)?;
-        let after = hand_outs.partition_point(|hand_out| hand_out.epoch <= epoch);
+        let deliveries = deliveries.get(&key)?;
+        let after = deliveries.partition_point(|delivery| delivery.epoch <= epoch);
         firsts.get(&key)?.get(after).copied()
     };
-    let last: BTreeMap<u32, u64> = hand_outs
+    let last: BTreeMap<u32, u64> = deliveries
         .iter()
-        .filter_map(|(&key, of)| Some((key, of.iter().map(|hand_out| hand_out.at).max()?)))
+        .filter_map(|(&key, of)| Some((key, of.iter().map(|delivery| delivery.at).max()?)))
         .collect();
     for &Event { key, kind, .. } in events {
         match kind {
@@ -163,8 +163,8 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
 }
 
 /// Returns, for each position in the order of epochs, the earliest arrival at that position or a later one.
-fn firsts(hand_outs: &[HandOut]) -> Vec<HandOut> {
-    let mut firsts = hand_outs.to_vec();
+fn firsts(deliveries: &[Delivery]) -> Vec<Delivery> {
+    let mut firsts = deliveries.to_vec();
     for n in (1..firsts.len()).rev() {
         if firsts[n].at < firsts[n - 1].at {
             firsts[n - 1] = firsts[n];

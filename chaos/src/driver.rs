@@ -129,11 +129,11 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     run.faults.extend(other.faults);
     let left = left(&queue).await?;
     let (violations, tally) = examine(&run.events, &run.losses);
-    let told = violations.iter().enumerate().map(|(n, violation)| match n {
+    let lines = violations.iter().enumerate().map(|(n, violation)| match n {
         0..DESCRIBED => run.describe(violation),
         _ => format!("{violation:?}"),
     });
-    let violations = hung.into_iter().chain(told).collect();
+    let violations = hung.into_iter().chain(lines).collect();
     let (store, length) = (subject.name().to_owned(), plan.length);
     let (faults, repairs) = (run.faults, run.repairs);
     Ok(Report { violations, left, store, length, tally, faults, repairs })

@@ -45,7 +45,7 @@ impl Fault {
         (Self::HeldBefore, "requests held up"),
         (Self::HeldAfter, "answers held up"),
         (Self::Killed, "the server killed"),
-        (Self::TakenOver, "masters killed, whose replica was told to take over"),
+        (Self::TakenOver, "masters killed, and their replicas promoted"),
         (Self::TakenOverLate, "masters killed, whose replica had missed their last moment"),
         (Self::Elected, "masters killed, whose replica was elected"),
         (Self::Promoted, "replicas promoted that lagged"),
@@ -93,8 +93,8 @@ impl Report {
 
     /// Returns the number of deliveries.
     #[must_use]
-    pub const fn hand_outs(&self) -> u64 {
-        self.tally.hand_outs
+    pub const fn deliveries(&self) -> u64 {
+        self.tally.deliveries
     }
 
     /// Returns true if this fault occurred. `fault` is its name in the table.
@@ -104,10 +104,10 @@ impl Report {
     }
 
     fn lines(&self) -> Vec<(&'static str, u64)> {
-        let Tally { adds, hand_outs, late_writes, refused, lost_adds, lost_holders } = self.tally;
+        let Tally { adds, deliveries, late_writes, refused, lost_adds, lost_holders } = self.tally;
         let faults = Fault::ALL.map(|(fault, name)| (name, self.faults.get(&fault).copied()));
         let mut lines = vec![("seconds", self.length.as_secs()), ("adds", adds)];
-        lines.push(("hand-outs", hand_outs));
+        lines.push(("deliveries", deliveries));
         lines.extend(faults.map(|(name, count)| (name, count.unwrap_or(0))));
         lines.extend([
             ("ends refused", refused),
@@ -130,11 +130,11 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines().into_iter();
-        let told: Vec<String> = lines
+        let counts: Vec<String> = lines
             .filter(|&(name, count)| count > 0 || name == "violations")
             .map(|(name, count)| format!("{count} {name}"))
             .collect();
-        write!(f, "{}: {}", self.store, told.join(", "))
+        write!(f, "{}: {}", self.store, counts.join(", "))
     }
 }
 

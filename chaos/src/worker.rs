@@ -138,7 +138,7 @@ impl Subscriber for RepairsSeen {
     fn exit(&self, _: &Id) {}
 }
 
-fn tell(key: u32, kind: Kind) {
+fn report(key: u32, kind: Kind) {
     tell_all(&(Event { process: 0, key, kind }.line() + "\n"));
 }
 
@@ -174,7 +174,7 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
         };
         // Without an acknowledgement, the add may or may not have happened.
         if queue.add_with(key.to_string(), add).await.is_ok() {
-            tell(key, Kind::Added { begun, at: now() });
+            report(key, Kind::Added { begun, at: now() });
         }
         tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
     }
@@ -184,7 +184,7 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while let Some(item) = queue.get().await {
         let (epoch, at) = (item.epoch(), now());
         let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
-        tell(key, Kind::Got { epoch, at });
+        report(key, Kind::Got { epoch, at });
         // Some runs take longer than a lease.
         let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };
         for _ in 0..rng.u32(..most) {
@@ -194,7 +194,7 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
             if !item.is_lost() {
                 // The time that a write to an external system takes.
                 tokio::task::yield_now().await;
-                tell(key, Kind::Wrote { epoch, at, landed: now() });
+                report(key, Kind::Wrote { epoch, at, landed: now() });
             }
         }
         let begun = now();
@@ -204,7 +204,7 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
             Err(FinishError::Lost) => Outcome::Lost,
             Err(_) => Outcome::Unsure,
         };
-        tell(key, Kind::Ended { epoch, begun, outcome });
+        report(key, Kind::Ended { epoch, begun, outcome });
     }
 }
 

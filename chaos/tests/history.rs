@@ -38,7 +38,7 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
     let report = run(&plan).await.expect("the run completes");
     println!("{report}");
     assert!(report.is_sound(), "{report}: {report:?}");
-    assert!(report.hand_outs() > 100, "{report}");
+    assert!(report.deliveries() > 100, "{report}");
     let mut faults = faults.concat();
     if !report.has(CLOCKS[0]) && !report.has(CLOCKS[1]) {
         // Without libfaketime no clock was wrong, as the list of tests that did not run says.

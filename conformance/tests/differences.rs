@@ -40,7 +40,7 @@ fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
 
 /// client-go queues the key a second time, and two workers then have it.
 #[test]
-fn done_needs_a_hand_out() {
+fn done_needs_a_delivery() {
     let (queue, _) = fake();
     queue.add('a');
     assert!(!queue.done(&'a'));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use requeue_core::{Ending, Merge, ReAdd, Time, When};
-use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
 /// The greatest number of operations. The model is slow, and faults show within fewer.
@@ -50,7 +50,7 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
     }
     // Frequent operations have more than one number, so that the queue makes progress.
     Ok(match from.int_in_range(0..=31)? {
-        0..8 => Op::Add(key(from)?, ask(from)?),
+        0..8 => Op::Add(key(from)?, request(from)?),
         8..14 => Op::Get,
         14..19 => Op::Finish(from.int_in_range(0..=7)?, how(from)?),
         19 => Op::FinishStale(from.int_in_range(0..=7)?, how(from)?),
@@ -74,8 +74,8 @@ fn key(from: &mut Unstructured<'_>) -> Result<u32> {
     from.int_in_range(0..=23)
 }
 
-fn ask(from: &mut Unstructured<'_>) -> Result<Ask> {
-    Ok(Ask {
+fn request(from: &mut Unstructured<'_>) -> Result<AddRequest> {
+    Ok(AddRequest {
         when: match from.int_in_range(0..=7)? {
             0..4 => When::Now,
             4..7 => When::After(duration(from)?),

@@ -1,6 +1,6 @@
 //! Fuzzes the rows of stores, which other programs may have written.
 
-use requeue_store::fuzz_api::{self, Fields, Row, Verb};
+use requeue_store::fuzz_api::{self, Fields, Operation, Row};
 
 /// The names of the values of a row of a table, in order.
 const STATE: usize = 0;
@@ -91,25 +91,25 @@ fn run(mut row: Row, input: &mut Input<'_>) {
         assert!(row.explain(now).starts_with("key: "));
         let holds = input.byte() & 1 == 0;
         let number = input.value().unwrap_or(0).unsigned_abs();
-        let verb = match input.byte() % 12 {
-            0 => Verb::Add { after: number, exactly: holds },
-            1 => Verb::Claim { lease: number },
-            2 => Verb::Succeed,
-            3 => Verb::RequeueAfter { delay: number },
-            4 => Verb::Retry { base: number, cap: input.value().unwrap_or(0).unsigned_abs() },
-            5 => Verb::RetryAfter { delay: number },
-            6 => Verb::GiveUp,
-            7 => Verb::Release,
-            8 => Verb::Unclaim { queued: number },
-            9 => Verb::Expire,
-            10 => Verb::Cancel,
-            _ => Verb::Revive,
+        let operation = match input.byte() % 12 {
+            0 => Operation::Add { after: number, exactly: holds },
+            1 => Operation::Claim { lease: number },
+            2 => Operation::Succeed,
+            3 => Operation::RequeueAfter { delay: number },
+            4 => Operation::Retry { base: number, cap: input.value().unwrap_or(0).unsigned_abs() },
+            5 => Operation::RetryAfter { delay: number },
+            6 => Operation::GiveUp,
+            7 => Operation::Release,
+            8 => Operation::Unclaim { queued: number },
+            9 => Operation::Expire,
+            10 => Operation::Cancel,
+            _ => Operation::Revive,
         };
         let before = row.clone();
-        let Some(after) = row.after(verb, holds, now) else { return };
+        let Some(after) = row.after(operation, holds, now) else { return };
         let (fields, error, worker) = after.fields();
         let read = fuzz_api::table_row(fields, error, worker);
-        assert_eq!(read.as_ref(), Ok(&after), "{verb:?} at {now} of {before:?}");
+        assert_eq!(read.as_ref(), Ok(&after), "{operation:?} at {now} of {before:?}");
         row = after;
     }
 }

@@ -139,8 +139,8 @@ fn with_times(times: usize) {
 
 /// Runs cycles with a metrics backend that is called for every event.
 fn with_hooks(times: usize) {
-    let told = builder(Still::new()).name("told").metrics_provider(Arc::new(Deaf));
-    cycle::<u64>(&build(told), 0, times);
+    let hooked = builder(Still::new()).name("told").metrics_provider(Arc::new(Deaf));
+    cycle::<u64>(&build(hooked), 0, times);
 }
 
 /// Runs cycles in a queue with `count` priorities and many queued keys.

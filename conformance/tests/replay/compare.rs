@@ -139,18 +139,18 @@ impl<'q, 't> Run<'q, 't> {
         if self.style.measured {
             self.compare_metrics(at, theirs, met)?;
         }
-        let mut told = self.seen.told();
+        let mut reported = self.seen.reported();
         let touched = String::from_iter(std::mem::take(&mut self.touched));
         if self.style.own_order {
             self.check(
                 at,
                 "touched",
                 touched,
-                String::from_iter(std::mem::take(&mut told.touched)),
+                String::from_iter(std::mem::take(&mut reported.touched)),
             )?;
         }
-        let asked = told.delay;
-        drop(told);
+        let asked = reported.delay;
+        drop(reported);
 
         if let Some(theirs) = step.saw.get("delay") {
             match asked {
@@ -199,13 +199,13 @@ impl<'q, 't> Run<'q, 't> {
                 met.note(Difference::QueuedFromWhenItWasSeenDue);
             }
         }
-        let mut told = self.seen.told();
-        self.check(at, "hooked depth", self.known("depth"), told.depth)?;
-        self.check(at, "hooked adds", self.known("adds"), told.adds)?;
-        self.check(at, "hooked retries", self.known("retries"), told.retries)?;
-        self.check(at, "queued", joined(&queued), joined(&std::mem::take(&mut told.queued)))?;
+        let mut reported = self.seen.reported();
+        self.check(at, "hooked depth", self.known("depth"), reported.depth)?;
+        self.check(at, "hooked adds", self.known("adds"), reported.adds)?;
+        self.check(at, "hooked retries", self.known("retries"), reported.retries)?;
+        self.check(at, "queued", joined(&queued), joined(&std::mem::take(&mut reported.queued)))?;
         let worked = step.saw.get("worked").unwrap_or_default().to_owned();
-        self.check(at, "worked", worked, joined(&std::mem::take(&mut told.worked)))?;
+        self.check(at, "worked", worked, joined(&std::mem::take(&mut reported.worked)))?;
         Ok(())
     }
 
@@ -215,7 +215,7 @@ impl<'q, 't> Run<'q, 't> {
         match self.over {
             Some(Over::Done(key)) if step.did.starts_with("done") => {
                 let theirs: usize = step.saw.get("len").unwrap().parse().unwrap();
-                met.note(Difference::DoneNeedsAHandOut);
+                met.note(Difference::DoneNeedsADelivery);
                 same(
                     self.sequence,
                     at,

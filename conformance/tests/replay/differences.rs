@@ -6,7 +6,7 @@ use std::fmt;
 /// A deliberate difference. The replay accepts and counts it in exactly the intended case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Difference {
-    DoneNeedsAHandOut,
+    DoneNeedsADelivery,
     DroppedItemHasFailed,
     DrainWaitsForWhatIsReady,
     EveryDrainIsWoken,
@@ -24,7 +24,7 @@ pub(crate) enum Difference {
 
 impl Difference {
     pub(crate) const ALL: [Self; 14] = [
-        Self::DoneNeedsAHandOut,
+        Self::DoneNeedsADelivery,
         Self::DroppedItemHasFailed,
         Self::DrainWaitsForWhatIsReady,
         Self::EveryDrainIsWoken,
@@ -41,7 +41,7 @@ impl Difference {
     ];
 }
 
-/// Prints the name in the table and of the test: `DoneNeedsAHandOut` is `done_needs_a_hand_out`.
+/// Prints the name in the table and of the test: `DoneNeedsADelivery` is `done_needs_a_delivery`.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, letter) in format!("{self:?}").chars().enumerate() {

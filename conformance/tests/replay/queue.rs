@@ -143,7 +143,7 @@ impl<'q, 't> Run<'q, 't> {
         let step: &'q Step<'t> = &self.sequence.steps[at];
         self.got.clear();
         self.ended = 0;
-        self.seen.told().delay = None;
+        self.seen.reported().delay = None;
         let began = self.clock.now();
 
         let mut words = step.did.split(' ');

@@ -13,7 +13,7 @@ use crate::limiters::Boxed;
 
 /// The notifications of the queue, in total or since they were last read.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     pub(crate) adds: u64,
     pub(crate) depth: i64,
     pub(crate) retries: u64,
@@ -24,37 +24,37 @@ pub(crate) struct Told {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Seen(Arc<Mutex<Told>>);
+pub(crate) struct Seen(Arc<Mutex<Reported>>);
 
 impl Seen {
-    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+    pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap()
     }
 }
 
 impl<K> QueueMetrics<K> for Seen {
     fn add(&self) {
-        let mut told = self.told();
-        told.adds += 1;
-        told.depth += 1;
+        let mut reported = self.reported();
+        reported.adds += 1;
+        reported.depth += 1;
     }
 
     fn get(&self, _: &K, queued: Duration) {
-        let mut told = self.told();
-        told.depth -= 1;
-        told.queued.push(queued);
+        let mut reported = self.reported();
+        reported.depth -= 1;
+        reported.queued.push(queued);
     }
 
     fn done(&self, _: &K, worked: Duration) {
-        self.told().worked.push(worked);
+        self.reported().worked.push(worked);
     }
 
     fn retry(&self) {
-        self.told().retries += 1;
+        self.reported().retries += 1;
     }
 
     fn withdraw(&self) {
-        self.told().depth -= 1;
+        self.reported().depth -= 1;
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Watched(pub(crate) Boxed, pub(crate) Seen);
 impl RateLimiter<char> for Watched {
     fn delay(&mut self, key: &char, now: Time) -> Duration {
         let delay = self.0.delay(key, now);
-        self.1.told().delay = Some(delay);
+        self.1.reported().delay = Some(delay);
         delay
     }
 
@@ -98,7 +98,7 @@ impl CustomOrder<char> for InOrder {
     }
 
     fn touch(&mut self, key: &char) {
-        self.1.told().touched.push(*key);
+        self.1.reported().touched.push(*key);
     }
 
     fn pop(&mut self) -> Option<char> {

@@ -27,7 +27,7 @@ fn a_cursor_is_a_number() {
 }
 
 #[test]
-fn running_keys_come_by_the_time_of_their_hand_out() {
+fn running_keys_come_by_the_time_of_their_delivery() {
     let mut queue = queue();
     let keys = |queue: &Queue<u32>, skip, limit| {
         let running = queue.running(skip, limit).expect("times are tracked");

@@ -6,7 +6,7 @@ const NOW: Time = Time::ZERO;
 
 /// The 4,000 records fill several chunks of the slab, and nearly all of them are removed.
 #[test]
-fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
+fn a_ticket_completes_its_delivery_wherever_the_record_is() {
     let configs = [
         Config::default(),
         Config { re_add: ReAdd::KeepBoth, track: true, ..Config::default() },

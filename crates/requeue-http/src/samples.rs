@@ -54,7 +54,7 @@ impl Sample {
             parked: gauges.parked,
             adds: counts.adds,
             coalesced: counts.coalesced,
-            runs: counts.hand_outs,
+            runs: counts.deliveries,
             failures: counts.failures,
             queued: times.queued.count(),
             queued_seconds: summed(times.queued.sum),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use requeue_core::Ending;
 
-use crate::model::Ask;
+use crate::model::AddRequest;
 
 /// The way in which a worker completes a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub enum How {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Adds a key.
-    Add(u32, Ask),
+    Add(u32, AddRequest),
     /// Takes the next key.
     Get,
     /// Completes the delivery with this number among those in flight, counted from the oldest on

@@ -19,7 +19,7 @@ proptest! {
     /// At least one of any W deliveries in a row is of the key that has been ready longest among
     /// those that may be delivered.
     #[test]
-    fn of_w_hand_outs_one_is_the_oldest(
+    fn of_w_deliveries_one_is_the_oldest(
         w in 1u32..6,
         fair in any::<bool>(),
         limit in prop_oneof![Just(None), (1u32..3).prop_map(Some)],
@@ -50,22 +50,22 @@ proptest! {
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
         // For each ready key, the number of the delivery by which it must have left.
         let mut deadlines: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut hand_outs = 0;
+        let mut deliveries = 0;
         for op in ops {
             if let Some(key) = lockstep.apply(&op) {
-                hand_outs += 1;
+                deliveries += 1;
                 if let Some(deadline) = deadlines.remove(&key) {
-                    prop_assert!(hand_outs <= deadline);
+                    prop_assert!(deliveries <= deadline);
                 }
             }
-            if let Op::Add(key, ask) = op && ask.merge == Merge::Exactly {
+            if let Op::Add(key, request) = op && request.merge == Merge::Exactly {
                 // The key may have become ready again.
                 deadlines.remove(&(key % KEYS));
             }
             let ready: Vec<u32> = lockstep.model().by_age().copied().collect();
             deadlines.retain(|key, _| ready.contains(key));
             for (older, key) in (0u32..).zip(ready) {
-                deadlines.entry(key).or_insert(hand_outs + w * (older + 1));
+                deadlines.entry(key).or_insert(deliveries + w * (older + 1));
             }
         }
     }

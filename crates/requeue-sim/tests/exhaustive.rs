@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
 use requeue_core::{Ending, Merge, ReAdd, When};
-use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
 /// The longest delay. No due time is further ahead.
@@ -31,7 +31,7 @@ const PROBE: [Op; 10] = [
     Op::Get,
 ];
 
-const PLAIN: Ask = Ask {
+const PLAIN: AddRequest = AddRequest {
     when: When::Now,
     merge: Merge::Earliest,
     priority: 0,
@@ -43,18 +43,18 @@ const PLAIN: Ask = Ask {
 /// Returns the operations that are applied to every state.
 fn alphabet() -> Vec<Op> {
     let now = PLAIN;
-    let after = |n| Ask { when: When::After(nanos(n)), ..now };
-    let debounced = Ask { debounce: Some(nanos(FAR)), ..after(1) };
+    let after = |n| AddRequest { when: When::After(nanos(n)), ..now };
+    let debounced = AddRequest { debounce: Some(nanos(FAR)), ..after(1) };
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
     for key in 0..2 {
         ops.extend([
             Op::Add(key, now),
             Op::Add(key, after(1)),
             Op::Add(key, after(FAR)),
-            Op::Add(key, Ask { merge: Merge::Latest, ..after(FAR) }),
-            Op::Add(key, Ask { merge: Merge::Exactly, ..after(1) }),
-            Op::Add(key, Ask { merge: Merge::Exactly, ..now }),
-            Op::Add(key, Ask { failed: true, ..after(FAR) }),
+            Op::Add(key, AddRequest { merge: Merge::Latest, ..after(FAR) }),
+            Op::Add(key, AddRequest { merge: Merge::Exactly, ..after(1) }),
+            Op::Add(key, AddRequest { merge: Merge::Exactly, ..now }),
+            Op::Add(key, AddRequest { failed: true, ..after(FAR) }),
             Op::Add(key, debounced),
             Op::Done(key),
             Op::Cancel(key),
@@ -158,13 +158,13 @@ fn hold_agrees_in_every_state_of_two_keys() {
 fn explore_orders(re_add: ReAdd) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
-        let (now, soon) = (PLAIN, Ask { when: When::After(nanos(1)), ..PLAIN });
+        let (now, soon) = (PLAIN, AddRequest { when: When::After(nanos(1)), ..PLAIN });
         ops.extend([
             Op::Add(key, now),
-            Op::Add(key, Ask { priority: 1, ..now }),
-            Op::Add(key, Ask { priority: 1, ..soon }),
-            Op::Add(key, Ask { merge: Merge::Latest, ..soon }),
-            Op::Add(key, Ask { merge: Merge::Exactly, ..soon }),
+            Op::Add(key, AddRequest { priority: 1, ..now }),
+            Op::Add(key, AddRequest { priority: 1, ..soon }),
+            Op::Add(key, AddRequest { merge: Merge::Latest, ..soon }),
+            Op::Add(key, AddRequest { merge: Merge::Exactly, ..soon }),
             Op::Cancel(key),
         ]);
     }
@@ -179,7 +179,7 @@ fn explore_orders(re_add: ReAdd) {
     // A key that is cancelled and added again would be in the stack twice, then three times, and so
     // on.
     ops.retain(|op| match op {
-        Op::Add(_, ask) => ask.merge != Merge::Exactly,
+        Op::Add(_, request) => request.merge != Merge::Exactly,
         op => !matches!(op, Op::Cancel(_)),
     });
     explore(rules(re_add, Ranking::Stack { lossy: 0 }, None), &ops);

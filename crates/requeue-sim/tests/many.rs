@@ -5,7 +5,7 @@ use std::time::Duration;
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
 use requeue_core::{ReAdd, When};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
-use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
 /// A generator of random numbers: SplitMix64.
@@ -73,7 +73,10 @@ impl Crowd {
             let (levels, apart) = self.priorities;
             let priority = (self.random.below(levels) as i32 - levels as i32 / 2) * apart;
             let debounce = (key % 8 == 1).then(|| self.random.short());
-            self.apply(&Op::Add(key, Ask { when, priority, debounce, ..Ask::default() }));
+            self.apply(&Op::Add(
+                key,
+                AddRequest { when, priority, debounce, ..AddRequest::default() },
+            ));
             if key % 6 == 0 {
                 self.apply(&Op::Get);
             }
@@ -143,12 +146,12 @@ fn any_number_of_priorities_and_a_high_bound() {
 /// There are more deliveries than numbers of 16 bits. No ticket of an earlier delivery may have an
 /// effect, which the lockstep checks at each delivery.
 #[test]
-fn a_stale_ticket_does_nothing_after_any_number_of_hand_outs() {
+fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
     let rules = Rules { re_add: KeepBoth, ranking: Fifo, fair: false, limit: None };
     let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
     let mut random = Random(5);
     for n in 0..140_000_u32 {
-        lockstep.apply(&Op::Add(random.below(4) as u32, Ask::default()));
+        lockstep.apply(&Op::Add(random.below(4) as u32, AddRequest::default()));
         lockstep.apply(&Op::Get);
         // In most steps, two keys are in flight.
         if n % 64 > 1 {

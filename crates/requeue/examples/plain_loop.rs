@@ -28,7 +28,11 @@ fn main() {
         compute(&queue, *cell, cell.adds());
         cell.succeed();
     }
-    println!("all cells are computed: {} runs for {} cells", queue.counts().hand_outs, SHEET.len());
+    println!(
+        "all cells are computed: {} runs for {} cells",
+        queue.counts().deliveries,
+        SHEET.len()
+    );
 }
 
 fn compute(queue: &Queue<&'static str>, cell: &str, adds: u32) {

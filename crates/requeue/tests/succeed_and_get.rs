@@ -190,10 +190,10 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
         // Ready keys and keys in flight are processed, but keys that come later are not.
-        common::until(|| queue.counts().hand_outs >= 1_002 && queue.processing() == 0);
+        common::until(|| queue.counts().deliveries >= 1_002 && queue.processing() == 0);
         queue.close();
     });
-    assert_eq!((queue.counts().hand_outs, queue.known()), (1_002, 0));
+    assert_eq!((queue.counts().deliveries, queue.known()), (1_002, 0));
 }
 
 #[cfg(feature = "tokio")]

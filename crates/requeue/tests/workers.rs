@@ -139,7 +139,7 @@ async fn a_terminal_error_is_not_retried() {
         .run()
         .await;
     assert_eq!(given_up.load(Ordering::Relaxed), 1);
-    assert_eq!(queue.counts().hand_outs, 1);
+    assert_eq!(queue.counts().deliveries, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,7 +398,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
         })
         .run()
         .await;
-    assert_eq!((queue.counts().hand_outs, errors.load(Ordering::Relaxed)), (50, 0));
+    assert_eq!((queue.counts().deliveries, errors.load(Ordering::Relaxed)), (50, 0));
 }
 
 #[tokio::test(start_paused = true)]

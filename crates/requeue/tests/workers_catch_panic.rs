@@ -55,7 +55,7 @@ async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attemp
         .run()
         .await;
     assert!(drained.finished);
-    assert_eq!((queue.panics(), queue.counts().hand_outs), (2, 3));
+    assert_eq!((queue.panics(), queue.counts().deliveries), (2, 3));
     assert_eq!(*errors.lock().unwrap(), ["panicked: a bomb"]);
 }
 

@@ -114,12 +114,12 @@ impl KeyFiles {
         file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)
     }
 
-    fn record<'a>(&self, key: &'a [u8], tell: impl FnOnce(&mut Written<'a>)) -> Vec<u8> {
+    fn record<'a>(&self, key: &'a [u8], fill: impl FnOnce(&mut Written<'a>)) -> Vec<u8> {
         let mut record = match self.format.kind {
             Kind::Lines => key.to_vec(),
             Kind::Json => {
                 let mut written = Written::of(key);
-                tell(&mut written);
+                fill(&mut written);
                 written.to_bytes()
             }
         };

@@ -66,7 +66,7 @@ impl Candidate {
         };
         enqueuer.lead();
         // A reader of standard error that pauses must not delay the rest.
-        let telling = async {
+        let reporting = async {
             runner.output().say(&format!("leading with the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
@@ -86,7 +86,7 @@ impl Candidate {
                 tokio::join!(runner.output().say(&why), kill);
             }
             _ = &mut over => release(term, &runner, &lease).await,
-            never = telling => match never {},
+            never = reporting => match never {},
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Counts {
     /// do not count.
     pub retries: u64,
     /// Deliveries.
-    pub hand_outs: u64,
+    pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
 }

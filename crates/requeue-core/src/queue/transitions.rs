@@ -315,7 +315,7 @@ impl<K: Eq + Clone> Queue<K> {
         let priority = record.priority;
         self.counters.ready -= 1;
         self.counters.processing += 1;
-        self.counters.counts.hand_outs += 1;
+        self.counters.counts.deliveries += 1;
         Delivery {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },

@@ -161,7 +161,7 @@ where
         self.meters.end(ended.outcome(), begun.elapsed());
         let tried = Tried { key, object, version, attempt, adds: run.adds() };
         let next = self.next(&ended, &tried);
-        span.in_scope(|| self.tell(ended, tried.object));
+        span.in_scope(|| self.report_run(ended, tried.object));
         next
     }
 
@@ -251,7 +251,7 @@ where
     }
 
     /// Logs the result, and passes it to the stream.
-    fn tell(&self, ended: Ended<Fut::Error>, object: ObjectRef<K>) {
+    fn report_run(&self, ended: Ended<Fut::Error>, object: ObjectRef<K>) {
         self.report(match ended {
             Ended::Ok(action) => Ok((object, action)),
             Ended::Failed(error, _) => {

@@ -54,19 +54,19 @@ struct Held {
     /// read waits for its retry period.
     conflicted: bool,
     /// The next write: `Hold`, until a release is requested.
-    write: Ask,
+    write: Request,
 }
 
 impl Held {
     /// Returns the end of a term whose Lease is gone or has another holder. During a release, the
     /// cause is our own release.
     fn gone(&self, lost: LeadershipLost) -> End {
-        if self.write == Ask::Release { End::Released } else { End::Lost(lost) }
+        if self.write == Request::Release { End::Released } else { End::Lost(lost) }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ask {
+enum Request {
     Read,
     /// Create, take over or renew.
     Hold,
@@ -75,12 +75,12 @@ enum Ask {
 
 /// The next request, and its time.
 struct Plan {
-    ask: Ask,
+    request: Request,
     at: Time,
 }
 
 struct Sent {
-    ask: Ask,
+    request: Request,
     at: Time,
 }
 
@@ -123,7 +123,7 @@ impl Election {
             jitter,
             seen: None,
             role: Role::Follower,
-            plan: Plan { ask: Ask::Read, at: now },
+            plan: Plan { request: Request::Read, at: now },
             sent: None,
         }
     }
@@ -141,10 +141,10 @@ impl Election {
         if now < self.plan.at {
             return Step::Wait(self.plan.at.min(end));
         }
-        let ask = self.plan.ask;
-        self.sent = Some(Sent { ask, at: now });
+        let request = self.plan.request;
+        self.sent = Some(Sent { request, at: now });
         Step::Call {
-            call: self.call(ask, wall),
+            call: self.call(request, wall),
             until: (now + self.config.request_limit()).min(end),
         }
     }
@@ -163,9 +163,9 @@ impl Election {
     /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
     pub(super) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
-        held.write = Ask::Release;
-        if self.plan.ask == Ask::Hold {
-            self.plan = Plan { ask: Ask::Release, at: Time::ZERO };
+        held.write = Request::Release;
+        if self.plan.request == Request::Hold {
+            self.plan = Plan { request: Request::Release, at: Time::ZERO };
         }
     }
 
@@ -200,15 +200,15 @@ impl Election {
         self.seen.as_ref().map(|seen| seen.lease.holder()).filter(|holder| !holder.is_empty())
     }
 
-    fn call(&self, ask: Ask, wall: Timestamp) -> Call {
+    fn call(&self, request: Request, wall: Timestamp) -> Call {
         let seconds = self.config.lease_seconds();
-        match (ask, &self.seen) {
-            (Ask::Read, _) => Call::Get,
-            (Ask::Hold | Ask::Release, None) => {
+        match (request, &self.seen) {
+            (Request::Read, _) => Call::Get,
+            (Request::Hold | Request::Release, None) => {
                 Call::Create(Lease::create(&self.config.name, &self.identity, seconds, wall))
             }
-            (Ask::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
-            (Ask::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
+            (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
+            (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
                 Role::Leader(_) => lease.renew(seconds, wall),
                 // The number is always new, so that no two terms of one Lease have the same number.
                 Role::Follower | Role::Ended(_) => {
@@ -219,18 +219,18 @@ impl Election {
     }
 
     fn follow(&mut self, sent: Sent, now: Time, answer: Answer) {
-        match (sent.ask, answer) {
-            (Ask::Read, Answer::Lease(lease)) => {
+        match (sent.request, answer) {
+            (Request::Read, Answer::Lease(lease)) => {
                 self.see(lease, now);
                 if self.is_free(now) {
-                    return self.plan = Plan { ask: Ask::Hold, at: now };
+                    return self.plan = Plan { request: Request::Hold, at: now };
                 }
             }
             // The Lease may have been deleted without its leader's knowledge. A follower that has
             // seen it held waits until it would have expired.
-            (Ask::Read, Answer::NotFound) if self.is_free(now) => {
+            (Request::Read, Answer::NotFound) if self.is_free(now) => {
                 self.seen = None;
-                return self.plan = Plan { ask: Ask::Hold, at: now };
+                return self.plan = Plan { request: Request::Hold, at: now };
             }
             (_, Answer::Lease(lease)) => {
                 let (mine, token) = (lease.holder() == self.identity, lease.token());
@@ -239,52 +239,52 @@ impl Election {
                 // taken over.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
-                        Held { token, renewed: sent.at, conflicted: false, write: Ask::Hold };
+                        Held { token, renewed: sent.at, conflicted: false, write: Request::Hold };
                     self.role = Role::Leader(held);
                     let at = sent.at + self.config.retry_period;
-                    return self.plan = Plan { ask: Ask::Hold, at };
+                    return self.plan = Plan { request: Request::Hold, at };
                 }
             }
             (_, Answer::NotFound | Answer::Conflict | Answer::Failed) => {}
         }
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
-        self.plan = Plan { ask: Ask::Read, at: sent.at + pause };
+        self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
 
     fn lead(&mut self, sent: Sent, now: Time, answer: Answer) {
         let Role::Leader(held) = &mut self.role else { return };
         let later = sent.at + self.config.retry_period;
-        match (sent.ask, answer) {
-            (Ask::Release, Answer::Lease(lease)) => {
+        match (sent.request, answer) {
+            (Request::Release, Answer::Lease(lease)) => {
                 self.role = Role::Ended(End::Released);
                 self.see(lease, now);
             }
-            (ask, Answer::Lease(lease)) => {
+            (request, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.token() != held.token {
                     let by = lease.holder().to_owned();
                     self.role = Role::Ended(held.gone(LeadershipLost::Taken { by }));
-                } else if ask == Ask::Read {
-                    self.plan = Plan { ask: held.write, at: now };
+                } else if request == Request::Read {
+                    self.plan = Plan { request: held.write, at: now };
                 } else {
                     (held.renewed, held.conflicted) = (sent.at, false);
-                    let at = if held.write == Ask::Hold { later } else { now };
-                    self.plan = Plan { ask: held.write, at };
+                    let at = if held.write == Request::Hold { later } else { now };
+                    self.plan = Plan { request: held.write, at };
                 }
                 self.see(lease, now);
             }
-            (Ask::Read, Answer::NotFound) => {
+            (Request::Read, Answer::NotFound) => {
                 self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
             }
-            (Ask::Hold | Ask::Release, Answer::Conflict | Answer::NotFound) => {
+            (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
                 // The conflict is with our own write, whose response was lost, or with another
                 // client's write of a label. The first conflict is followed by a read at once.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
-                self.plan = Plan { ask: Ask::Read, at };
+                self.plan = Plan { request: Request::Read, at };
             }
-            (ask, Answer::Conflict | Answer::Failed) => {
-                let ask = if ask == Ask::Read { ask } else { held.write };
-                self.plan = Plan { ask, at: later };
+            (request, Answer::Conflict | Answer::Failed) => {
+                let request = if request == Request::Read { request } else { held.write };
+                self.plan = Plan { request, at: later };
             }
         }
     }

@@ -123,7 +123,7 @@ impl LeaderElector {
         shared.show_leading(true);
         if let Some(events) = &events {
             // Does not wait: the Event is published in a separate task.
-            drop(events.tell("became leader", token.uid()));
+            drop(events.publish("became leader", token.uid()));
         }
         let leadership = Leadership {
             token: Arc::clone(&token),
@@ -137,7 +137,7 @@ impl LeaderElector {
                 shared.end(&end);
                 if let Some(events) = events {
                     // The Event reports the past. A failure to publish it is already logged.
-                    let _ = events.tell("stopped leading", token.uid()).await;
+                    let _ = events.publish("stopped leading", token.uid()).await;
                 }
                 end
             }

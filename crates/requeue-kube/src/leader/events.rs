@@ -32,7 +32,7 @@ impl Events {
     }
 
     /// Publishes an Event which reports that `identity` has done `what` to the Lease with this uid.
-    pub(super) fn tell(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
+    pub(super) fn publish(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
         let recorder = self.recorder.clone();
         let lease = ObjectReference { uid: Some(uid.to_owned()), ..self.lease.clone() };
         let event = Event {

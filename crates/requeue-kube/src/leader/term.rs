@@ -63,9 +63,9 @@ impl Term {
 
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
-        let mut told = self.shared.clock.now();
-        self.shared.change(|led| told = *led.stopping.get_or_insert(told));
-        told + self.drain_timeout
+        let mut stopping_since = self.shared.clock.now();
+        self.shared.change(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
+        stopping_since + self.drain_timeout
     }
 
     /// [Stops](Self::stop), waits until every [`Leadership`] is dropped, and releases the lease, so

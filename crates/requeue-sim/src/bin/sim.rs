@@ -14,11 +14,11 @@ fn main() -> ExitCode {
     println!("seeds {first} to {}", first + seeds.saturating_sub(1));
     let started = Instant::now();
     requeue_sim::faults::quiet();
-    let (mut hand_outs, mut failures) = (0, 0);
+    let (mut deliveries, mut failures) = (0, 0);
     for seed in first..first + seeds {
         match requeue_sim::faults::run_twice(seed) {
             Ok(report) => {
-                hand_outs += report.hand_outs;
+                deliveries += report.deliveries;
                 failures += report.failures;
             }
             Err(wrong) => {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{seeds} seeds, each twice: {hand_outs} deliveries, {failures} failures, {:.1} s",
+        "{seeds} seeds, each twice: {deliveries} deliveries, {failures} failures, {:.1} s",
         started.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS

@@ -8,7 +8,7 @@ use requeue_core::{Merge, ReAdd, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
-use crate::model::{Ask, Ranking, Rules};
+use crate::model::{AddRequest, Ranking, Rules};
 
 /// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub struct Report {
     /// A hash of everything that happened.
     pub digest: u64,
     /// The number of deliveries.
-    pub hand_outs: u64,
+    pub deliveries: u64,
     /// The number of deliveries that failed.
     pub failures: u64,
 }
@@ -94,8 +94,8 @@ impl Simulation {
         self.heal();
         self.settle().map_err(|wrong| format!("after the faults: {wrong}"))?;
         let counts = self.world.queue.counts();
-        let (hand_outs, failures) = (counts.hand_outs, counts.failures);
-        Ok(Report { digest: self.world.digest(), hand_outs, failures })
+        let (deliveries, failures) = (counts.deliveries, counts.failures);
+        Ok(Report { digest: self.world.digest(), deliveries, failures })
     }
 
     fn check(&self) -> Result<(), String> {
@@ -115,12 +115,12 @@ impl Simulation {
             return self.poll_one();
         }
         if self.ops >> op & 1 == 0 {
-            return world.add(key, Ask::default());
+            return world.add(key, AddRequest::default());
         }
         match op {
-            0..4 => world.add(key, self.ask()),
-            4 | 5 => world.add(key, Ask { when: When::Now, ..self.ask() }),
-            6 => world.add(key, Ask::default()),
+            0..4 => world.add(key, self.request()),
+            4 | 5 => world.add(key, AddRequest { when: When::Now, ..self.request() }),
+            6 => world.add(key, AddRequest::default()),
             7 => world.add_rate_limited(key),
             8 => world.cancel(key),
             9 => world.forget(key),
@@ -153,7 +153,7 @@ impl Simulation {
                 self.tasks.retain(|task| !task.waits());
                 let team = world.pick(world.teams);
                 for _ in 0..world.pick(3) {
-                    world.add_new(team, Ask::default());
+                    world.add_new(team, AddRequest::default());
                     self.try_get();
                 }
                 world.add_crowd(team);
@@ -172,14 +172,14 @@ impl Simulation {
         }
     }
 
-    fn ask(&self) -> Ask {
+    fn request(&self) -> AddRequest {
         let world = &self.world;
         let delay = match world.pick(6) {
             0 => Duration::ZERO,
             1 => Duration::MAX,
             _ => Duration::from_millis(world.pick(10_000).into()),
         };
-        Ask {
+        AddRequest {
             when: When::After(delay),
             merge: [Merge::Earliest, Merge::Latest, Merge::Exactly][world.pick(3) as usize],
             priority: world.pick(5) as i32 - 2,

@@ -305,7 +305,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         13 => {
             // Adds its own key again.
-            world.add(held.key(), crate::model::Ask::default());
+            world.add(held.key(), crate::model::AddRequest::default());
         }
         _ => {
             world.add_rate_limited(held.key());

@@ -13,7 +13,7 @@ use requeue_core::{Asked, Ending, Group, Merge, Order, Time, When};
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
 use crate::How;
-use crate::model::{Ask, Model, Out, Ranking, Rules, Seen, Tally, Team};
+use crate::model::{AddRequest, Model, Out, Ranking, Rules, Seen, Tally, Team};
 
 pub(super) type Hashes = foldhash::fast::FixedState;
 
@@ -126,12 +126,12 @@ impl World {
 
     // --- Operations -----------------------------------------------------------------------------
 
-    pub(super) fn add(&self, key: u32, ask: Ask) {
-        self.note((0, key, format!("{ask:?}")));
-        let queue = self.queue.add_with(key, ask.to_add());
-        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
+    pub(super) fn add(&self, key: u32, request: AddRequest) {
+        self.note((0, key, format!("{request:?}")));
+        let queue = self.queue.add_with(key, request.to_add());
+        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &request, self.now());
         self.expect("add", queue, model);
-        if ask.merge == Merge::Exactly && queue.is_accepted() {
+        if request.merge == Merge::Exactly && queue.is_accepted() {
             self.forgotten(key);
         }
     }
@@ -140,7 +140,8 @@ impl World {
         self.note((7, keys));
         let queue = self.queue.add_all(keys.iter().copied());
         let (mut model, now) = (self.model.borrow_mut(), self.now());
-        let mut add = |key: &u32| model.add(key, team(*key, self.teams), &Ask::default(), now);
+        let mut add =
+            |key: &u32| model.add(key, team(*key, self.teams), &AddRequest::default(), now);
         let taken = keys.iter().filter(|key| add(key).is_accepted()).count();
         self.expect("add_all", queue, taken);
     }
@@ -156,7 +157,7 @@ impl World {
         for n in 0..many + 3 {
             let (team, moment) = if n < many { (one, 0) } else { (other, 1) };
             let when = When::After(delay + Duration::from_nanos(moment));
-            self.add_new(team, Ask { when, ..Ask::default() });
+            self.add_new(team, AddRequest { when, ..AddRequest::default() });
         }
         if self.pick(3) > 0 {
             self.note((3, delay));
@@ -165,10 +166,10 @@ impl World {
     }
 
     /// Adds a key of `team` that was not used before.
-    pub(super) fn add_new(&self, team: u32, ask: Ask) {
+    pub(super) fn add_new(&self, team: u32, request: AddRequest) {
         let first = self.crowd.get().next_multiple_of(self.teams);
         self.crowd.set(first + self.teams);
-        self.add(first + team, ask);
+        self.add(first + team, request);
     }
 
     /// Returns all keys that were used.
@@ -184,8 +185,8 @@ impl World {
         }
         self.failed(key);
         let after = When::After(self.said());
-        let ask = Ask { when: after, failed: true, ..Ask::default() };
-        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
+        let request = AddRequest { when: after, failed: true, ..AddRequest::default() };
+        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &request, self.now());
         self.expect("add_rate_limited", queue, model);
     }
 

@@ -68,8 +68,8 @@ impl Lockstep {
         let (core, model, now) = (&self.queue, &self.model, self.now);
         let Some((queued, worked)) = core.histograms() else { return };
         let tally = model.tally();
-        assert_eq!(queued.count(), tally.hand_outs, "deliveries");
-        assert_eq!(worked.count() + model.processing() as u64, tally.hand_outs, "completions");
+        assert_eq!(queued.count(), tally.deliveries, "deliveries");
+        assert_eq!(worked.count() + model.processing() as u64, tally.deliveries, "completions");
         if self.went_back {
             return;
         }

@@ -12,7 +12,7 @@ use requeue_core::{
 
 use self::setup::TestOrder;
 pub use self::setup::{Mode, Setup};
-use crate::model::{Ask, Model, Out, Ranking, Stack};
+use crate::model::{AddRequest, Model, Out, Ranking, Stack};
 use crate::{Key, Op};
 
 /// The state machine and the model, and the state that their comparison needs.
@@ -139,7 +139,7 @@ impl Lockstep {
 
     fn dispatch(&mut self, op: &Op) -> Option<u32> {
         match *op {
-            Op::Add(key, ask) => self.add(key % self.setup.keys, &ask),
+            Op::Add(key, request) => self.add(key % self.setup.keys, &request),
             Op::Get => return self.get(),
             Op::Finish(which, how) => self.finish(which, how),
             Op::FinishStale(which, how) => self.finish_stale(which, how),
@@ -189,10 +189,10 @@ impl Lockstep {
         None
     }
 
-    fn add(&mut self, key: u32, ask: &Ask) {
+    fn add(&mut self, key: u32, request: &AddRequest) {
         let (hash, team) = (self.setup.hash(key), self.setup.team(key));
         let group = Group::new(team.id).weight(team.weight);
-        let add = ask.to_add();
+        let add = request.to_add();
         let needs = self.queue.needs_now(Operation::Add(&add));
         let now = self.queue_now(needs);
         let knew = self.model.knows(&key);
@@ -207,7 +207,7 @@ impl Lockstep {
             }
         });
         let Some(((core, back), was_known)) = added else { return };
-        let model = self.model.add(&key, team, ask, self.now);
+        let model = self.model.add(&key, team, request, self.now);
         assert_eq!(core, model, "result");
         assert_eq!(refuses, !core.is_accepted(), "refuses");
         assert_eq!(back.is_none(), !was_known && !knew && core.is_accepted(), "key kept");

@@ -3,7 +3,7 @@
 use requeue_core::{Add, CustomOrder, When};
 
 use crate::Key;
-use crate::model::{Ask, Rules, Stack, Team};
+use crate::model::{AddRequest, Rules, Stack, Team};
 
 /// How closely the queue follows the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ impl CustomOrder<Key> for TestOrder {
     }
 }
 
-impl Ask {
+impl AddRequest {
     pub(crate) fn to_add(self) -> Add {
         let add = match self.when {
             When::Now => Add::now(),

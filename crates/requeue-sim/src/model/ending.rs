@@ -3,7 +3,7 @@
 use requeue_core::{Asked, Ending, ReAdd, Time, When};
 use std::time::Duration;
 
-use super::{Ask, Ended, Model};
+use super::{AddRequest, Ended, Model};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
@@ -82,13 +82,17 @@ impl<K: Ord + Clone> Model<K> {
 
     /// `RequeueAfter`, after the success: an add with the priority of the run.
     pub(super) fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
-        let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
+        let request = AddRequest {
+            when: When::After(after),
+            priority: asked.priority,
+            ..AddRequest::default()
+        };
         self.tally.retries += 1;
         self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
-        let _ = match (self.re_add, ask.due(now)) {
+        let _ = match (self.re_add, request.due(now)) {
             (ReAdd::KeepBoth, None) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
-            (_, due) => self.add_single(key, due, &ask, now),
+            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, request.merge),
+            (_, due) => self.add_single(key, due, &request, now),
         };
     }
 

@@ -53,7 +53,7 @@ pub struct Rules {
 
 /// The options of an add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ask {
+pub struct AddRequest {
     /// The time at which the key becomes ready.
     pub when: When,
     /// The rule that combines this time with the due time that the key already has.
@@ -69,7 +69,7 @@ pub struct Ask {
     pub debounce: Option<Duration>,
 }
 
-impl Ask {
+impl AddRequest {
     fn debounced(&self) -> Option<Duration> {
         self.debounce.filter(|_| matches!(self.when, When::After(_)))
     }
@@ -188,7 +188,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Adds a key.
-    pub fn add(&mut self, key: &K, team: Team, ask: &Ask, now: Time) -> Added {
+    pub fn add(&mut self, key: &K, team: Team, request: &AddRequest, now: Time) -> Added {
         if self.ending == Ending::ShutDown {
             return Added::Refused;
         }
@@ -200,21 +200,21 @@ impl<K: Ord + Clone> Model<K> {
         if !self.knows(key) {
             self.teams.insert(key.clone(), team);
         }
-        if ask.merge == Merge::Exactly {
+        if request.merge == Merge::Exactly {
             self.take_back(key);
         }
-        if ask.when != When::Now && ask.debounced().is_none() {
+        if request.when != When::Now && request.debounced().is_none() {
             self.tally.retries += 1;
         }
-        if ask.failed {
+        if request.failed {
             self.fail(key);
         }
-        self.note(key, Asked { adds: 1, reasons: ask.reasons, priority: ask.priority });
-        let added = match (self.re_add, ask.due(now), ask.debounced()) {
-            (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), ask.failed),
+        self.note(key, Asked { adds: 1, reasons: request.reasons, priority: request.priority });
+        let added = match (self.re_add, request.due(now), request.debounced()) {
+            (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), request.failed),
             (ReAdd::KeepBoth, None, _) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due), None) => self.wait(key, due, ask.merge),
-            (_, due, _) => self.add_single(key, due, ask, now),
+            (ReAdd::KeepBoth, Some(due), None) => self.wait(key, due, request.merge),
+            (_, due, _) => self.add_single(key, due, request, now),
         };
         self.let_go(key);
         added
@@ -227,7 +227,7 @@ impl<K: Ord + Clone> Model<K> {
             return None;
         }
         let key = self.queue.pop()?;
-        self.hand_out(key, now)
+        self.deliver(key, now)
     }
 
     /// Delivers `key`, if it is ready, regardless of the order.
@@ -236,12 +236,12 @@ impl<K: Ord + Clone> Model<K> {
         if self.paused || !self.queue.pop_this(key) {
             return None;
         }
-        self.hand_out(key.clone(), now)
+        self.deliver(key.clone(), now)
     }
 
-    fn hand_out(&mut self, key: K, now: Time) -> Option<Out<K>> {
+    fn deliver(&mut self, key: K, now: Time) -> Option<Out<K>> {
         self.epoch += 1;
-        self.tally.hand_outs += 1;
+        self.tally.deliveries += 1;
         self.dirty.remove(&key);
         let run = Run { epoch: self.epoch, since: now, detached: false };
         self.processing.insert(key.clone(), run);

@@ -3,21 +3,27 @@
 
 use requeue_core::{Added, Merge, ReAdd, Time};
 
-use super::{Ask, Model, later};
+use super::{AddRequest, Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
     /// `add` (`due` is `None`) and `add_after`.
-    pub(super) fn add_single(&mut self, key: &K, due: Option<Time>, ask: &Ask, now: Time) -> Added {
+    pub(super) fn add_single(
+        &mut self,
+        key: &K,
+        due: Option<Time>,
+        request: &AddRequest,
+        now: Time,
+    ) -> Added {
         let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
-        if ask.failed && !is_ready {
+        if request.failed && !is_ready {
             self.back_off(key, due.unwrap_or(now));
             self.hold(key, now);
         }
         // A key that is ready already is not held.
         let wanted = due.unwrap_or(now);
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
-        let added = self.demand(key, at, ask.merge, now);
+        let added = self.demand(key, at, request.merge, now);
         if at > wanted { Added::Held } else { added }
     }
 

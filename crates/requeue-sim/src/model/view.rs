@@ -16,7 +16,7 @@ pub struct Tally {
     /// Delayed adds.
     pub retries: u64,
     /// Deliveries.
-    pub hand_outs: u64,
+    pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
     /// The sum of the times for which keys were ready, in nanoseconds.
@@ -87,7 +87,7 @@ impl Tally {
             adds: counts.adds,
             coalesced: counts.coalesced,
             retries: counts.retries,
-            hand_outs: counts.hand_outs,
+            deliveries: counts.deliveries,
             failures: counts.failures,
             queued,
             worked,

@@ -35,7 +35,7 @@ pub struct Hour {
     /// The kind of queue.
     pub kind: String,
     /// The number of deliveries.
-    pub hand_outs: u64,
+    pub deliveries: u64,
     /// The number of deliveries that failed.
     pub failures: u64,
     /// The memory of the queue and its clock while they are idle, after the warm-up and at the end.
@@ -46,10 +46,10 @@ pub struct Hour {
 
 impl fmt::Display for Hour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, hand_outs, failures, idle: [warm, idle], busy: [early, late] } = self;
+        let Self { kind, deliveries, failures, idle: [warm, idle], busy: [early, late] } = self;
         write!(
             f,
-            "{kind}: {hand_outs} deliveries, {failures} failures; idle {warm} after the warm-up and \
+            "{kind}: {deliveries} deliveries, {failures} failures; idle {warm} after the warm-up and \
              {idle} at the end, busy {early} bytes at first and {late} at the end"
         )
     }
@@ -70,7 +70,7 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
     let start = Memory::now();
     let mut hour = Hour {
         kind: format!("{kind:?}"),
-        hand_outs: 0,
+        deliveries: 0,
         failures: 0,
         idle: [start; 2],
         busy: [0; 2],
@@ -100,7 +100,7 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
         format!("busy, it held a mean of {early} bytes at first and {late} at the end")
     })?;
     let counts = controller.queue.counts();
-    (hour.hand_outs, hour.failures) = (counts.hand_outs, counts.failures);
+    (hour.deliveries, hour.failures) = (counts.deliveries, counts.failures);
     controller.end()?;
     drop(controller);
     ensure(clock.armed() == 0, || format!("{} alarms are armed at the end", clock.armed()))?;
@@ -257,7 +257,7 @@ impl Controller {
             14..18 => drop(queue.add_ref(key.as_str())),
             18 | 19 => drop(queue.add_after(key, self.millis(60_000))),
             20 | 21 => drop(queue.add_rate_limited(key)),
-            22..27 => drop(queue.add_with(key, self.ask())),
+            22..27 => drop(queue.add_with(key, self.request())),
             27..30 => self.replace(),
             30 => {
                 let _ = queue.cancel(key.as_str());
@@ -277,7 +277,7 @@ impl Controller {
         }
     }
 
-    fn ask(&mut self) -> Add {
+    fn request(&mut self) -> Add {
         let merge = [Merge::Earliest, Merge::Latest, Merge::Exactly][self.rng.usize(..3)];
         let add = if self.rng.bool() { Add::now() } else { Add::after(self.millis(30_000)) };
         add.merge(merge).priority(self.rng.i32(-2..3)).reason(1 << self.rng.u32(..4))

@@ -33,17 +33,17 @@ pub struct Crowd {
     /// The number of queues, half of them with threads and half with tasks.
     pub queues: u64,
     /// The number of deliveries.
-    pub hand_outs: u64,
+    pub deliveries: u64,
     /// The memory after the warm-up, and at the end.
     pub idle: [Memory; 2],
 }
 
 impl fmt::Display for Crowd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queues, hand_outs, idle: [warm, idle] } = self;
+        let Self { queues, deliveries, idle: [warm, idle] } = self;
         write!(
             f,
-            "Threads and tasks: {queues} queues, {hand_outs} deliveries; {warm} after the warm-up and \
+            "Threads and tasks: {queues} queues, {deliveries} deliveries; {warm} after the warm-up and \
              {idle} at the end"
         )
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Crowd {
 ///
 /// Returns an error if memory was not returned. It names the memory and the number of rounds.
 pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
-    let mut all = Crowd { queues: 0, hand_outs: 0, idle: [Memory::now(); 2] };
+    let mut all = Crowd { queues: 0, deliveries: 0, idle: [Memory::now(); 2] };
     // This starts the timer thread of the process.
     block_on(sleep_until(&SystemClock, SystemClock.now() + Duration::from_millis(1)));
     let started = Instant::now();
@@ -64,8 +64,8 @@ pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, St
     let mut round = 0;
     while rounds.map_or_else(|| started.elapsed() < time, |rounds| round < WARM_UP + rounds) {
         let handed_out = [with_threads(&mut rng), with_tasks(&mut rng)];
-        for hand_outs in handed_out {
-            all.hand_outs += hand_outs.map_err(|wrong| format!("round {round}: {wrong}"))?;
+        for deliveries in handed_out {
+            all.deliveries += deliveries.map_err(|wrong| format!("round {round}: {wrong}"))?;
             all.queues += 1;
         }
         round += 1;
@@ -151,7 +151,7 @@ fn nothing_is_left(queue: &Queue<String>) -> Result<u64, String> {
     }
     let known = queue.known();
     ensure(known == 0, || format!("{known} records are left"))?;
-    Ok(queue.counts().hand_outs)
+    Ok(queue.counts().deliveries)
 }
 
 // --- Threads -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use requeue_core::{Ending, Merge, Time, When};
-use requeue_sim::model::Ask;
+use requeue_sim::model::AddRequest;
 use requeue_sim::{How, Op};
 
 /// Returns a configuration with `cases` cases, which are the same each time. `PROPTEST_RNG_SEED`
@@ -45,7 +45,7 @@ fn jumps() -> impl Strategy<Value = Duration> {
     ]
 }
 
-fn asks() -> impl Strategy<Value = Ask> {
+fn requests() -> impl Strategy<Value = AddRequest> {
     let when = prop_oneof![
         4 => Just(When::Now),
         6 => durations().prop_map(When::After),
@@ -61,7 +61,7 @@ fn asks() -> impl Strategy<Value = Ask> {
     let failed = prop::bool::weighted(0.15);
     let debounce = prop::option::weighted(0.4, durations());
     (when, merge, priority, reasons, failed, debounce).prop_map(
-        |(when, merge, priority, reasons, failed, debounce)| Ask {
+        |(when, merge, priority, reasons, failed, debounce)| AddRequest {
             when,
             merge,
             priority,
@@ -86,7 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
     let key = 0u32..24;
     let which = 0usize..8;
     prop_oneof![
-        24 => (key.clone(), asks()).prop_map(|(key, ask)| Op::Add(key, ask)),
+        24 => (key.clone(), requests()).prop_map(|(key, request)| Op::Add(key, request)),
         16 => Just(Op::Get),
         14 => (which.clone(), hows()).prop_map(|(which, how)| Op::Finish(which, how)),
         1 => (which.clone(), hows()).prop_map(|(which, how)| Op::FinishStale(which, how)),
