@@ -11,3 +11,4 @@ mod process;
 mod replicas;
 mod shutdowns;
 mod world;
+mod writes;

@@ -24,6 +24,7 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::Error;
 use super::failures::{Begin, Version};
+use super::writes::Freshness;
 use crate::ObjectKey;
 use crate::leader::Status;
 use crate::metrics::{Meters, Outcome};
@@ -134,6 +135,11 @@ where
                 return Ok(workers::Action::succeed());
             }
         };
+        match self.enqueuer.writes.begin(&key) {
+            Freshness::Fresh => {}
+            Freshness::TimedOut => self.meters.started_stale(),
+            Freshness::Stale(limit) => return Ok(self.defer(key, &run, limit)),
+        }
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
         let object = key.to_ref::<K>(self.dyntype.clone());
         let found = self.store.get(&object);
@@ -154,7 +160,8 @@ where
         );
         let (begun, active) = (Instant::now(), self.meters.begin());
         self.running().insert(key.clone());
-        let ended = self.run(target).instrument(span.clone()).await;
+        let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
+        let ended = run_of_key.instrument(span.clone()).await;
         // Not reached if the run is dropped: then the key stays in the list.
         self.running().remove(&key);
         drop(active);
@@ -163,6 +170,15 @@ where
         let next = self.next(&ended, &tried);
         span.in_scope(|| self.report_run(ended, tried.object));
         next
+    }
+
+    /// Puts the key back until an event shows the object's own writes and makes the key ready, but
+    /// for at most `limit`. The delivery does not count as a run.
+    fn defer(&self, key: ObjectKey, run: &Context, limit: Duration) -> workers::Action {
+        self.meters.skipped_stale();
+        let add = Add::after(limit).priority(run.priority()).reason(run.reasons());
+        self.enqueuer.queue.add_with(key, add);
+        workers::Action::succeed()
     }
 
     pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {

@@ -45,6 +45,8 @@ pub struct Config {
     pub(super) recover_panic: bool,
     pub(super) clear_on_new_generation: bool,
     pub(super) reconcile_unchanged: bool,
+    pub(super) own_writes_timeout: Duration,
+    pub(super) suppress_own_writes: bool,
     rate_limiter: Option<MakeLimiter>,
     oldest_every: u32,
     fair_namespaces: bool,
@@ -64,6 +66,8 @@ impl Default for Config {
             recover_panic: true,
             clear_on_new_generation: true,
             reconcile_unchanged: false,
+            own_writes_timeout: Duration::from_secs(10),
+            suppress_own_writes: false,
             rate_limiter: None,
             oldest_every: 10,
             fair_namespaces: false,
@@ -189,6 +193,31 @@ impl Config {
     /// interval.
     pub const fn reconcile_unchanged(mut self, reconcile: bool) -> Self {
         self.reconcile_unchanged = reconcile;
+        self
+    }
+
+    /// Sets the longest time for which an object waits for an event of a write that its last run has
+    /// [recorded](super::Writes).
+    ///
+    /// The default is 10 s. Zero disables the wait.
+    ///
+    /// It is measured from the record of the write. After it the object runs, although the store may
+    /// not contain the write yet.
+    pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
+        self.own_writes_timeout = timeout;
+        self
+    }
+
+    /// Sets whether an event starts no run if it only shows a [recorded](super::Writes) write of this
+    /// controller.
+    ///
+    /// `false` by default.
+    ///
+    /// An event that arrives during a run of the object that it concerns waits for the end of the run,
+    /// because the run may still record the write. Deletions, and objects in a list, start runs as
+    /// usual.
+    pub const fn suppress_own_writes(mut self, suppress: bool) -> Self {
+        self.suppress_own_writes = suppress;
         self
     }
 

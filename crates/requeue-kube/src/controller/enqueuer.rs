@@ -12,6 +12,7 @@ use requeue::{Add, Cursor, Filter};
 use super::failures::{Failures, Version, Versions};
 use super::reason::{Details, Reason};
 use super::scope::Scope;
+use super::writes::{Origin, Writes};
 use super::{Config, RunnerError};
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
@@ -27,6 +28,7 @@ pub(super) struct Enqueuer {
     /// Objects that were seen again unchanged are reconciled.
     runs_unchanged: bool,
     pub(super) failures: Failures,
+    pub(super) writes: Writes,
     versions: Versions,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
@@ -41,6 +43,7 @@ impl Enqueuer {
         runs_gone: bool,
         open: bool,
         versions: Versions,
+        writes: Writes,
     ) -> Result<Self, RunnerError> {
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
         Ok(Self {
@@ -51,6 +54,7 @@ impl Enqueuer {
             runs_gone,
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
+            writes,
             versions,
             standby: Mutex::new((!open).then(BTreeSet::new)),
         })
@@ -87,8 +91,11 @@ impl Enqueuer {
     }
 
     /// Handles a change of an object of the controller's own kind.
-    pub(super) fn changed(&self, change: Change) {
+    pub(super) fn changed(&self, change: Change, event: Origin<'_>) {
         let Change { key, kind, .. } = change;
+        if self.writes.is_own(event) {
+            return;
+        }
         if kind == ChangeKind::Unchanged && !self.runs_unchanged {
             return;
         }
@@ -96,15 +103,31 @@ impl Enqueuer {
             return self.cancel(&key);
         }
         self.release_if_overtaken(&key);
-        self.add(key, kind.priority(), Reason::Object);
+        self.add_for(key, kind.priority(), Reason::Object, event);
     }
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn finished(&self, key: ObjectKey) {
         self.failures.entered(&key);
         if self.release_if_overtaken(&key) {
-            self.add(key, ChangeKind::NewGeneration.priority(), Reason::Object);
+            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object);
         }
+        for held in self.writes.end(&key) {
+            self.add(key.clone(), held.priority, held.reason);
+        }
+    }
+
+    /// Handles the progress of a watch: objects whose runs wait for an event run.
+    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) {
+        for key in self.writes.progressed(event, watch) {
+            self.make_ready(key);
+        }
+    }
+
+    /// Makes a waiting key ready now.
+    fn make_ready(&self, key: ObjectKey) {
+        // The lowest priority, so that the key keeps the one it has.
+        self.queue.add_with(key, Add::now().priority(i32::MIN));
     }
 
     /// Ends the backoff of `key` if the store has another version of the object than the one that
@@ -125,7 +148,10 @@ impl Enqueuer {
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
-    pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>) {
+    pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>, event: Origin<'_>) {
+        if self.writes.is_own(event) {
+            return;
+        }
         let is_list = changes.len() > 1;
         let mut added = HashSet::new();
         for change in changes.into_iter().filter(|change| change.kind != ChangeKind::Unchanged) {
@@ -134,8 +160,17 @@ impl Enqueuer {
                     continue;
                 }
                 let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-                self.add(target, change.kind.priority(), reason);
+                self.add_for(target, change.kind.priority(), reason, event);
             }
+        }
+    }
+
+    /// Adds `key` because of an event. If the event may show a write of the run in flight, the add
+    /// waits for the end of that run.
+    fn add_for(&self, key: ObjectKey, priority: i32, reason: Reason, event: Origin<'_>) {
+        let key = self.scope.normal(key);
+        if let Some(reason) = self.writes.hold(&key, event, priority, reason) {
+            self.add(key, priority, reason);
         }
     }
 
@@ -164,8 +199,7 @@ impl Enqueuer {
         }
         keys.sort_unstable();
         for key in keys {
-            // The lowest priority, so that the key keeps the one it has.
-            self.queue.add_with(key, Add::now().priority(i32::MIN));
+            self.make_ready(key);
         }
     }
 
@@ -175,6 +209,7 @@ impl Enqueuer {
 
     fn cancel(&self, key: &ObjectKey) {
         self.queue.cancel(key);
+        self.writes.forget(key);
         self.failures.forget(key);
         self.details.forget(key);
     }

@@ -19,6 +19,7 @@ mod scope;
 mod source;
 mod start_gate;
 mod triggers;
+mod writes;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -44,6 +45,8 @@ pub use self::readiness::Readiness;
 use self::run::Target;
 use self::source::{AnyPredicate, Events, Source, TriggerBackoff};
 use self::start_gate::Start;
+use self::writes::Kind;
+pub use self::writes::Writes;
 use crate::ObjectQueue;
 use crate::metrics::Metrics;
 
@@ -141,6 +144,7 @@ where
     triggers: Vec<Trigger>,
     trigger_backoff: Option<TriggerBackoff>,
     readiness: Readiness,
+    writes: Writes,
     graceful: Vec<BoxFuture<'static, ()>>,
     forced: Vec<BoxFuture<'static, ()>>,
     start: Start,
@@ -153,6 +157,7 @@ where
 /// The watch of the controller's own kind.
 struct Main<K: 'static> {
     name: String,
+    kind: Kind,
     events: Events<K>,
     predicate: Option<AnyPredicate<K>>,
     /// Writes observed objects to the store. Does nothing if the user maintains the store.
@@ -161,7 +166,7 @@ struct Main<K: 'static> {
 
 impl<K: Resource + Send + 'static> Main<K> {
     fn source(self) -> Source {
-        Source::main(self.name, self.events, self.predicate, self.store)
+        Source::main(self.name, self.kind, self.events, self.predicate, self.store)
     }
 }
 
@@ -236,6 +241,7 @@ where
 
     fn of(events: Events<K>, store: Store<K>, dyntype: K::DynamicType, write: OnEvent<K>) -> Self {
         let name = source::name::<K>(&dyntype, "controlled");
+        let kind = Kind::of::<K>(&dyntype);
         let readiness = Readiness::new();
         readiness.expect(0, name.clone());
         Self {
@@ -243,11 +249,12 @@ where
             scope: None,
             name: None,
             store,
-            main: Main { name, events, predicate: None, store: write },
+            main: Main { name, kind, events, predicate: None, store: write },
             related: Vec::new(),
             triggers: Vec::new(),
             trigger_backoff: None,
             readiness,
+            writes: Writes::default(),
             graceful: Vec::new(),
             forced: Vec::new(),
             start: Start::default(),
@@ -325,6 +332,12 @@ where
     /// list.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
+    }
+
+    /// Returns the record of the reconciler's writes, which prevents runs that read a cache older than
+    /// the controller's own writes.
+    pub fn writes(&self) -> Writes {
+        self.writes.clone()
     }
 
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such

@@ -125,7 +125,8 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let Run { name, results, permit } = run;
-        let Self { dyntype, store, main, related, triggers, readiness, config, .. } = self;
+        let Self { dyntype, store, main, related, triggers, readiness, writes, config, .. } = self;
+        writes.start(config.own_writes_timeout, config.suppress_own_writes);
         let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
 
         let mut start = Some(self.start).filter(Start::is_awaited);
@@ -140,8 +141,15 @@ where
         let leads = start.is_none();
         let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
         let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
-        let enqueuer =
-            Arc::new(Enqueuer::new(&config, &name, scope, target.runs_gone, leads, versions)?);
+        let enqueuer = Arc::new(Enqueuer::new(
+            &config,
+            &name,
+            scope,
+            target.runs_gone,
+            leads,
+            versions,
+            writes,
+        )?);
         let meters = Arc::new(Meters::default());
         let queue = enqueuer.queue.clone();
         let series = Series::new(name, config.workers(), Arc::clone(&meters), queue.clone());
@@ -330,9 +338,11 @@ impl Watches {
                 readiness: readiness.clone(),
                 number,
                 name: source.name.clone(),
+                kind: source.kind.clone(),
                 failed: Arc::clone(&failed) as _,
             };
             readiness.expect(number, source.name);
+            enqueuer.writes.watch(source.kind, number);
             watches.spawn((source.follow)(following).in_current_span());
         }
         Self { watches, others: JoinSet::new() }

@@ -16,6 +16,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use super::RunnerError;
 use super::enqueuer::Enqueuer;
 use super::readiness::Readiness;
+use super::writes::{Kind, Origin};
 use crate::ObjectKey;
 use crate::watch::{Observation, Watch};
 
@@ -27,6 +28,7 @@ type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerE
 pub(super) struct Source {
     /// As in `ConfigMap.v1 (owned)`.
     pub(super) name: String,
+    pub(super) kind: Kind,
     pub(super) follow: Follow,
 }
 
@@ -38,6 +40,7 @@ pub(super) struct Following {
     /// The name of the watch.
     pub(super) name: String,
     pub(super) number: usize,
+    pub(super) kind: Kind,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
 }
@@ -54,13 +57,14 @@ impl Source {
     /// delivered object is in the store.
     pub(super) fn main<K: Resource + Send + 'static>(
         name: String,
+        kind: Kind,
         events: Events<K>,
         predicate: Option<AnyPredicate<K>>,
         mut store: impl FnMut(&Event<K>) + Send + 'static,
     ) -> Self {
         let follow = move |following: Following| {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
-            let on_event = move |event: Event<K>| {
+            let on_event = move |event: Event<K>, origin: Origin<'_>| {
                 // This comes first: the scope must be known before the object is in the store.
                 if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) =
                     &event
@@ -72,11 +76,11 @@ impl Source {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     Observation::of(object.meta()).property(property)
                 });
-                changes.into_iter().for_each(|change| enqueuer.changed(change));
+                changes.into_iter().for_each(|change| enqueuer.changed(change, origin));
             };
             following.follow(events, on_event)
         };
-        Self { name, follow: Box::new(|following| Box::pin(follow(following))) }
+        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
     }
 
     /// A watch of another kind. `targets` returns the objects that an object concerns.
@@ -87,20 +91,21 @@ impl Source {
         predicate: Option<AnyPredicate<O>>,
         mut targets: impl FnMut(O) -> Vec<ObjectKey> + Send + 'static,
     ) -> Self {
-        let kind = Arc::new(ApiResource::erase::<O>(dyntype));
+        let resource = Arc::new(ApiResource::erase::<O>(dyntype));
+        let kind = Kind::of::<O>(dyntype);
         let follow = move |following: Following| {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
-            let on_event = move |event: Event<O>| {
+            let on_event = move |event: Event<O>, origin: Origin<'_>| {
                 let changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     let sight = Observation::of(object.meta()).property(property);
                     sight.concerning(targets(object))
                 });
-                enqueuer.related(changes, &kind);
+                enqueuer.related(changes, &resource, origin);
             };
             following.follow(events, on_event)
         };
-        Self { name, follow: Box::new(|following| Box::pin(follow(following))) }
+        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
     }
 }
 
@@ -110,10 +115,10 @@ impl Following {
     /// # Errors
     ///
     /// The watch failed, and the backoff returned `None`.
-    async fn follow<O>(
+    async fn follow<O: Resource>(
         self,
         events: impl Stream<Item = watcher::Result<Event<O>>>,
-        mut on_event: impl FnMut(Event<O>),
+        mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
@@ -124,7 +129,9 @@ impl Following {
                         self.backoff.reset();
                     }
                     let is_listed = matches!(event, Event::InitDone);
-                    on_event(event);
+                    let origin = Origin::of(&self.kind, &event);
+                    on_event(event, origin);
+                    self.enqueuer.progressed(origin, self.number);
                     if is_listed {
                         self.readiness.listed(self.number);
                     }

@@ -154,7 +154,7 @@ pub(super) fn leaders(
     Ok(())
 }
 
-pub(super) const FAMILIES: [Family; 15] = [
+pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "controller_runtime_reconcile",
         help: "Total number of reconciliations per controller",
@@ -179,6 +179,18 @@ pub(super) const FAMILIES: [Family; 15] = [
         name: "controller_runtime_reconcile_timeouts",
         help: "Total number of reconciliation timeouts per controller",
         value: Value::Count(|of| of.meters.timeouts.load(Relaxed)),
+    },
+    Family {
+        name: "stale_sync_skips",
+        help: "Total number of deliveries that waited because a watch had not shown the controller's \
+               own writes",
+        value: Value::Count(|of| of.meters.stale_skips.load(Relaxed)),
+    },
+    Family {
+        name: "stale_sync_timeouts",
+        help: "Total number of reconciliations that started although a watch had not shown the \
+               controller's own writes within the time limit",
+        value: Value::Count(|of| of.meters.stale_starts.load(Relaxed)),
     },
     Family {
         name: "controller_runtime_reconcile_time_seconds",

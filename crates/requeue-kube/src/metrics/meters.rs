@@ -43,6 +43,10 @@ pub(crate) struct Meters {
     pub(super) terminal: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) timeouts: AtomicU64,
+    /// Deliveries that waited for an event of the object's own writes, and runs that started without
+    /// it after the time limit.
+    pub(super) stale_skips: AtomicU64,
+    pub(super) stale_starts: AtomicU64,
     /// Keys that come back after a delay.
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
@@ -59,6 +63,8 @@ impl Default for Meters {
             terminal: AtomicU64::default(),
             panics: AtomicU64::default(),
             timeouts: AtomicU64::default(),
+            stale_skips: AtomicU64::default(),
+            stale_starts: AtomicU64::default(),
             retries: AtomicU64::default(),
             active: AtomicUsize::default(),
             times: [const { AtomicU64::new(0) }; BOUNDS.len() + 1],
@@ -92,6 +98,16 @@ impl Meters {
         let bucket = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
         self.times[bucket].fetch_add(1, Relaxed);
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Counts a delivery without a run: a watch has not shown the object's own writes yet.
+    pub(crate) fn skipped_stale(&self) {
+        self.stale_skips.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a run that started although a watch has not shown the object's own writes.
+    pub(crate) fn started_stale(&self) {
+        self.stale_starts.fetch_add(1, Relaxed);
     }
 
     /// Counts a key that comes back. It is a retry only if it has a delay, as in

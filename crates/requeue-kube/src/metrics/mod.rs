@@ -49,6 +49,8 @@ use crate::ObjectQueue;
 /// | `controller_runtime_reconcile_time_seconds` | `controller` | durations of runs |
 /// | `controller_runtime_max_concurrent_reconciles` | `controller` | the limit of concurrent runs |
 /// | `controller_runtime_active_workers` | `controller` | runs in flight |
+/// | `stale_sync_skips_total` | `controller` | deliveries that waited because a watch had not shown the controller's [own writes](crate::controller::Writes) |
+/// | `stale_sync_timeouts_total` | `controller` | runs that started without them after the [limit](crate::controller::Config::own_writes_timeout) |
 /// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities, all are counted under `exceeded_cardinality_limit`. |
 /// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while in flight |
 /// | `workqueue_retries_total` | `name`, `controller` | keys that came back after a delay: the backoff of a failure, or the delay that a success asked for |

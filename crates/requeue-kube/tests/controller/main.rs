@@ -11,3 +11,4 @@ mod orders;
 mod releases;
 mod relists;
 mod starts;
+mod writes;

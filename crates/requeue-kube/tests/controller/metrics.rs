@@ -102,7 +102,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
         "workqueue_longest_running_processor_seconds{name=\"maps\",controller=\"maps\"} 0.0",
     ];
     metrics.leader("lease").set(true);
-    assert_eq!(requeue_servers::check_metrics(&scrape(&registry), true).len(), 16);
+    assert_eq!(requeue_servers::check_metrics(&scrape(&registry), true).len(), 18);
     for line in expected {
         assert!(body.contains(&format!("\n{line}\n")), "{line}\n{body}");
     }

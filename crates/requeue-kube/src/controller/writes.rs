@@ -1,0 +1,617 @@
+//! The writes of reconcilers, and the events that show them.
+//!
+//! A write is *shown* when a watch of its kind has reported it. From then on, a store that the watch
+//! maintains contains it. An object whose run has made a write that is not shown yet waits for the
+//! event before it runs again.
+//!
+//! Resource versions of one resource are compared as integers, as [Kubernetes
+//! allows](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use either::Either;
+use kube::Resource;
+use kube::core::{ObjectMeta, Status};
+use kube::runtime::reflector::{Lookup, ObjectRef};
+use kube::runtime::watcher::Event;
+use tokio::time::Instant;
+
+use super::reason::Reason;
+use crate::ObjectKey;
+use crate::watch::hash;
+
+/// The number of events of a kind that are remembered. A write that is recorded after its event
+/// finds the event here.
+const RECENT: usize = 1024;
+
+tokio::task_local! {
+    /// The run that the task executes: its controller, and its object.
+    static RUN: (Writes, ObjectKey);
+}
+
+/// A kind of objects in any version: its group and its name.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Kind(Arc<(String, String)>);
+
+impl Kind {
+    pub(super) fn of<O: Resource>(dyntype: &O::DynamicType) -> Self {
+        Self(Arc::new((O::group(dyntype).into_owned(), O::kind(dyntype).into_owned())))
+    }
+}
+
+/// The writes of a controller's reconcilers, so that no run reads a cache that is older than the
+/// controller's own writes.
+///
+/// A reconciler records the response of each write. Its object then does not run again until the
+/// controller's watch of that kind has shown the write. The object waits for the event itself: it
+/// is not polled, and no failure is counted. Writes of kinds that the controller does not watch
+/// delay nothing.
+///
+/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout),
+/// because an event may never come, for example if the watch has a selector that excludes the
+/// object. After that it runs, and the metric `stale_sync_timeouts_total` counts it.
+///
+/// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
+/// for its own kind, and [`owns_stream`] with
+/// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+/// use kube::api::{Api, PostParams};
+/// use kube::runtime::{WatchStreamExt, reflector, watcher};
+/// use kube::{Client, ResourceExt};
+/// use requeue_kube::Controller;
+/// use requeue_kube::controller::{Action, Writes};
+///
+/// struct Context {
+///     client: Client,
+///     secrets: reflector::Store<Secret>,
+///     writes: Writes,
+/// }
+///
+/// async fn reconcile(owner: Arc<ConfigMap>, ctx: Arc<Context>) -> Result<Action, kube::Error> {
+///     let is_ours = |secret: &Arc<Secret>| secret.name_any().starts_with(&owner.name_any());
+///     if ctx.secrets.state().iter().filter(|secret| is_ours(secret)).count() < 3 {
+///         let secrets = Api::namespaced(ctx.client.clone(), "default");
+///         let secret = Secret::default(); // with a name, and `owner` as its owner
+///         ctx.writes.record(&secrets.create(&PostParams::default(), &secret).await?);
+///     }
+///     Ok(Action::await_change())
+/// }
+///
+/// fn controller(client: Client) -> (Controller<ConfigMap>, Context) {
+///     let (secrets, writer) = reflector::store();
+///     let events = watcher(Api::all(client.clone()), watcher::Config::default()).reflect(writer);
+///     let controller = Controller::new(Api::all(client.clone()), watcher::Config::default())
+///         .owns_stream::<Secret>(events);
+///     let writes = controller.writes();
+///     (controller, Context { client, secrets, writes })
+/// }
+/// ```
+///
+/// [`Controller::store`]: crate::Controller::store
+/// [`owns_stream`]: crate::Controller::owns_stream
+#[derive(Clone, Default)]
+pub struct Writes(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    kinds: HashMap<Kind, Watched>,
+    /// The objects with writes that are not shown.
+    open: HashMap<ObjectKey, Open>,
+    /// The open writes in the order in which their time limits pass.
+    limits: VecDeque<(Instant, Kind, Write)>,
+    timeout: Duration,
+    /// The number of writes that were recorded.
+    recorded: u64,
+    /// The events that arrived for each object in flight, if own writes are suppressed.
+    in_flight: Option<HashMap<ObjectKey, Vec<Held>>>,
+}
+
+/// A kind that the controller watches.
+#[derive(Default)]
+struct Watched {
+    /// The watches of this kind, by their numbers.
+    watches: BTreeMap<usize, Progress>,
+    /// The open writes by resource version. A deletion without a version is in `deletions`.
+    versions: BTreeMap<u64, Vec<Write>>,
+    deletions: Vec<Write>,
+    recent: VecDeque<Shown>,
+    /// The writes whose events start no run: version and uid.
+    own: BTreeMap<u64, Vec<u64>>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The highest resource version that the watch has shown.
+    reached: u64,
+    /// The highest version in the list in progress.
+    listing: u64,
+    /// The number of writes that were recorded before the list in progress began, and before the last
+    /// complete list began.
+    recorded: u64,
+    listed: u64,
+}
+
+#[derive(Clone)]
+struct Write {
+    key: ObjectKey,
+    uid: u64,
+    /// `None` for a deletion whose response has no version.
+    version: Option<u64>,
+    number: u64,
+}
+
+/// An event of one object.
+#[derive(Clone, Copy)]
+struct Shown {
+    uid: u64,
+    version: u64,
+    /// The object is gone, or is being deleted.
+    is_deleted: bool,
+}
+
+/// The state of the caches at the delivery of an object, compared with the object's own writes.
+pub(super) enum Freshness {
+    Fresh,
+    /// The run waits, at most for this time.
+    Stale(Duration),
+    /// The run has waited for the whole time, and starts.
+    TimedOut,
+}
+
+struct Open {
+    /// The numbers of the writes.
+    writes: Vec<u64>,
+    until: Instant,
+    /// The object was delivered, and its run waits.
+    waits: bool,
+}
+
+/// An add that waits for the end of the run in flight, because its event may show a write that the
+/// run has not recorded yet.
+pub(super) struct Held {
+    kind: Kind,
+    shown: Shown,
+    pub(super) priority: i32,
+    pub(super) reason: Reason,
+}
+
+impl Shown {
+    /// Returns `None` for an object without a numeric resource version.
+    fn of(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
+        Some(Self {
+            uid: hash(&meta.uid),
+            version: version(meta)?,
+            is_deleted: is_gone || meta.deletion_timestamp.is_some(),
+        })
+    }
+}
+
+fn version(meta: &ObjectMeta) -> Option<u64> {
+    meta.resource_version.as_ref()?.parse().ok()
+}
+
+/// The event that causes an add.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'a> {
+    kind: &'a Kind,
+    progressed: Option<Progressed>,
+}
+
+impl<'a> Origin<'a> {
+    pub(super) fn of<O: Resource>(kind: &'a Kind, event: &Event<O>) -> Self {
+        Self { kind, progressed: Progressed::by(event) }
+    }
+}
+
+/// The part of an event that concerns writes.
+#[derive(Clone, Copy)]
+enum Progressed {
+    ListBegan,
+    Listed { version: u64 },
+    ListEnded,
+    Shown(Shown),
+}
+
+impl Progressed {
+    fn by<O: Resource>(event: &Event<O>) -> Option<Self> {
+        match event {
+            Event::Init => Some(Self::ListBegan),
+            Event::InitApply(object) => {
+                version(object.meta()).map(|version| Self::Listed { version })
+            }
+            Event::InitDone => Some(Self::ListEnded),
+            Event::Apply(object) => Shown::of(object.meta(), false).map(Self::Shown),
+            Event::Delete(object) => Shown::of(object.meta(), true).map(Self::Shown),
+        }
+    }
+}
+
+impl Writes {
+    /// Records the response of a write: of a create, replace, patch or apply, also of a subresource
+    /// such as `status`.
+    ///
+    /// Call it in the reconciler, on the task that the controller runs it on. Elsewhere, such as on a
+    /// task that the reconciler has spawned, call [`record_for`](Self::record_for); `record` then
+    /// only logs a warning.
+    ///
+    /// An object without a uid or with a resource version that is not a number is ignored: then no
+    /// event can be recognized.
+    pub fn record<O>(&self, written: &O)
+    where
+        O: Resource,
+        O::DynamicType: Default,
+    {
+        self.record_with(written, &O::DynamicType::default());
+    }
+
+    /// As [`record`](Self::record), for a kind that is known only at run time.
+    pub fn record_with<O: Resource>(&self, written: &O, dyntype: &O::DynamicType) {
+        if let Some(key) = self.current() {
+            self.wrote(key, written, dyntype);
+        }
+    }
+
+    /// As [`record`](Self::record), for a write of the run for `object`.
+    pub fn record_for<K, O>(&self, object: &ObjectRef<K>, written: &O)
+    where
+        K: Lookup,
+        O: Resource,
+        O::DynamicType: Default,
+    {
+        self.wrote(ObjectKey::from(object), written, &O::DynamicType::default());
+    }
+
+    /// Records the response of a deletion.
+    ///
+    /// It is shown when the object is gone or has a deletion timestamp. Otherwise as
+    /// [`record`](Self::record).
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::Secret;
+    /// use kube::api::{Api, DeleteParams};
+    /// use requeue_kube::controller::Writes;
+    ///
+    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// writes.record_deletion(&secrets.delete("a", &DeleteParams::default()).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn record_deletion<O>(&self, deleted: &Either<O, Status>)
+    where
+        O: Resource,
+        O::DynamicType: Default,
+    {
+        let Some(key) = self.current() else { return };
+        let kind = Kind::of::<O>(&O::DynamicType::default());
+        match deleted {
+            // The object goes on for a while, and this version shows that.
+            Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
+                self.wrote(key, object, &O::DynamicType::default());
+            }
+            Either::Left(object) => self.open(key, &kind, hash(&object.meta().uid), None),
+            Either::Right(status) => {
+                let details = status.details.as_ref();
+                if let Some(uid) = details.map(|it| &it.uid).filter(|uid| !uid.is_empty()) {
+                    self.open(key, &kind, hash(&Some(uid)), None);
+                }
+            }
+        }
+    }
+
+    /// Returns the object of the run that this task executes.
+    fn current(&self) -> Option<ObjectKey> {
+        let run =
+            RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
+        let key = run.ok().flatten();
+        if key.is_none() {
+            tracing::warn!(
+                "a write was not recorded: this task does not run a reconciler of this \
+                 controller; use `record_for`"
+            );
+        }
+        key
+    }
+
+    fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
+        let meta = written.meta();
+        if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
+            self.open(key, &Kind::of::<O>(dyntype), hash(&meta.uid), Some(version));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, key: ObjectKey, kind: &Kind, uid: u64, version: Option<u64>) {
+        self.state().open(Write { key, uid, version, number: 0 }, kind);
+    }
+
+    /// Sets the limit of a wait, and whether the events of own writes start no run.
+    pub(super) fn start(&self, timeout: Duration, suppress: bool) {
+        let mut state = self.state();
+        state.timeout = timeout;
+        state.in_flight = suppress.then(HashMap::new);
+    }
+
+    /// Adds a watch of `kind`.
+    pub(super) fn watch(&self, kind: Kind, number: usize) {
+        self.state().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
+    }
+
+    /// Executes the run of `key`, whose writes are then recorded for it.
+    pub(super) async fn during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
+        RUN.scope((self.clone(), key), run).await
+    }
+
+    /// Called at the delivery of `key`.
+    pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
+        let mut state = self.state();
+        let (state, mut timed_out) = (&mut *state, false);
+        if let Some(open) = state.open.get_mut(key) {
+            let left = open.until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                open.waits = true;
+                return Freshness::Stale(left);
+            }
+            timed_out = open.waits;
+            state.open.remove(key);
+        }
+        if let Some(in_flight) = &mut state.in_flight {
+            // The run before this one may not have been ended here yet.
+            in_flight.entry(key.clone()).or_default();
+        }
+        if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
+    }
+
+    /// Called after the run of `key`. Returns the adds that waited for its end.
+    pub(super) fn end(&self, key: &ObjectKey) -> Vec<Held> {
+        let mut state = self.state();
+        let held = state.in_flight.as_mut().and_then(|in_flight| in_flight.remove(key));
+        held.unwrap_or_default()
+    }
+
+    /// Returns true if an event shows a write of this controller, and must start no run.
+    pub(super) fn is_own(&self, event: Origin<'_>) -> bool {
+        match event.progressed {
+            Some(Progressed::Shown(shown)) => self.state().is_own(event.kind, shown),
+            _ => false,
+        }
+    }
+
+    /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
+    /// write that the run has not recorded yet. Returns the add otherwise.
+    pub(super) fn hold(
+        &self,
+        key: &ObjectKey,
+        event: Origin<'_>,
+        priority: i32,
+        reason: Reason,
+    ) -> Option<Reason> {
+        let Some(Progressed::Shown(shown)) = event.progressed else { return Some(reason) };
+        let mut state = self.state();
+        match state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+            Some(held) if !shown.is_deleted => {
+                held.push(Held { kind: event.kind.clone(), shown, priority, reason });
+                None
+            }
+            _ => Some(reason),
+        }
+    }
+
+    /// Forgets the open writes of an object that is gone.
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        self.state().open.remove(key);
+    }
+
+    /// Called after an event was applied. Returns the objects whose runs wait for it, and can
+    /// start.
+    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
+        match event.progressed {
+            Some(progressed) => self.state().progressed(event.kind, watch, progressed),
+            None => Vec::new(),
+        }
+    }
+}
+
+impl State {
+    fn open(&mut self, mut write: Write, kind: &Kind) {
+        let now = Instant::now();
+        self.expire(now);
+        let Some(watched) = self.kinds.get_mut(kind) else { return };
+        // A timeout that is out of range is as good as none.
+        let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
+        if let (Some(in_flight), Some(version)) = (&mut self.in_flight, write.version) {
+            watched.own.entry(version).or_default().push(write.uid);
+            if let Some(held) = in_flight.get_mut(&write.key) {
+                held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
+            }
+            self.limits.push_back((until, kind.clone(), write.clone()));
+        }
+        if watched.has_shown(&write) {
+            return;
+        }
+        self.recorded += 1;
+        write.number = self.recorded;
+        match write.version {
+            Some(version) => watched.versions.entry(version).or_default().push(write.clone()),
+            None => watched.deletions.push(write.clone()),
+        }
+        let fresh = || Open { writes: Vec::new(), until, waits: false };
+        let open = self.open.entry(write.key.clone()).or_insert_with(fresh);
+        open.writes.push(write.number);
+        open.until = until;
+        self.limits.push_back((until, kind.clone(), write));
+    }
+
+    /// Forgets writes whose time limit has passed.
+    fn expire(&mut self, now: Instant) {
+        while self.limits.front().is_some_and(|(until, ..)| *until <= now) {
+            let Some((_, kind, write)) = self.limits.pop_front() else { return };
+            let Some(watched) = self.kinds.get_mut(&kind) else { continue };
+            watched.deletions.retain(|other| other.number != write.number);
+            if let Some(version) = write.version {
+                retain(&mut watched.versions, version, |other| other.number != write.number);
+                retain(&mut watched.own, version, |uid| *uid != write.uid);
+            }
+        }
+    }
+
+    /// Closes a write. Returns its object if that was the last one, and a run waits for it.
+    fn close(&mut self, write: &Write) -> Option<ObjectKey> {
+        let open = self.open.get_mut(&write.key)?;
+        open.writes.retain(|number| *number != write.number);
+        if !open.writes.is_empty() {
+            return None;
+        }
+        let open = self.open.remove(&write.key)?;
+        open.waits.then(|| write.key.clone())
+    }
+
+    fn is_own(&self, kind: &Kind, shown: Shown) -> bool {
+        let own = self.kinds.get(kind).and_then(|watched| watched.own.get(&shown.version));
+        !shown.is_deleted && own.is_some_and(|uids| uids.contains(&shown.uid))
+    }
+
+    fn progressed(&mut self, kind: &Kind, watch: usize, progressed: Progressed) -> Vec<ObjectKey> {
+        let recorded = self.recorded;
+        let Some(watched) = self.kinds.get_mut(kind) else { return Vec::new() };
+        let Some(progress) = watched.watches.get_mut(&watch) else { return Vec::new() };
+        let mut shown = Vec::new();
+        match progressed {
+            Progressed::ListBegan => {
+                (progress.listing, progress.recorded) = (0, recorded);
+                return Vec::new();
+            }
+            Progressed::Listed { version } => {
+                progress.listing = progress.listing.max(version);
+                return Vec::new();
+            }
+            Progressed::ListEnded => {
+                progress.reached = progress.reached.max(progress.listing);
+                progress.listed = progress.recorded;
+                // A list is as recent as each write that was recorded before it began.
+                let before = watched.watches.values().map(|progress| progress.listed).min();
+                watched.take(|write| Some(write.number) <= before, &mut shown);
+            }
+            Progressed::Shown(event) => {
+                progress.reached = progress.reached.max(event.version);
+                watched.recent.push_back(event);
+                if watched.recent.len() > RECENT {
+                    watched.recent.pop_front();
+                }
+                if watched.watches.len() > 1 || event.is_deleted {
+                    watched.take(|write| event.shows(write), &mut shown);
+                }
+            }
+        }
+        watched.take_reached(&mut shown);
+        let ready: HashSet<_> = shown.iter().filter_map(|write| self.close(write)).collect();
+        ready.into_iter().collect()
+    }
+}
+
+impl Shown {
+    /// Returns true if the event shows the result of this write, and nothing later.
+    fn is_version(&self, write: &Write) -> bool {
+        self.uid == write.uid && write.version == Some(self.version) && !self.is_deleted
+    }
+
+    fn shows(&self, write: &Write) -> bool {
+        self.uid == write.uid
+            && match write.version {
+                Some(version) => version <= self.version,
+                None => self.is_deleted,
+            }
+    }
+}
+
+impl Watched {
+    /// Returns the highest version that all watches of the kind have shown.
+    fn reached(&self) -> u64 {
+        self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
+    }
+
+    fn has_shown(&self, write: &Write) -> bool {
+        write.version.is_some_and(|version| version <= self.reached())
+            || self.recent.iter().rev().any(|event| event.shows(write))
+    }
+
+    /// Moves the writes that satisfy `is_shown` to `shown`.
+    fn take(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
+        self.versions.retain(|_, writes| {
+            shown.extend(writes.extract_if(.., |write| is_shown(write)));
+            !writes.is_empty()
+        });
+        shown.extend(self.deletions.extract_if(.., |write| is_shown(write)));
+    }
+
+    /// Moves the writes that all watches have reached to `shown`.
+    fn take_reached(&mut self, shown: &mut Vec<Write>) {
+        let reached = self.reached();
+        while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
+            shown.extend(entry.remove());
+        }
+        while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
+            entry.remove();
+        }
+    }
+}
+
+/// Keeps the values of a version that satisfy `keep`.
+fn retain<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
+    if let Entry::Occupied(mut values) = map.entry(version) {
+        values.get_mut().retain(keep);
+        if values.get().is_empty() {
+            values.remove();
+        }
+    }
+}
+
+impl fmt::Debug for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writes").field("open", &self.state().open.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_whose_events_never_come_take_no_memory_after_the_limit() {
+        let writes = Writes::default();
+        let kind = Kind::of::<ConfigMap>(&());
+        writes.start(Duration::from_secs(10), true);
+        writes.watch(kind.clone(), 0);
+        for number in 0..1000 {
+            let key = ObjectKey::new(None, &number.to_string());
+            assert!(matches!(writes.begin(&key), Freshness::Fresh));
+            writes.open(key.clone(), &kind, number, Some(number + 1));
+            writes.open(key.clone(), &kind, number, None);
+            assert!(matches!(writes.begin(&key), Freshness::Stale(_)));
+            assert!(writes.end(&key).is_empty());
+            advance(Duration::from_secs(1)).await;
+        }
+        let mut state = writes.state();
+        state.expire(Instant::now());
+        let watched = &state.kinds[&kind];
+        assert!(state.limits.len() <= 30, "{}", state.limits.len());
+        for count in [watched.versions.len(), watched.deletions.len(), watched.own.len()] {
+            assert!(count <= 10, "{count}");
+        }
+        drop(state);
+        assert!(matches!(writes.begin(&ObjectKey::new(None, "0")), Freshness::TimedOut));
+    }
+}

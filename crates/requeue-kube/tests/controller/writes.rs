@@ -1,0 +1,339 @@
+//! Reading one's own writes.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use either::Either;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::Status;
+use kube::core::response::StatusDetails;
+use kube::runtime::watcher::Event;
+use requeue_kube::controller::{Action, Config, Writes};
+use requeue_kube::metrics::Metrics;
+use requeue_kube::policy;
+use tokio::time::sleep;
+
+use super::common::*;
+
+/// The child of `owner` in this version.
+fn child(owner: &str, version: u32) -> Secret {
+    let metadata = map(&format!("child of {owner}"), version).metadata;
+    owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, owner)
+}
+
+fn details(uid: &str) -> StatusDetails {
+    serde_json::from_value(serde_json::json!({ "name": "child of a", "uid": uid })).unwrap()
+}
+
+/// A reconciler's context.
+struct Context {
+    log: Log,
+    writes: Writes,
+    /// The response of the first run's write.
+    response: Mutex<Option<Secret>>,
+    /// The first run's result.
+    next: Action,
+}
+
+/// Records the run and, the first time, the write.
+async fn write(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, OnPurpose> {
+    context.log.note(name(&*map));
+    let Some(written) = context.response.lock().unwrap().take() else {
+        return Ok(Action::await_change());
+    };
+    context.writes.record(&written);
+    Ok(context.next.clone())
+}
+
+/// A controller of ConfigMaps that owns Secrets, whose first run writes a Secret of version 10.
+struct World {
+    owners: Feed<ConfigMap>,
+    children: Feed<Secret>,
+    log: Log,
+    metrics: prometheus_client::registry::Registry,
+    _reading: Reading,
+}
+
+impl World {
+    fn new(config: Config, next: Action) -> Self {
+        let (owners, controller) = controller::<ConfigMap>();
+        let (children, events) = Feed::new();
+        let mut metrics = prometheus_client::registry::Registry::default();
+        let controller = controller
+            .owns_stream::<Secret>(events)
+            .metrics(&Metrics::register(&mut metrics))
+            .with_config(config);
+        let log = Log::new();
+        let response = Mutex::new(Some(child("a", 10)));
+        let context = Context { log: log.clone(), writes: controller.writes(), response, next };
+        let reading = Reading::of(controller.run(write, policy::backoff, Arc::new(context)));
+        owners.list(&[map("a", 1)]);
+        children.list(&[]);
+        Self { owners, children, log, metrics, _reading: reading }
+    }
+
+    /// Returns the value of a counter of the only controller.
+    fn count(&self, family: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.metrics).unwrap();
+        let line =
+            text.lines().find(|line| line.starts_with(&format!("{family}_total{{"))).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_runs_again_when_the_watch_has_shown_its_write() {
+    let world = World::new(config(), Action::await_change());
+    world.log.reaches(1).await;
+    for _ in 0..3 {
+        world.owners.apply(&map("a", 2));
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.log.names().len(), 1, "the write was not shown yet");
+    assert!(world.count("stale_sync_skips") >= 1);
+    world.children.apply(&child("a", 10));
+    a_moment().await;
+    assert_eq!(world.log.names().len(), 2);
+    // From now on nothing waits.
+    world.owners.apply(&map("a", 4));
+    a_moment().await;
+    assert_eq!(world.log.names().len(), 3);
+    assert_eq!(world.count("stale_sync_timeouts"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_object_of_the_kind_with_a_later_version_shows_a_write() {
+    let world = World::new(config(), Action::requeue(Duration::ZERO));
+    world.log.reaches(1).await;
+    let other = Secret { metadata: map("other", 9).metadata, ..Secret::default() };
+    world.children.apply(&other);
+    a_moment().await;
+    assert_eq!(world.log.names().len(), 1);
+    let other = Secret { metadata: map("other", 11).metadata, ..Secret::default() };
+    world.children.apply(&other);
+    world.log.reaches(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_began_after_a_write_shows_it() {
+    let world = World::new(config(), Action::await_change());
+    world.children.send(Event::Init);
+    world.log.reaches(1).await;
+    world.owners.apply(&map("a", 2));
+    // This list began before the write, and may miss it.
+    world.children.send(Event::InitDone);
+    a_moment().await;
+    let before = world.log.names().len();
+    world.children.list(&[]);
+    world.log.reaches(before + 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_waits_no_longer_than_the_limit_and_is_counted() {
+    let config = config().own_writes_timeout(Duration::from_secs(3));
+    let world = World::new(config, Action::requeue(Duration::ZERO));
+    world.log.reaches(2).await;
+    let times = world.log.times("a");
+    assert_eq!((times[1] - times[0]).as_secs(), 3);
+    assert_eq!(world.count("stale_sync_timeouts"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_zero_disables_the_wait() {
+    let config = config().own_writes_timeout(Duration::ZERO);
+    let world = World::new(config, Action::await_change());
+    world.log.reaches(1).await;
+    world.owners.apply(&map("a", 2));
+    a_moment().await;
+    assert_eq!(world.log.names().len(), 2);
+    assert_eq!(world.count("stale_sync_skips"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_objects_do_not_wait() {
+    let world = World::new(config(), Action::await_change());
+    world.log.reaches(1).await;
+    world.owners.apply(&map("b", 2));
+    a_moment().await;
+    assert_eq!(world.log.names(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_before_the_record_counts_and_a_kind_that_is_not_watched_never_delays() {
+    let (owners, controller) = controller::<ConfigMap>();
+    let (children, events) = Feed::new();
+    let controller = controller.owns_stream::<Secret>(events);
+    let log = Log::new();
+    let (writes, feed) = (controller.writes(), children.clone());
+    let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+        let (writes, feed) = (writes.clone(), feed.clone());
+        async move {
+            log.note(name(&*map));
+            feed.apply(&child("a", 10));
+            sleep(Duration::from_millis(10)).await;
+            writes.record(&child("a", 10));
+            // No watch has this kind, and no version of the other object is known.
+            writes.record(&Node { metadata: map.metadata.clone(), ..Node::default() });
+            writes.record(&Secret::default());
+            Ok::<_, OnPurpose>(Action::await_change())
+        }
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    owners.list(&[map("a", 1)]);
+    children.list(&[]);
+    log.reaches(2).await;
+    assert_eq!(log.times("a")[1].as_millis() / 10, 1, "it runs again at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_is_shown_by_its_event() {
+    let mut terminating = child("a", 20);
+    terminating.metadata.deletion_timestamp = Some(Time(Default::default()));
+    let status = Status { details: Some(details("uid of child of a")), ..Status::success() };
+    let cases: [(Either<Secret, Status>, _); 3] = [
+        // Gone at once: the response has the last state, or none.
+        (Either::Left(child("a", 10)), Event::Delete(child("a", 11))),
+        (Either::Right(status), Event::Delete(child("a", 11))),
+        // In progress: the version of the response shows that.
+        (Either::Left(terminating.clone()), Event::Apply(terminating)),
+    ];
+    for (deleted, shows) in cases {
+        let (owners, controller) = controller::<ConfigMap>();
+        let (children, events) = Feed::new();
+        let controller = controller.owns_stream::<Secret>(events);
+        let (log, writes) = (Log::new(), controller.writes());
+        let deleted = Mutex::new(Some(deleted));
+        let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+            log.note(name(&*map));
+            let deleted = deleted.lock().unwrap().take();
+            if let Some(deleted) = deleted {
+                writes.record_deletion(&deleted);
+            }
+            async { Ok::<_, OnPurpose>(Action::await_change()) }
+        };
+        let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+        let _reading = Reading::of(stream);
+        owners.list(&[map("a", 1)]);
+        children.list(&[child("a", 9)]);
+        log.reaches(1).await;
+        children.apply(&child("a", 10));
+        a_moment().await;
+        assert_eq!(log.names().len(), 1, "the object is still there");
+        children.send(shows);
+        log.reaches(2).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
+    let (owners, controller) = controller::<ConfigMap>();
+    let (children, events) = Feed::new();
+    let (others, other_events) = Feed::<Secret>::new();
+    let controller =
+        controller.owns_stream::<Secret>(events).watches_stream(other_events, |_| None);
+    let (log, writes) = (Log::new(), controller.writes());
+    let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+        log.note(name(&*map));
+        writes.record(&child("a", 10));
+        async { Ok::<_, OnPurpose>(Action::await_change()) }
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    owners.list(&[map("a", 1)]);
+    children.list(&[]);
+    others.list(&[]);
+    log.reaches(1).await;
+    owners.apply(&map("a", 2));
+    // The other watch does not show the child, whatever versions it reaches.
+    others.apply(&Secret { metadata: map("other", 90).metadata, ..Secret::default() });
+    a_moment().await;
+    assert_eq!(log.names().len(), 1);
+    children.apply(&child("a", 10));
+    log.reaches(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_own_writes_start_no_run_if_they_are_suppressed() {
+    for suppress in [false, true] {
+        let config = config().suppress_own_writes(suppress);
+        let world = World::new(config, Action::await_change());
+        world.log.reaches(1).await;
+        world.children.apply(&child("a", 10));
+        a_moment().await;
+        assert_eq!(world.log.names().len(), if suppress { 1 } else { 2 });
+        // A later version is a change by another client.
+        world.children.apply(&child("a", 11));
+        a_moment().await;
+        assert_eq!(world.log.names().len(), if suppress { 2 } else { 3 });
+        world.children.delete(&child("a", 12));
+        a_moment().await;
+        assert_eq!(world.log.names().len(), if suppress { 3 } else { 4 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_own_write() {
+    for (version, runs) in [(10, 1), (11, 2)] {
+        let (owners, controller) = controller::<ConfigMap>();
+        let (children, events) = Feed::new();
+        let controller = controller
+            .owns_stream::<Secret>(events)
+            .with_config(config().suppress_own_writes(true));
+        let (log, writes) = (Log::new(), controller.writes());
+        let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+            let writes = writes.clone();
+            async move {
+                log.note(name(&*map));
+                sleep(Duration::from_millis(10)).await;
+                if log.names().len() == 1 {
+                    writes.record(&child("a", 10));
+                }
+                Ok::<_, OnPurpose>(Action::await_change())
+            }
+        };
+        let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+        let _reading = Reading::of(stream);
+        owners.list(&[map("a", 1)]);
+        children.list(&[]);
+        log.reaches(1).await;
+        children.apply(&child("a", version));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(log.names().len(), runs, "version {version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
+    let (owners, controller) = controller::<ConfigMap>();
+    let (children, events) = Feed::new();
+    let controller = controller.owns_stream::<Secret>(events);
+    let (log, writes) = (Log::new(), controller.writes());
+    let first = AtomicU32::new(0);
+    let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+        log.note(name(&*map));
+        let (writes, first) = (writes.clone(), first.fetch_add(1, Ordering::Relaxed) == 0);
+        async move {
+            let task = tokio::spawn(async move {
+                // Not within a run: this has no effect.
+                writes.record(&child("a", 99));
+                if first {
+                    let object = kube::runtime::reflector::ObjectRef::from_obj(&*map);
+                    writes.record_for(&object, &child("a", 10));
+                }
+            });
+            task.await.unwrap();
+            let next = if first { Action::requeue(Duration::ZERO) } else { Action::await_change() };
+            Ok::<_, OnPurpose>(next)
+        }
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    owners.list(&[map("a", 1)]);
+    children.list(&[]);
+    log.reaches(1).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(log.names().len(), 1);
+    children.apply(&child("a", 10));
+    log.reaches(2).await;
+}
