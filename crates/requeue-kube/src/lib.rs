@@ -90,6 +90,7 @@ mod key;
 pub mod leader;
 pub mod metrics;
 pub mod policy;
+pub mod shard;
 pub mod watch;
 
 pub use crate::controller::Controller;

@@ -17,6 +17,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_kube::controller::Action;
 use requeue_kube::finalizer::{Event, finalizer};
+use requeue_kube::shard::{Shard, ShardBy};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 
@@ -101,6 +102,63 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     // `b` is deleted, `c` is new, and an object of `owner` is deleted. `a` is unchanged.
     assert_eq!(later, ["b", "c", "owner"], "{runs:?}");
     assert!(failed >= 2, "failures of watches are reported");
+}
+
+/// Returns the paths and queries of the first requests of a controller with this shard.
+async fn requests(shard: Shard, maps: fn(Client) -> Api<ConfigMap>) -> Vec<String> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let client = client({
+        let seen = Arc::clone(&seen);
+        move |request| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            json!({ "metadata": { "resourceVersion": "1" }, "items": [] })
+        }
+    });
+    let mut stream = Box::pin(
+        Controller::new(maps(client.clone()), watcher::Config::default())
+            .owns(Api::<Secret>::namespaced(client.clone(), "other"), watcher::Config::default())
+            .shard(shard)
+            .run_refs(
+                async |_: ObjectRef<ConfigMap>, _: Arc<()>| {
+                    Ok::<_, kube::Error>(Action::await_change())
+                },
+                policy::backoff,
+                Arc::new(()),
+            ),
+    );
+    while seen.lock().unwrap().len() < 2 {
+        _ = tokio::time::timeout(Duration::from_millis(1), stream.next()).await;
+    }
+    let mut seen = seen.lock().unwrap().clone();
+    seen.truncate(2);
+    seen.sort_unstable();
+    seen
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sharded_controller_asks_for_its_shard_of_the_kinds_that_the_server_can_select() {
+    let by_uid = Shard::new(1, 2).unwrap();
+    let selected = |field: &str| {
+        format!(
+            "shardSelector=shardRange({field},%270x8000000000000000%27,%270x10000000000000000%27)"
+        )
+    };
+    let [maps, secrets] = &requests(by_uid, Api::all).await[..] else { panic!("two lists") };
+    assert!(maps.starts_with("/api/v1/configmaps?"), "{maps}");
+    assert!(maps.ends_with(&selected("object.metadata.uid")), "{maps}");
+    assert!(secrets.starts_with("/api/v1/namespaces/other/secrets?"), "{secrets}");
+    assert!(!secrets.contains("shardSelector"), "owned objects have uids of their own: {secrets}");
+
+    let by_namespace = by_uid.by(ShardBy::Namespace);
+    let namespaced = |client| Api::namespaced(client, "ns");
+    let [maps, secrets] = &requests(by_namespace, namespaced).await[..] else {
+        panic!("two lists")
+    };
+    assert!(maps.starts_with("/api/v1/namespaces/ns/configmaps?"), "{maps}");
+    assert!(secrets.starts_with("/api/v1/namespaces/other/secrets?"), "{secrets}");
+    for uri in [maps, secrets] {
+        assert!(uri.ends_with(&selected("object.metadata.namespace")), "{uri}");
+    }
 }
 
 #[tokio::test]

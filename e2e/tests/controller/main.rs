@@ -9,6 +9,7 @@ mod kinds;
 mod order;
 mod process;
 mod replicas;
+mod shards;
 mod shutdowns;
 mod world;
 mod writes;

@@ -17,6 +17,16 @@ use super::{Config, RunnerError};
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
+/// Looks objects up in the controller's store.
+pub(super) struct Lookups {
+    pub(super) versions: Versions,
+    /// Returns true if an object is in the store and in the controller's shard. `None` without a
+    /// shard.
+    pub(super) is_ours: Option<IsOurs>,
+}
+
+pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
+
 pub(super) struct Enqueuer {
     pub(super) queue: ObjectQueue,
     pub(super) details: Details,
@@ -29,7 +39,7 @@ pub(super) struct Enqueuer {
     runs_unchanged: bool,
     pub(super) failures: Failures,
     pub(super) writes: Writes,
-    versions: Versions,
+    lookups: Lookups,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
@@ -42,7 +52,7 @@ impl Enqueuer {
         scope: Scope,
         runs_gone: bool,
         open: bool,
-        versions: Versions,
+        lookups: Lookups,
         writes: Writes,
     ) -> Result<Self, RunnerError> {
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
@@ -55,7 +65,7 @@ impl Enqueuer {
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
             writes,
-            versions,
+            lookups,
             standby: Mutex::new((!open).then(BTreeSet::new)),
         })
     }
@@ -139,7 +149,7 @@ impl Enqueuer {
 
     /// Returns the version of the object of `key` in the store.
     pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
-        (self.versions)(key)
+        (self.lookups.versions)(key)
     }
 
     /// Handles changes of objects of `kind` that concern other objects. All changes are from one
@@ -163,6 +173,11 @@ impl Enqueuer {
                 self.add_for(target, change.kind.priority(), reason, event);
             }
         }
+    }
+
+    /// Returns true if this controller reconciles an object that a mapper or a trigger names.
+    pub(super) fn is_ours(&self, key: &ObjectKey) -> bool {
+        self.lookups.is_ours.as_ref().is_none_or(|is_ours| is_ours(&self.scope.normal(key.clone())))
     }
 
     /// Adds `key` because of an event. If the event may show a write of the run in flight, the add

@@ -43,12 +43,13 @@ use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
 pub use self::readiness::Readiness;
 use self::run::Target;
-use self::source::{AnyPredicate, Events, Source, TriggerBackoff};
+use self::source::{AnyPredicate, MakeEvents, Source, TriggerBackoff};
 use self::start_gate::Start;
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::ObjectQueue;
 use crate::metrics::Metrics;
+use crate::shard::Shard;
 
 /// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -140,6 +141,7 @@ where
     name: Option<String>,
     store: Store<K>,
     main: Main<K>,
+    shard: Option<Shard>,
     related: Vec<Source>,
     triggers: Vec<Trigger>,
     trigger_backoff: Option<TriggerBackoff>,
@@ -158,7 +160,7 @@ where
 struct Main<K: 'static> {
     name: String,
     kind: Kind,
-    events: Events<K>,
+    events: MakeEvents<K>,
     predicate: Option<AnyPredicate<K>>,
     /// Writes observed objects to the store. Does nothing if the user maintains the store.
     store: OnEvent<K>,
@@ -190,8 +192,20 @@ where
     pub fn new_with(main_api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
-        let events = watcher::watcher(main_api, wc).boxed();
-        Self::of(events, store, dyntype, Box::new(move |event| writer.apply_watcher_event(event)))
+        let of = dyntype.clone();
+        let events = move |shard: Option<Shard>| {
+            let api = match shard {
+                Some(shard) => shard.select(main_api, &of),
+                None => main_api,
+            };
+            watcher::watcher(api, wc).boxed()
+        };
+        Self::of(
+            Box::new(events),
+            store,
+            dyntype,
+            Box::new(move |event| writer.apply_watcher_event(event)),
+        )
     }
 
     /// Creates a controller for the objects of a stream of events.
@@ -236,10 +250,15 @@ where
         reader: Store<K>,
         dyntype: K::DynamicType,
     ) -> Self {
-        Self::of(events.boxed(), reader, dyntype, Box::new(|_| {}))
+        Self::of(source::made(events), reader, dyntype, Box::new(|_| {}))
     }
 
-    fn of(events: Events<K>, store: Store<K>, dyntype: K::DynamicType, write: OnEvent<K>) -> Self {
+    fn of(
+        events: MakeEvents<K>,
+        store: Store<K>,
+        dyntype: K::DynamicType,
+        write: OnEvent<K>,
+    ) -> Self {
         let name = source::name::<K>(&dyntype, "controlled");
         let kind = Kind::of::<K>(&dyntype);
         let readiness = Readiness::new();
@@ -250,6 +269,7 @@ where
             name: None,
             store,
             main: Main { name, kind, events, predicate: None, store: write },
+            shard: None,
             related: Vec::new(),
             triggers: Vec::new(),
             trigger_backoff: None,
@@ -280,6 +300,40 @@ where
     /// that is owned from several namespaces may be treated as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.scope = Some(scope);
+        self
+    }
+
+    /// Reconciles only the objects of a shard, so that replicas share the work.
+    ///
+    /// Each replica has another shard. An API server with the feature gate `ShardedListAndWatch`
+    /// (alpha since Kubernetes 1.36) sends only the objects of the shard. Otherwise the controller
+    /// drops the others, and logs that once.
+    ///
+    /// - The [store](Self::store) has only the objects of the shard. With
+    ///   [`for_stream`](Self::for_stream), you maintain it, so it has what you write to it.
+    /// - An owned object belongs to the shard of its owner.
+    /// - An object that a mapper or a trigger names is reconciled if the store has it and it is in
+    ///   the shard.
+    ///
+    /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
+    /// replica for each shard, for example as a StatefulSet, or combine a shard with
+    /// [`leader_election`](Self::leader_election) by a Lease of its own.
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::{Api, runtime::watcher};
+    /// # use requeue_kube::Controller;
+    /// use requeue_kube::shard::Shard;
+    ///
+    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::shard::ShardError> {
+    /// let shard = Shard::new(0, 4)?;
+    /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
+    /// # drop(controller);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn shard(mut self, shard: Shard) -> Self {
+        self.shard = Some(shard);
         self
     }
 

@@ -13,8 +13,9 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
-use super::source::{self, AnyPredicate, Events, Source};
+use super::source::{self, AnyPredicate, MakeEvents, Source};
 use crate::ObjectKey;
+use crate::shard::Shard;
 
 impl<K> Controller<K>
 where
@@ -46,7 +47,8 @@ where
         Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Child::DynamicType: Debug + Eq + Hash + Clone,
     {
-        self.owns_events(metadata_of(api, wc), dyntype, None)
+        let events = metadata_of(api, wc, &dyntype);
+        self.owns_events(events, dyntype, None)
     }
 
     /// As [`owns_with`](Self::owns_with), but ignores changes that leave the result of `predicate`
@@ -64,7 +66,8 @@ where
         Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Child::DynamicType: Debug + Eq + Hash + Clone,
     {
-        self.owns_events(metadata_of(api, wc), dyntype, Some(Box::new(predicate)))
+        let events = metadata_of(api, wc, &dyntype);
+        self.owns_events(events, dyntype, Some(Box::new(predicate)))
     }
 
     /// As [`owns`](Self::owns), from a stream of raw events: see [`for_stream`](Self::for_stream).
@@ -88,12 +91,12 @@ where
         Child: Resource + Send + 'static,
         Child::DynamicType: Debug + Eq + Hash + Clone,
     {
-        self.owns_events(events.boxed(), dyntype, None)
+        self.owns_events(source::made(events), dyntype, None)
     }
 
     fn owns_events<Child>(
         self,
-        events: Events<Child>,
+        events: MakeEvents<Child>,
         dyntype: Child::DynamicType,
         predicate: Option<AnyPredicate<Child>>,
     ) -> Self
@@ -101,10 +104,12 @@ where
         Child: Resource + Send + 'static,
     {
         let owner = self.dyntype.clone();
-        let owners = move |child: Child| {
+        let owners = move |child: Child, shard: Option<Shard>| {
             let meta = child.meta();
             let owners = meta.owner_references.iter().flatten();
-            let owners = owners.filter(|reference| is_of::<K>(reference, &owner));
+            let owners = owners
+                .filter(|reference| is_of::<K>(reference, &owner))
+                .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
             let namespace = meta.namespace.as_deref();
             owners.map(|owner| ObjectKey::new(namespace, &owner.name)).collect()
         };
@@ -171,7 +176,7 @@ where
         I: 'static + IntoIterator<Item = ObjectRef<K>>,
         I::IntoIter: Send,
     {
-        let events = watcher::watcher(api, wc).boxed();
+        let events = source::made(watcher::watcher(api, wc));
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
     }
 
@@ -204,16 +209,16 @@ where
         I: 'static + IntoIterator<Item = ObjectRef<K>>,
         I::IntoIter: Send,
     {
-        self.related("watched", dyntype, events.boxed(), None, keys(mapper))
+        self.related("watched", dyntype, source::made(events), None, keys(mapper))
     }
 
     fn related<O>(
         mut self,
         role: &str,
         dyntype: O::DynamicType,
-        events: Events<O>,
+        events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O) -> Vec<ObjectKey> + Send + 'static,
+        targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
     ) -> Self
     where
         O: Resource + Send + 'static,
@@ -221,18 +226,38 @@ where
         let name = source::name::<O>(&dyntype, role);
         // Number 0 is the controller's own kind.
         self.readiness.expect(self.related.len() + 1, name.clone());
-        self.related.push(Source::related(name, &dyntype, events, predicate, targets));
+        self.related.push(Source::related(
+            name,
+            role == "watched",
+            &dyntype,
+            events,
+            predicate,
+            targets,
+        ));
         self
     }
 }
 
 /// Returns a stream of events that have only metadata.
 #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
-fn metadata_of<O>(api: Api<O>, wc: watcher::Config) -> Events<PartialObjectMeta<O>>
+fn metadata_of<O>(
+    api: Api<O>,
+    wc: watcher::Config,
+    dyntype: &O::DynamicType,
+) -> MakeEvents<PartialObjectMeta<O>>
 where
     O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone,
 {
-    watcher::metadata_watcher(api, wc).boxed()
+    let dyntype = dyntype.clone();
+    Box::new(move |shard| {
+        // An owned object has a uid of its own, but the namespace of its owner.
+        let api = match shard.filter(Shard::selects_owned) {
+            Some(shard) => shard.select(api, &dyntype),
+            None => api,
+        };
+        watcher::metadata_watcher(api, wc).boxed()
+    })
 }
 
 /// Returns true if the owner is of kind `K`, in any version.
@@ -243,6 +268,6 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
 
 fn keys<O, K: Resource, I: IntoIterator<Item = ObjectRef<K>>>(
     mapper: impl Fn(O) -> I,
-) -> impl Fn(O) -> Vec<ObjectKey> {
-    move |object| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
+) -> impl Fn(O, Option<Shard>) -> Vec<ObjectKey> {
+    move |object, _| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
 }

@@ -12,7 +12,7 @@ use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::{self, Stream};
 use futures_util::{FutureExt, TryFuture};
 use kube::Resource;
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use requeue::workers::Workers;
 use tokio::sync::mpsc;
@@ -20,7 +20,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Item, report};
-use super::enqueuer::Enqueuer;
+use super::enqueuer::{Enqueuer, IsOurs, Lookups};
 use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
@@ -29,6 +29,7 @@ use super::source::{Following, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::metrics::{Meters, Series};
+use crate::shard::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -125,7 +126,9 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let Run { name, results, permit } = run;
-        let Self { dyntype, store, main, related, triggers, readiness, writes, config, .. } = self;
+        let Self {
+            dyntype, store, main, related, triggers, readiness, writes, shard, config, ..
+        } = self;
         writes.start(config.own_writes_timeout, config.suppress_own_writes);
         let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
 
@@ -139,7 +142,10 @@ where
         }
 
         let leads = start.is_none();
-        let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
+        let lookups = Lookups {
+            versions: versions(store.clone(), dyntype.clone(), config.clear_on_new_generation),
+            is_ours: shard.map(|shard| is_ours(shard, store.clone(), dyntype.clone())),
+        };
         let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
         let enqueuer = Arc::new(Enqueuer::new(
             &config,
@@ -147,7 +153,7 @@ where
             scope,
             target.runs_gone,
             leads,
-            versions,
+            lookups,
             writes,
         )?);
         let meters = Arc::new(Meters::default());
@@ -160,7 +166,7 @@ where
         let sources = [main.source()].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let mut watches = Watches::begin(sources, &enqueuer, backoff, &readiness, failed);
+        let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, failed);
         watches.begin_others(triggers, &enqueuer);
 
         let started = async {
@@ -293,6 +299,18 @@ impl Stops {
     }
 }
 
+/// Returns a function that returns true if the store has an object and the shard contains it.
+fn is_ours<K>(shard: Shard, store: Store<K>, dyntype: K::DynamicType) -> IsOurs
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync,
+{
+    Box::new(move |key| {
+        let object = store.get(&key.to_ref(dyntype.clone()));
+        object.is_some_and(|object| shard.contains(object.meta()))
+    })
+}
+
 fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
     K::kind(dyntype).to_lowercase()
 }
@@ -325,6 +343,7 @@ impl Watches {
     fn begin(
         sources: impl Iterator<Item = Source>,
         enqueuer: &Arc<Enqueuer>,
+        shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
         readiness: &Readiness,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
@@ -339,6 +358,7 @@ impl Watches {
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
+                shard,
                 failed: Arc::clone(&failed) as _,
             };
             readiness.expect(number, source.name);

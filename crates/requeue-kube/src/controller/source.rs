@@ -18,9 +18,12 @@ use super::enqueuer::Enqueuer;
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
+use crate::shard::Shard;
 use crate::watch::{Observation, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
+/// Creates the stream of events of a shard, or of all objects.
+pub(super) type MakeEvents<O> = Box<dyn FnOnce(Option<Shard>) -> Events<O> + Send>;
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
@@ -41,6 +44,7 @@ pub(super) struct Following {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) kind: Kind,
+    pub(super) shard: Option<Shard>,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
 }
@@ -52,19 +56,57 @@ pub(super) fn name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String 
     format!("{kind}.{version}{dot}{group} ({role})")
 }
 
+/// Returns the events of a stream that is there already.
+pub(super) fn made<O: 'static>(
+    events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
+) -> MakeEvents<O> {
+    Box::new(move |_| events.boxed())
+}
+
+/// Drops the events of objects that are not in the controller's shard.
+struct ShardFilter {
+    shard: Option<Shard>,
+    /// The name of the watch, until an object is dropped.
+    name: Option<String>,
+}
+
+impl ShardFilter {
+    fn new(shard: Option<Shard>, name: &str) -> Self {
+        Self { shard, name: shard.map(|_| name.to_owned()) }
+    }
+
+    fn own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
+        let Some(shard) = self.shard else { return Some(event) };
+        let own = shard.own(event);
+        if own.is_none()
+            && let Some(watch) = self.name.take()
+        {
+            tracing::info!(
+                watch,
+                "the events are not limited to the shard, so this process receives and drops the others; \
+                 an API server limits them with the feature gate ShardedListAndWatch"
+            );
+        }
+        own
+    }
+}
+
 impl Source {
     /// A watch of the controller's own kind. `store` receives each event first, so that every
     /// delivered object is in the store.
     pub(super) fn main<K: Resource + Send + 'static>(
         name: String,
         kind: Kind,
-        events: Events<K>,
+        events: MakeEvents<K>,
         predicate: Option<AnyPredicate<K>>,
         mut store: impl FnMut(&Event<K>) + Send + 'static,
     ) -> Self {
         let follow = move |following: Following| {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
+            let mut filter = ShardFilter::new(following.shard, &following.name);
+            let events = events(following.shard);
             let on_event = move |event: Event<K>, origin: Origin<'_>| {
+                let Some(event) = filter.own(event) else { return };
                 // This comes first: the scope must be known before the object is in the store.
                 if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) =
                     &event
@@ -83,24 +125,32 @@ impl Source {
         Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
     }
 
-    /// A watch of another kind. `targets` returns the objects that an object concerns.
+    /// A watch of another kind. `targets` returns the objects that an object concerns. If a mapper
+    /// names them, it is not known whether they are in the shard.
     pub(super) fn related<O: Resource + Send + 'static>(
         name: String,
+        is_mapped: bool,
         dyntype: &O::DynamicType,
-        events: Events<O>,
+        events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        mut targets: impl FnMut(O) -> Vec<ObjectKey> + Send + 'static,
+        mut targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
     ) -> Self {
         let resource = Arc::new(ApiResource::erase::<O>(dyntype));
         let kind = Kind::of::<O>(dyntype);
         let follow = move |following: Following| {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
+            let shard = following.shard;
+            let events = events(shard);
             let on_event = move |event: Event<O>, origin: Origin<'_>| {
-                let changes = watch.event(event, |object| {
+                let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     let sight = Observation::of(object.meta()).property(property);
-                    sight.concerning(targets(object))
+                    sight.concerning(targets(object, shard))
                 });
+                if is_mapped {
+                    let targets = changes.iter_mut().map(|change| &mut change.targets);
+                    targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
+                }
                 enqueuer.related(changes, &resource, origin);
             };
             following.follow(events, on_event)

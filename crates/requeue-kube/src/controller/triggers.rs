@@ -58,7 +58,10 @@ where
                     ReconcileReason::Custom { reason } => Reason::Custom(reason),
                     _ => Reason::Unknown,
                 };
-                enqueuer.add(ObjectKey::from(&request.obj_ref), 0, reason);
+                let key = ObjectKey::from(&request.obj_ref);
+                if enqueuer.is_ours(&key) {
+                    enqueuer.add(key, 0, reason);
+                }
                 consume_budget()
             };
             trigger.for_each(add).boxed()

@@ -10,5 +10,6 @@ mod metrics;
 mod orders;
 mod releases;
 mod relists;
+mod shards;
 mod starts;
 mod writes;

@@ -1,0 +1,253 @@
+//! Shards: the parts of the objects of a kind that replicas share.
+//!
+//! An object's shard follows from the 64-bit FNV-1a hash of its uid or its namespace, as in KEP-5866
+//! (`ShardedListAndWatch`). A shard is a range of hashes, so the API server can select it.
+
+use std::error::Error;
+use std::fmt;
+
+use kube::api::Api;
+use kube::core::ObjectMeta;
+use kube::runtime::watcher::Event;
+use kube::{Client, Resource};
+
+/// The field of an object whose hash determines its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum ShardBy {
+    /// The object's uid. This is the most even distribution.
+    ///
+    /// The API server selects the objects of the controller's own kind. Owned objects have uids of
+    /// their own, so each replica receives all of them, and drops those of other owners.
+    #[default]
+    Uid,
+    /// The object's namespace. The objects of a namespace are in one shard, together with the
+    /// objects that they own, so the API server selects both. Objects without a namespace are all in
+    /// one shard. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
+    Namespace,
+}
+
+impl ShardBy {
+    /// Returns the field in the API server's terms.
+    const fn field(self) -> &'static str {
+        match self {
+            Self::Uid => "object.metadata.uid",
+            Self::Namespace => "object.metadata.namespace",
+        }
+    }
+}
+
+/// A part of the objects of a kind: those whose hashes are in one of equal ranges.
+///
+/// A [`Controller`](crate::Controller::shard) with a shard reconciles only these objects. Each
+/// object is in exactly one shard, and stays in it.
+///
+/// ```
+/// use requeue_kube::shard::{Shard, ShardBy};
+///
+/// // The second of four replicas.
+/// let shard = Shard::new(1, 4)?.by(ShardBy::Namespace);
+/// assert_eq!(
+///     shard.selector(),
+///     "shardRange(object.metadata.namespace, '0x4000000000000000', '0x8000000000000000')",
+/// );
+/// # Ok::<(), requeue_kube::shard::ShardError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Shard {
+    start: u64,
+    /// Not in the shard. `None` for the last shard, whose end is 2^64.
+    end: Option<u64>,
+    by: ShardBy,
+}
+
+impl Shard {
+    /// Creates the shard number `index`, from 0, of `count` shards, by uid.
+    ///
+    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in none.
+    ///
+    /// # Errors
+    ///
+    /// `index` is not below `count`.
+    pub fn new(index: u32, count: u32) -> Result<Self, ShardError> {
+        if index >= count {
+            return Err(ShardError { index, count });
+        }
+        let bound = |index: u32| (u128::from(index) << 64) / u128::from(count);
+        let (start, end) = (bound(index), bound(index + 1));
+        // The start is below 2^64; the end of the last shard is not.
+        Ok(Self { start: start as u64, end: u64::try_from(end).ok(), by: ShardBy::default() })
+    }
+
+    /// Sets the field whose hash determines the shard.
+    #[must_use]
+    pub const fn by(mut self, by: ShardBy) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Returns true if the object with this metadata is in the shard.
+    #[must_use]
+    pub fn contains(&self, meta: &ObjectMeta) -> bool {
+        let field = match self.by {
+            ShardBy::Uid => &meta.uid,
+            ShardBy::Namespace => &meta.namespace,
+        };
+        self.contains_value(field.as_deref().unwrap_or_default())
+    }
+
+    /// Returns true if an object whose field has this value is in the shard.
+    fn contains_value(&self, value: &str) -> bool {
+        let hash = fnv1a(value.as_bytes());
+        self.start <= hash && self.end.is_none_or(|end| hash < end)
+    }
+
+    /// Returns true if the API server can select the objects that objects of this shard own.
+    pub(crate) fn selects_owned(&self) -> bool {
+        self.by == ShardBy::Namespace
+    }
+
+    /// Returns true if an object of this shard may own the object, given the owner's uid.
+    pub(crate) fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
+        match self.by {
+            ShardBy::Uid => self.contains_value(uid),
+            ShardBy::Namespace => self.contains(owned),
+        }
+    }
+
+    /// Returns the shard as the parameter `shardSelector` of a list or watch.
+    #[must_use]
+    pub fn selector(&self) -> String {
+        let end = self.end.map_or(1 << 64, u128::from);
+        format!("shardRange({}, '{:#018x}', '{end:#018x}')", self.by.field(), self.start)
+    }
+
+    /// Returns `api` with lists and watches of this shard only. A server without the feature gate
+    /// `ShardedListAndWatch` ignores the parameter, and returns all objects.
+    pub(crate) fn select<K: Resource>(&self, api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
+        let selector = self.selector().replace(' ', "").replace('\'', "%27");
+        // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this
+        // one asks for all namespaces, and its requests are redirected to the path of `api`.
+        let path = api.resource_url().to_owned();
+        let everywhere = K::url_path(dyntype, None);
+        let client = api.into_client();
+        let namespace = client.default_namespace().to_owned();
+        let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+            if request.uri().path() == everywhere {
+                let query = request.uri().query().unwrap_or_default();
+                let uri = format!("{path}?{query}&shardSelector={selector}");
+                // The parts were valid before, and the selector has no other characters.
+                if let Ok(uri) = uri.parse() {
+                    *request.uri_mut() = uri;
+                }
+            }
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        Api::all_with(Client::new(service, namespace), dyntype)
+    }
+
+    /// Returns the event without objects that are not in the shard.
+    pub(crate) fn own<O: Resource>(&self, event: Event<O>) -> Option<Event<O>> {
+        match &event {
+            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                self.contains(object.meta()).then_some(event)
+            }
+            Event::Init | Event::InitDone => Some(event),
+        }
+    }
+}
+
+/// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+/// The number of a shard is not below the number of shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardError {
+    index: u32,
+    count: u32,
+}
+
+impl fmt::Display for ShardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, count } = self;
+        match count {
+            0 => f.write_str("0 shards: use at least 1"),
+            _ => write!(
+                f,
+                "shard {index} of {count}: the shards are numbered from 0 to {}",
+                count - 1
+            ),
+        }
+    }
+}
+
+impl Error for ShardError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(uid: &str, namespace: &str) -> ObjectMeta {
+        let (uid, namespace) = (Some(uid.to_owned()), Some(namespace.to_owned()));
+        ObjectMeta { uid, namespace, ..ObjectMeta::default() }
+    }
+
+    /// The vectors of the algorithm's authors.
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        for (text, hash) in [
+            ("", 0xcbf2_9ce4_8422_2325),
+            ("a", 0xaf63_dc4c_8601_ec8c),
+            ("foobar", 0x8594_4171_f739_67e8),
+        ] {
+            assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_object_is_in_exactly_one_of_the_shards() {
+        for count in [1, 2, 3, 7, 64, 1000] {
+            let mut sizes = vec![0; count as usize];
+            for number in 0_u32..2000 {
+                // Like the uids of an API server, these differ in all of their characters.
+                let uid =
+                    u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+                let meta = meta(&format!("{uid:032x}"), &format!("ns-{}", number % 10));
+                for by in [ShardBy::Uid, ShardBy::Namespace] {
+                    let shards = (0..count).map(|index| Shard::new(index, count).unwrap().by(by));
+                    let found: Vec<_> =
+                        shards.enumerate().filter(|(_, shard)| shard.contains(&meta)).collect();
+                    assert_eq!(found.len(), 1, "{number} of {count}");
+                    sizes[found[0].0] += usize::from(by == ShardBy::Uid);
+                }
+            }
+            assert!(count > 64 || sizes.iter().all(|size| *size > 0), "{count}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn the_ranges_of_the_selectors_touch_and_cover_all_hashes() {
+        let of_three: Vec<_> = (0..3).map(|n| Shard::new(n, 3).unwrap().selector()).collect();
+        assert_eq!(
+            of_three,
+            [
+                "shardRange(object.metadata.uid, '0x0000000000000000', '0x5555555555555555')",
+                "shardRange(object.metadata.uid, '0x5555555555555555', '0xaaaaaaaaaaaaaaaa')",
+                "shardRange(object.metadata.uid, '0xaaaaaaaaaaaaaaaa', '0x10000000000000000')",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_number_that_is_too_high_is_refused() {
+        let error = |index, count| Shard::new(index, count).unwrap_err().to_string();
+        assert_eq!(error(4, 4), "shard 4 of 4: the shards are numbered from 0 to 3");
+        assert_eq!(error(0, 0), "0 shards: use at least 1");
+    }
+}
