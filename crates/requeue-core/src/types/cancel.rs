@@ -1,4 +1,6 @@
-//! The cancellation of a run in flight: its reasons and its result.
+//! The cancellation of a run in flight: its reasons and its result, and adds that cause it.
+
+use core::time::Duration;
 
 /// The reason why a run in flight was cancelled.
 ///
@@ -31,4 +33,43 @@ pub enum CancelledRun {
     Cancelled,
     /// The run was cancelled before, and has not completed yet. Nothing has changed.
     AlreadyCancelled,
+}
+
+/// The effect of an add on a key in flight.
+///
+/// # Examples
+///
+/// ```
+/// # use requeue_core as requeue;
+/// use core::time::Duration;
+/// use requeue::Rerun;
+///
+/// assert_eq!(Rerun::restart(), Rerun::Restart { at_most: Duration::from_secs(30) });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Rerun {
+    /// The run in flight goes on, and the key runs once more after it.
+    #[default]
+    After,
+    /// The run in flight is [cancelled](CancelReason::Restarted), and the key runs again as soon as
+    /// that run has stopped.
+    ///
+    /// A delayed add has this effect when it is due. An add that waits for a backoff has it when
+    /// the backoff is over.
+    Restart {
+        /// The bound of a row of restarts. When this time has passed since the first restart, the
+        /// run in flight is left alone, as with [`Rerun::After`], so that a key that is added all
+        /// the time still completes. The row ends with the first run that is not restarted.
+        /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
+        at_most: Duration,
+    },
+}
+
+impl Rerun {
+    /// Returns [`Restart`](Self::Restart) with a bound of 30 s.
+    #[must_use]
+    pub const fn restart() -> Self {
+        Self::Restart { at_most: Duration::from_secs(30) }
+    }
 }

@@ -156,6 +156,10 @@ impl<K: Key> WorkItem for Item<'static, K> {
         Self::epoch(self)
     }
 
+    fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<K> {
+        Self::cancelled(self)
+    }
+
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send {
         Self::complete(self, completion);
         ready(())
