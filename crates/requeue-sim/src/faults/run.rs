@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::{Cursor, Filter};
-use requeue_core::{Merge, ReAdd, Time, When};
+use requeue_core::{Merge, ReAdd, Rerun, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
@@ -32,6 +32,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
         re_add: [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)],
+        rerun: Rerun::After,
         ranking: match rng.bool() {
             true => Ranking::Fifo,
             false => Ranking::Priority { oldest_every: rng.u32(1..5) },
