@@ -18,6 +18,11 @@ impl<K: Ord + Clone> Model<K> {
         (CancelledRun::Cancelled, Some(run.epoch))
     }
 
+    /// Returns true if this delivery was cancelled and has not been completed.
+    pub fn is_cancelled(&self, epoch: u64) -> bool {
+        self.processing.values().any(|run| run.epoch == epoch && run.cancelled.is_some())
+    }
+
     /// The key is in flight and has become dirty.
     pub(super) fn restart(&mut self, key: &K) {
         let Rerun::Restart { at_most } = self.rerun else { return };

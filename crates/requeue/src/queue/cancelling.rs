@@ -13,7 +13,7 @@ use super::Queue;
 use super::shared::{Shared, State};
 use super::waiters::Wakes;
 use crate::Key;
-use crate::clock::Clock;
+use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, AtomicBool, Ordering, drop_quietly};
 
 /// The futures that wait for the cancellation of their run, by the number of the delivery and a
@@ -117,10 +117,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 impl<K: Key> Shared<K> {
     /// Returns the reason why a delivery was cancelled, if it was and has not been completed.
     pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
-        let state = self.promoted(self.clock.now())?;
+        let state = self.lock_after_restarts()?;
         let reason = state.core.cancel_reason(ticket);
         self.release(state);
         reason
+    }
+
+    /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
+    fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
+        // The clock is user code, which runs without the lock.
+        if self.restarts { self.promoted(self.clock.now()) } else { self.lock().ok() }
     }
 }
 
@@ -188,9 +194,7 @@ impl<K: Key> Future for Cancellation<K> {
         let is_woken = Arc::new(AtomicBool::new(false));
         let watcher = Watcher { waker: cx.waker().clone(), is_woken };
         let listed = watcher.clone();
-        // The clock is user code, which runs without the lock.
-        let now = shared.clock.now();
-        let Some(mut state) = shared.promoted(now) else {
+        let Some(mut state) = shared.lock_after_restarts() else {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };

@@ -94,7 +94,9 @@ pub(crate) struct Shared<K: Key> {
     pub(super) go: AtomicBool,
     /// True if every operation needs the current time: times are kept, or adds restart runs.
     pub(super) always_needs_now: bool,
-    /// True if every release of the lock has more to do: it calls hooks, or wakes restarted runs.
+    /// True if an add restarts the run in flight of its key.
+    pub(super) restarts: bool,
+    /// True if every release of the lock calls hooks, or wakes restarted runs.
     has_news: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
@@ -151,6 +153,7 @@ impl<K: Key> Shared<K> {
             hint: AtomicBool::new(hint),
             go: AtomicBool::new(false),
             always_needs_now,
+            restarts,
             has_news: restarts || parts.hooks.is_some(),
             has_order,
             is_real_time: parts.clock.is_real_time(),
