@@ -19,6 +19,8 @@ pub enum How {
     RetryAfter(Duration),
     /// The delivery is undone.
     Release,
+    /// The run was cancelled. The failures do not change.
+    Cancelled,
 }
 
 /// One step. Keys have numbers from 0 on. A queue of `n` keys takes a number modulo `n`.
@@ -39,6 +41,8 @@ pub enum Op {
     Done(u32),
     /// Cancels a key.
     Cancel(u32),
+    /// Cancels the run in flight of a key.
+    CancelRunning(u32),
     /// Forgets a key's failures.
     Forget(u32),
     /// Makes up to this many due keys ready.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{Ending, Merge, ReAdd, When};
+use requeue_core::{Ending, Merge, ReAdd, Rerun, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
@@ -81,7 +81,7 @@ fn alphabet() -> Vec<Op> {
 }
 
 const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
-    Rules { re_add, ranking, fair: limit.is_some(), limit }
+    Rules { re_add, rerun: Rerun::After, ranking, fair: limit.is_some(), limit }
 }
 
 /// Explores all states, and prints the number of states and of steps.
@@ -199,4 +199,43 @@ fn replace_agrees_in_every_state_of_two_keys_in_any_order() {
 #[test]
 fn hold_agrees_in_every_state_of_two_keys_in_any_order() {
     explore_orders(Hold);
+}
+
+/// Runs that are cancelled and restarted have more states, and are explored with fewer operations.
+fn explore_restarts(re_add: ReAdd) {
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
+    for key in 0..2 {
+        let (now, soon) = (PLAIN, AddRequest { when: When::After(nanos(1)), ..PLAIN });
+        ops.extend([
+            Op::Add(key, now),
+            Op::Add(key, soon),
+            Op::Add(key, AddRequest { merge: Merge::Exactly, ..soon }),
+            Op::Add(key, AddRequest { failed: true, ..soon }),
+            Op::Cancel(key),
+            Op::CancelRunning(key),
+        ]);
+    }
+    for which in 0..2 {
+        let hows = [How::Succeed, How::RetryAfter(nanos(1)), How::Cancelled];
+        ops.extend(hows.map(|how| Op::Finish(which, how)));
+    }
+    for at_most in [0, FAR] {
+        let rerun = Rerun::Restart { at_most: nanos(at_most) };
+        explore(Rules { rerun, ..rules(re_add, Ranking::Fifo, None) }, &ops);
+    }
+}
+
+#[test]
+fn keep_agrees_in_every_state_of_two_keys_that_restart() {
+    explore_restarts(KeepBoth);
+}
+
+#[test]
+fn replace_agrees_in_every_state_of_two_keys_that_restart() {
+    explore_restarts(Replace);
+}
+
+#[test]
+fn hold_agrees_in_every_state_of_two_keys_that_restart() {
+    explore_restarts(Hold);
 }

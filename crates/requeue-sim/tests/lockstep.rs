@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{config, ops};
 use proptest::prelude::*;
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
+use requeue_core::Rerun;
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Mode, Op, Setup};
@@ -44,6 +47,14 @@ fn orders() -> impl Strategy<Value = (Ranking, bool, Option<u32>)> {
     (ranking, any::<bool>(), limit)
 }
 
+fn reruns() -> impl Strategy<Value = Rerun> {
+    prop_oneof![
+        3 => Just(Rerun::After),
+        2 => (0u64..30).prop_map(Duration::from_nanos).prop_map(|at_most| Rerun::Restart { at_most }),
+        1 => Just(Rerun::Restart { at_most: Duration::MAX }),
+    ]
+}
+
 macro_rules! holds {
     ($($name:ident: $policy:expr, $orders:expr;)*) => {
         proptest! {
@@ -51,8 +62,8 @@ macro_rules! holds {
             $(
                 #[test]
                 fn $name(
-                    setup in $orders.prop_flat_map(|(ranking, fair, limit)| {
-                        setups(Rules { re_add: $policy, ranking, fair, limit })
+                    setup in ($orders, reruns()).prop_flat_map(|((ranking, fair, limit), rerun)| {
+                        setups(Rules { re_add: $policy, rerun, ranking, fair, limit })
                     }),
                     ops in ops(300),
                 ) {

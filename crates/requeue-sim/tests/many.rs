@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{ReAdd, When};
+use requeue_core::{ReAdd, Rerun, When};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
@@ -36,7 +36,7 @@ struct Crowd {
 
 impl Crowd {
     fn new(seed: u64, re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Self {
-        Self::of(12_000, seed, Rules { re_add, ranking, fair: false, limit })
+        Self::of(12_000, seed, Rules { re_add, rerun: Rerun::After, ranking, fair: false, limit })
     }
 
     fn of(keys: u32, seed: u64, rules: Rules) -> Self {
@@ -89,6 +89,7 @@ impl Crowd {
             let how = match self.random.below(8) {
                 0 => How::RetryAfter(self.random.short()),
                 1 => How::Release,
+                2 => How::Cancelled,
                 _ => How::Succeed,
             };
             let which = self.random.below(1 << 20) as usize;
@@ -136,7 +137,7 @@ fn records_move_in_a_custom_order() {
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
         let ranking = Priority { oldest_every: 700 };
-        let rules = Rules { re_add: KeepBoth, ranking, fair: false, limit };
+        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair: false, limit };
         let mut crowd = Crowd::of(3_000, 4, rules);
         crowd.priorities = (64, 1 << 26);
         crowd.run();
@@ -147,7 +148,8 @@ fn any_number_of_priorities_and_a_high_bound() {
 /// effect, which the lockstep checks at each delivery.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
-    let rules = Rules { re_add: KeepBoth, ranking: Fifo, fair: false, limit: None };
+    let rules =
+        Rules { re_add: KeepBoth, rerun: Rerun::After, ranking: Fifo, fair: false, limit: None };
     let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
     let mut random = Random(5);
     for n in 0..140_000_u32 {
@@ -159,4 +161,11 @@ fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
         }
     }
     lockstep.compare(0..4);
+}
+
+#[test]
+fn records_move_in_rows_of_restarts() {
+    let rerun = Rerun::Restart { at_most: Duration::MAX };
+    let rules = Rules { re_add: Hold, rerun, ranking: Fifo, fair: false, limit: None };
+    Crowd::of(12_000, 6, rules).run();
 }

@@ -11,7 +11,10 @@ use std::time::Duration;
 use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Added, Cancelled, Group, Item, Merge, Order, Queue, ReAdd, Time};
+use requeue::{
+    Add, Added, CancelReason, Cancelled, CancelledRun, Group, Item, Merge, Order, Queue, ReAdd,
+    Rerun, Time,
+};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -602,6 +605,109 @@ fn a_cancel_does_not_end_a_run() {
     assert_eq!(queue.processing(), 1);
     item.retry();
     assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
+}
+
+// --- Cancelled and restarted runs -------------------------------------------------------------------
+
+/// Returns a queue as `queue` does, in which adds restart runs for at most 5 s.
+fn restarting() -> (FakeClock, Queue<&'static str>) {
+    let clock = FakeClock::new();
+    let rerun = Rerun::Restart { at_most: 5 * S };
+    (clock.clone(), Queue::builder().clock(clock).rerun(rerun).build().unwrap())
+}
+
+#[test]
+fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    queue.add("a");
+    get(&queue).retry();
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert!(!item.is_cancelled());
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    assert_eq!(queue.cancel_running("a"), CancelledRun::AlreadyCancelled);
+    assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
+    drop(item);
+    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.is_idle()), (1, 1, true));
+    assert_eq!(queue.cancel_running("a"), CancelledRun::NotInFlight);
+    assert_eq!(queue.add("a"), Added::New);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), item.adds(), item.is_cancelled()), (2, 1, false));
+}
+
+#[test]
+fn cancel_running_a_key_that_was_added_again_runs_again() {
+    let (_clock, queue) = queue(ReAdd::Hold);
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    drop(item);
+    assert_eq!(get(&queue).adds(), 1);
+}
+
+#[test]
+fn cancel_running_a_run_that_completes_counts_as_it_says() {
+    let (_clock, queue) = queue(ReAdd::Hold);
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    assert_eq!(retry(&queue, item), 5 * S);
+}
+
+#[test]
+fn restart_an_add_cancels_the_run_and_the_next_run_serves_both() {
+    let (_clock, queue) = restarting();
+    queue.add_with("a", Add::now().reason(0b1));
+    let item = get(&queue);
+    assert_eq!(queue.add_with("a", Add::now().reason(0b10)), Added::Dirty);
+    assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
+    drop(item);
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons(), item.attempt()), (2, 0b11, 1));
+    assert!(!item.is_cancelled());
+}
+
+#[test]
+fn restart_after_the_bound_the_run_is_left_alone() {
+    let (clock, queue) = restarting();
+    queue.add("a");
+    for (wait, cancelled) in [(60, true), (4, true), (1, false)] {
+        let item = get(&queue);
+        clock.advance(wait * S);
+        assert_eq!(queue.add("a"), Added::Dirty);
+        assert_eq!(item.is_cancelled(), cancelled);
+        if cancelled {
+            drop(item);
+        } else {
+            item.succeed();
+        }
+    }
+    let item = get(&queue);
+    queue.add("a");
+    assert!(item.is_cancelled());
+}
+
+#[test]
+fn restart_a_delayed_add_restarts_the_run_when_it_is_due() {
+    let (clock, queue) = restarting();
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.add_after("a", 2 * S), Added::New);
+    assert!(!item.is_cancelled());
+    clock.advance(2 * S);
+    assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
+}
+
+#[test]
+fn restart_a_cancelled_key_does_not_run_again() {
+    let (_clock, queue) = restarting();
+    queue.add("a");
+    let item = get(&queue);
+    queue.add("a");
+    assert!(queue.cancel("a").dirty);
+    drop(item);
+    assert!(queue.is_idle());
 }
 
 // --- Orders ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
+use requeue::{BuildError, Group, Order, Queue, ReAdd, Rerun, Time};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -19,6 +19,7 @@ pub(crate) struct Pacing {
     pub(crate) times: Times,
     /// The interval between starts, and the number of commands that may start at once after a pause.
     pub(crate) rate: Option<(Every, u32)>,
+    rerun: Rerun,
     order: args::Order,
     has_priorities: bool,
     groups: Option<Regex>,
@@ -109,6 +110,7 @@ impl Pacing {
                 min_interval: some(flags.min_interval),
             },
             rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),
+            rerun: flags.on_readd.unwrap_or_default(),
             order: flags.order.unwrap_or(match has_priorities {
                 false => args::Order::Fifo,
                 true => args::Order::Priority,
@@ -131,7 +133,7 @@ impl Pacing {
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
-        let queue = Queue::builder().name(name).clock(clock).re_add(re_add);
+        let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
         let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use requeue::ReAdd;
+use requeue::{ReAdd, Rerun};
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -18,7 +18,7 @@ use crate::args::help::Sections;
 #[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
 use crate::duration::parse_duration;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
@@ -347,6 +347,15 @@ pub(crate) struct Alone {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) min_interval: Option<Duration>,
+
+    /// Effect of an add on a key whose command runs: after or restart[,MAX] [default: after]
+    ///
+    /// With restart, the command is terminated as soon as its key is added again, and the key runs again. This is
+    /// neither a success nor a failure. MAX after the first restart, commands of the key are left alone until one
+    /// completes, so that a key that changes all the time completes too; 0 means no limit. The default is 30s.
+    #[arg(long, value_name = "HOW", value_parser = parse_rerun, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
+    pub(crate) on_readd: Option<Rerun>,
 
     /// Order of ready keys [default: fifo; priority with --input json]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Pace", hide_short_help = true)]

@@ -75,6 +75,7 @@ impl<const OWN: bool> Table for InStore<OWN> {
             Flag::new("debounce-max", DEBOUNCE).value(),
             Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
                 .value(),
+            Flag::new("on-readd", "a key that is added during its run runs once more after it").value(),
             Flag::new("order", "`requeue add --priority` gives keys one of three priorities")
                 .value(),
             Flag::new("group-by", GROUPS).value(),

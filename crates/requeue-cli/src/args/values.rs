@@ -4,6 +4,9 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
+use requeue::Rerun;
+
+use crate::duration::parse_duration;
 use crate::process::command;
 
 /// The number of commands at once.
@@ -135,9 +138,35 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
     number.filter(|&size| size > 0).ok_or(WRONG)
 }
 
+/// Parses the effect of an add on a key in flight.
+pub(crate) fn parse_rerun(text: &str) -> Result<Rerun, &'static str> {
+    const WRONG: &str = "expected `after`, `restart`, or `restart` with a time, as in restart,10s";
+    match text.split_once(',') {
+        None if text == "after" => Ok(Rerun::After),
+        None if text == "restart" => Ok(Rerun::restart()),
+        Some(("restart", time)) => match parse_duration(time).map_err(|_| WRONG)? {
+            Duration::ZERO => Ok(Rerun::Restart { at_most: Duration::MAX }),
+            at_most => Ok(Rerun::Restart { at_most }),
+        },
+        _ => Err(WRONG),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rerun_is_after_or_a_restart_with_a_bound() {
+        let restart = |at_most| Ok(Rerun::Restart { at_most });
+        assert_eq!(parse_rerun("after"), Ok(Rerun::After));
+        assert_eq!(parse_rerun("restart"), restart(Duration::from_secs(30)));
+        assert_eq!(parse_rerun("restart,2m"), restart(Duration::from_secs(120)));
+        assert_eq!(parse_rerun("restart,0"), restart(Duration::MAX));
+        for text in ["", "restart,", "after,1s", "restart,x", "never"] {
+            assert!(parse_rerun(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn jobs_are_a_number_no_limit_or_a_share_of_the_cores() {

@@ -90,6 +90,8 @@ pub(crate) struct Tally {
     pub(crate) failures: Count,
     /// Runs that exceeded `--timeout`, which are failures too.
     pub(crate) timed_out: Count,
+    /// Runs that were terminated because their key was added again. They are neither successes nor failures.
+    pub(crate) restarted: Count,
     /// Durations of runs, in seconds.
     pub(crate) run_seconds: Durations,
     pub(crate) given_up: Count,
@@ -116,6 +118,7 @@ impl Tally {
             done: Count::default(),
             failures: Count::default(),
             timed_out: Count::default(),
+            restarted: Count::default(),
             run_seconds: Durations::default(),
             given_up: Count::default(),
             bad_input: Count::default(),
@@ -154,6 +157,7 @@ impl Tally {
             failures,
             given_up,
             timed_out,
+            restarted,
             cancelled,
             bad_input,
             unfinished,
@@ -173,6 +177,7 @@ impl Tally {
         for (count, what) in [
             (revived, "revived"),
             (timed_out, "timed out"),
+            (restarted, "restarted"),
             (cancelled, "cancelled"),
             (unfinished, "unfinished"),
         ] {

@@ -1,4 +1,4 @@
-//! Ends a command at its time limit, when its key is lost, or when the run stops.
+//! Ends a command at its time limit, when its key is lost or added again, or when the run stops.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -32,12 +32,13 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the lease of the command's key is lost.
-    lost: Timer<'a>,
+    /// Completes when the command must stop: its key is lost, or was added again.
+    cancelled: Timer<'a>,
     phase: Phase,
     /// Completes when the next phase is due.
     timer: Timer<'a>,
     timed_out: bool,
+    was_cancelled: bool,
     /// The group after the exit of its leader.
     left: Option<Pid>,
 }
@@ -56,15 +57,25 @@ impl<'a> Watchdog<'a> {
         groups: &'a Groups,
         slot: usize,
         level: watch::Receiver<Level>,
-        lost: Option<Timer<'a>>,
+        cancelled: Timer<'a>,
     ) -> Self {
-        let lost = lost.unwrap_or_else(|| Box::pin(pending()));
         let timer: Timer<'a> = match limits.timeout {
             Some(timeout) => Box::pin(clock.sleep(timeout)),
             None => Box::pin(pending()),
         };
-        let (phase, timed_out, left) = (Phase::Running, false, None);
-        Self { limits, clock, groups, slot, level, lost, phase, timer, timed_out, left }
+        Self {
+            limits,
+            clock,
+            groups,
+            slot,
+            level,
+            cancelled,
+            phase: Phase::Running,
+            timer,
+            timed_out: false,
+            was_cancelled: false,
+            left: None,
+        }
     }
 
     /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
@@ -82,8 +93,11 @@ impl<'a> Watchdog<'a> {
                     }
                     Phase::Ending | Phase::Killed => self.kill(),
                 },
-                () = &mut self.lost => {
-                    self.lost = Box::pin(pending());
+                () = &mut self.cancelled => {
+                    self.cancelled = Box::pin(pending());
+                    if self.phase == Phase::Running && !self.groups.has_ended(self.slot) {
+                        self.was_cancelled = true;
+                    }
                     self.end(Signal::TERM);
                 }
                 Ok(()) = self.level.changed() => {
@@ -126,6 +140,11 @@ impl<'a> Watchdog<'a> {
     /// Returns true if the command exceeded its time limit.
     pub(crate) const fn timed_out(&self) -> bool {
         self.timed_out
+    }
+
+    /// Returns true if the command was terminated because its key was lost or added again.
+    pub(crate) const fn was_cancelled(&self) -> bool {
+        self.was_cancelled
     }
 
     /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed when

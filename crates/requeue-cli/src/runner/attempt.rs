@@ -24,7 +24,7 @@ use crate::process::spawn::{self, NewStdio, Run};
 use crate::process::timeout::Watchdog;
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
-use crate::runner::remote::{Job, Lease};
+use crate::runner::remote::Job;
 
 /// A command that was started, and has exited.
 struct Finished {
@@ -34,6 +34,8 @@ struct Finished {
     timed_out: bool,
     /// The lease of its key was lost during the run.
     lost: bool,
+    /// It was terminated because its key was added again.
+    restarted: bool,
     /// The number of bytes written to its standard input.
     sent: u64,
     /// The number of bytes of its output that passed through this process.
@@ -48,7 +50,7 @@ impl Finished {
             Err(_) => (125, 0),
         };
         // -1 as in GNU parallel: a terminated command may have exited with 0.
-        let exit = if self.timed_out || self.lost { -1 } else { exit };
+        let exit = if self.timed_out || self.lost || self.restarted { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
     }
 }
@@ -56,7 +58,7 @@ impl Finished {
 impl Runner {
     /// Runs the command of a delivered key, and completes the run.
     pub(super) async fn attempt(&self, job: Job, slot: usize) {
-        let Job { item, lease } = &job;
+        let item = &job.item;
         let input = match self.unless_cut_off(self.input(&job)).await {
             Some(Ok(Some(input))) => input,
             // A run is no longer needed.
@@ -75,7 +77,7 @@ impl Runner {
             self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
             Outcome::Succeeded
         } else {
-            self.run_command(run, lease.as_deref()).await
+            self.run_command(run, &job).await
         };
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
@@ -128,13 +130,13 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    async fn run_command(&self, run: Run<'_>, lease: Option<&dyn Lease>) -> Outcome {
+    async fn run_command(&self, run: Run<'_>, job: &Job) -> Outcome {
         let mut level = self.stop.subscribe();
         let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Interrupted };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (ended, log) = match child {
             Ok(child) => {
-                let finished = self.finish(child, run, lease, level).await;
+                let finished = self.finish(child, run, job, level).await;
                 self.tally.run_seconds.add(start.elapsed());
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
@@ -212,14 +214,20 @@ impl Runner {
         &self,
         mut child: Child,
         run: Run<'_>,
-        lease: Option<&dyn Lease>,
+        Job { item, lease }: &Job,
         level: watch::Receiver<Level>,
     ) -> Finished {
         let group = groups::leader(&child);
         let (limits, groups) = (self.config.commands.limits, &self.commands.groups);
-        let lost = lease.map(Lease::lost);
+        let cancelled = match lease {
+            Some(lease) => lease.lost(),
+            None => {
+                let restarted = item.cancelled();
+                Box::pin(async move { _ = restarted.await })
+            }
+        };
         let mut watchdog =
-            Watchdog::new(limits, &self.commands.clock, groups, run.slot, level, lost);
+            Watchdog::new(limits, &self.commands.clock, groups, run.slot, level, cancelled);
         let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));
         let (exit, exited) = watch::channel(false);
         let (stdin, stdout, stderr) =
@@ -266,8 +274,10 @@ impl Runner {
                 () = self.killing(exited) => {}
             }
         }
-        let lost = lease.is_some_and(Lease::is_lost);
-        Finished { status, starved, timed_out: watchdog.timed_out(), lost, sent, received }
+        let lost = lease.as_ref().is_some_and(|lease| lease.is_lost());
+        let restarted = lease.is_none() && watchdog.was_cancelled();
+        let timed_out = watchdog.timed_out();
+        Finished { status, starved, timed_out, lost, restarted, sent, received }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
@@ -283,9 +293,10 @@ impl Runner {
     }
 
     async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
-        let Finished { status, starved, timed_out, lost, .. } = finished;
+        let Finished { status, starved, timed_out, lost, restarted, .. } = finished;
+        let was_ended = timed_out || lost || restarted;
         let status = match status {
-            Ok(status) if status.success() && !timed_out && !lost => return Outcome::Succeeded,
+            Ok(status) if status.success() && !was_ended => return Outcome::Succeeded,
             Ok(status) => status,
             Err(error) => return self.failed(125, error.to_string()),
         };
@@ -297,6 +308,9 @@ impl Runner {
         let level = self.stop.level();
         if level >= Level::Terminating {
             return Outcome::Interrupted;
+        }
+        if restarted {
+            return Outcome::Restarted;
         }
         if lost {
             return self.failed(exit, "lease lost: another worker may have the key".to_owned());

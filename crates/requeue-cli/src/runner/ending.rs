@@ -29,6 +29,10 @@ impl Runner {
         }
         match outcome {
             Outcome::Interrupted => item.release(),
+            Outcome::Restarted => {
+                self.tally.restarted.one_more();
+                self.keys.restart(item);
+            }
             Outcome::Succeeded => {
                 self.tally.done.one_more();
                 self.keys.succeed(item);
@@ -77,7 +81,8 @@ impl Runner {
             self.output.say(&format!("{}: {why}", escaped(&key))).await;
         }
         match outcome {
-            Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
+            // No add restarts a run of a leased key.
+            Outcome::Interrupted | Outcome::Restarted => _ = self.tally.unfinished.one_more(),
             Outcome::Succeeded if is_recorded => {
                 self.tally.done.one_more();
                 self.halt_if_reached().await;

@@ -186,6 +186,11 @@ impl Keys {
         self.pace.give_up(item);
     }
 
+    /// Completes a run that was cancelled because its key was added again.
+    pub(super) fn restart(&self, item: Item<'static, Key>) {
+        self.pace.restart(item);
+    }
+
     /// Retries a key, or returns it to the caller after its last retry.
     pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
         let retry = |item, at| self.pace.retry(item, at);

@@ -15,6 +15,8 @@ pub(crate) enum Outcome {
     },
     /// The end of the program interrupted the run. This is neither a success nor a failure.
     Interrupted,
+    /// The command was terminated because its key was added again. This is neither a success nor a failure.
+    Restarted,
 }
 
 impl Outcome {
@@ -25,6 +27,7 @@ impl Outcome {
             Self::Failed { is_final: false, .. } => Completion::Retry,
             Self::Failed { is_final: true, .. } => Completion::GiveUp,
             Self::Interrupted => Completion::Release,
+            Self::Restarted => Completion::Cancelled,
         }
     }
 
@@ -32,7 +35,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Self::Failed { why, .. } => Some(why),
-            Self::Succeeded | Self::Interrupted => None,
+            Self::Succeeded | Self::Interrupted | Self::Restarted => None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use requeue::{Add, Added, Cursor, Filter, Item, Merge, Phase, ReAdd, Time};
+use requeue::{Add, Added, Completion, Cursor, Filter, Item, Merge, Phase, ReAdd, Time};
 
 use crate::args::pacing::Times;
 use crate::input::AddOptions;
@@ -163,6 +163,17 @@ impl Pace {
     /// Completes a run after its last failure. The key runs again only if it was re-added.
     pub(crate) fn give_up(&self, item: Item<'static, Key>) {
         self.finish(item, Item::give_up);
+    }
+
+    /// Completes a run that was cancelled because its key was added again. The next run also serves its adds.
+    pub(crate) fn restart(&self, item: Item<'static, Key>) {
+        if self.times.are_none() {
+            return item.complete(Completion::Cancelled);
+        }
+        let mut state = self.lock();
+        let (hash, key) = (self.hash(&item), item.key().clone());
+        item.complete(Completion::Cancelled);
+        self.end_window(&mut state, hash, key);
     }
 
     fn finish(&self, item: Item<'static, Key>, finish: fn(Item<'static, Key>)) {

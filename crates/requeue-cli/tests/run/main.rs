@@ -16,6 +16,7 @@ mod output;
 mod pace;
 mod pages;
 mod reports;
+mod restarts;
 mod serve;
 mod signals;
 mod store;

@@ -240,6 +240,7 @@ fn the_summary_is_text_json_or_nothing() {
         ("done", 1),
         ("failures", 2),
         ("timed_out", 0),
+        ("restarted", 0),
         ("given_up", 1),
         ("bad_input", 1),
         ("cancelled", 0),

@@ -8,6 +8,7 @@ use super::Queue;
 use super::transitions::record::Record;
 use crate::order::Ready;
 use crate::types::add::{Add, Merge, ReAdd};
+use crate::types::cancel::CancelReason;
 use crate::types::delivery::{Delivery, Finish, Finished, Popped, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -131,7 +132,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// key. Returns `false` if the delivery was completed already.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
         let Some(slot) = self.locate(ticket) else { return false };
-        self.records.get_mut(slot).detached = true;
+        self.records.get_mut(slot).detach();
         true
     }
 
@@ -143,7 +144,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
-        (record.phase().is_processing() && record.detached).then(|| Ticket {
+        (record.phase().is_processing() && record.is_detached()).then(|| Ticket {
             slot,
             hash: record.hash,
             epoch: record.epoch(),
@@ -169,7 +170,10 @@ impl<K: Eq + Clone> Queue<K> {
         let epoch = record.epoch();
         let not_before = self.backoff_of(epoch);
         let has_ended = self.ending == Ending::ShutDown;
-        let asks_more = !matches!(how, Finish::Done | Finish::Succeed);
+        let asks_more = !matches!(how, Finish::Done | Finish::Succeed | Finish::Cancelled { .. });
+        let is_restarted = matches!(how, Finish::Cancelled { .. })
+            && record.cancel_reason() == Some(CancelReason::Restarted);
+        let passes_on = is_restarted && record.is_pending();
         let lost =
             has_ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
@@ -188,6 +192,11 @@ impl<K: Eq + Clone> Queue<K> {
                 self.add_failure(slot);
             }
             Finish::Release { asked } => self.note(slot, asked),
+            Finish::Cancelled { asked } if passes_on => self.note(slot, asked),
+            Finish::Cancelled { .. } => {}
+        }
+        if !(is_restarted && ready) {
+            self.end_row(slot);
         }
         if let (Finish::RetryAfter { .. }, false) = (how, has_ended) {
             self.counters.count_retry(true);
@@ -210,7 +219,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.free_group(slot, freed);
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
-        if let Finish::Done = how
+        if let Finish::Done | Finish::Cancelled { .. } = how
             && !ready
         {
             self.records.get_mut(slot).set_not_before(not_before);
@@ -255,7 +264,9 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> (bool, Option<Time>) {
         let due = match how {
-            Finish::Done | Finish::Succeed => return (was_dirty, None),
+            Finish::Done | Finish::Succeed | Finish::Cancelled { .. } => {
+                return (was_dirty, None);
+            }
             _ if self.ending == Ending::ShutDown => return (was_dirty, None),
             Finish::RequeueAfter { delay, .. } => now + delay,
             Finish::RetryAfter { delay, .. } => not_before.max(now + delay),

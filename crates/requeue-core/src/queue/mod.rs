@@ -3,7 +3,7 @@
 //! `add` adds a key; `deliver` delivers it and completes its delivery. Both call `transitions`,
 //! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
 //! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
-//! under [`ReAdd::Hold`]. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
+//! under [`ReAdd::Hold`]. `restarts` cancels runs in flight. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
 //! `snapshot`, `stats` and `depths` report on them.
 
 mod add;
@@ -13,6 +13,7 @@ mod depths;
 mod fast_path;
 mod lifecycle;
 mod needs_now;
+mod restarts;
 mod snapshot;
 mod stats;
 mod storage;
@@ -22,6 +23,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 pub use self::needs_now::Operation;
+use self::restarts::Restarts;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
 pub use self::stats::{BUCKETS, Counts, Histogram};
@@ -32,6 +34,7 @@ use crate::memory::slab::Slab;
 use crate::memory::timer_heap::TimerHeap;
 use crate::order::{Order, Ready};
 use crate::types::add::ReAdd;
+use crate::types::cancel::Rerun;
 use crate::types::lifecycle::Ending;
 use crate::types::time::Time;
 
@@ -39,6 +42,9 @@ use crate::types::time::Time;
 pub struct Config<K> {
     /// The re-add policy.
     pub re_add: ReAdd,
+    /// The effect of an add on a key in flight. With [`Rerun::Restart`], every operation needs
+    /// `now`.
+    pub rerun: Rerun,
     /// The order of ready keys.
     pub order: Order<K>,
     /// True if groups take turns within a priority.
@@ -54,6 +60,7 @@ impl<K> Default for Config<K> {
     fn default() -> Self {
         Self {
             re_add: ReAdd::default(),
+            rerun: Rerun::default(),
             order: Order::Fifo,
             fair: false,
             group_limit: None,
@@ -102,6 +109,10 @@ pub struct Queue<K> {
     /// (client-go's `AddRateLimited` before `Done`), by epoch.
     backing_off: BTreeMap<u64, Time>,
     re_add: ReAdd,
+    /// Allocated if an add restarts the run in flight of its key.
+    restarts: Option<Box<Restarts>>,
+    /// True if every operation needs the time: times are tracked, or runs are restarted.
+    always_needs_now: bool,
     ending: Ending,
     paused: bool,
     /// The number of the last delivery. No number is used twice.
@@ -113,6 +124,10 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit);
+        let restarts = match config.rerun {
+            Rerun::After => None,
+            Rerun::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
+        };
         Self {
             records: Slab::new(config.track || ready.has_side_table()),
             index: Index::new(),
@@ -123,6 +138,8 @@ impl<K: Eq + Clone> Queue<K> {
             counters: Counters::default(),
             backing_off: BTreeMap::new(),
             re_add: config.re_add,
+            always_needs_now: config.track || restarts.is_some(),
+            restarts,
             ending: Ending::Open,
             paused: false,
             epoch: 0,

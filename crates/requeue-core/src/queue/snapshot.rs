@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Queue;
 use super::stats::{Counts, Histogram};
+use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
 use crate::types::time::Time;
@@ -38,6 +39,8 @@ pub struct Entry<K> {
     pub adds: u32,
     /// True if the key is throttled: it is ready, but its group is at its limit.
     pub held_back: bool,
+    /// The reason why the run in flight was cancelled, if it was.
+    pub cancelled: Option<CancelReason>,
     /// True if the queue is paused.
     pub paused: bool,
     /// The lifecycle state of the queue: open, closed or shut down.
@@ -150,6 +153,7 @@ impl<K: Eq + Clone> Queue<K> {
             adds: record.adds,
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
+            cancelled: if phase.is_processing() { record.cancel_reason() } else { None },
             paused: self.paused,
             ending: self.ending,
         }

@@ -68,10 +68,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Moves a few records to lower slots. The slab frees the memory above them.
     #[cold]
     fn compact(&mut self) {
-        let Self { records, index, ready, timers, tracker, .. } = self;
+        let Self { records, index, ready, timers, tracker, restarts, .. } = self;
         records.compact(|records, from, to| {
             index.moved(records, from, to);
             timers.moved(from, to);
+            if let Some(restarts) = restarts {
+                restarts.moved(from, to);
+            }
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
                 tracker.moved(from, to, phase.is_processing());
@@ -85,6 +88,9 @@ impl<K: Eq + Clone> Queue<K> {
     fn truncate_side_tables(&mut self) {
         let end = self.records.end();
         self.timers.truncate(end);
+        if let Some(restarts) = &mut self.restarts {
+            restarts.truncate(end);
+        }
         if let Some(tracker) = &mut self.tracker {
             tracker.truncate(end);
         }

@@ -212,6 +212,9 @@ impl<K: Eq + Clone> Queue<K> {
                     self.backing_off.remove(&record.epoch());
                 }
                 self.enter_depth(slot);
+                if self.restarts.is_some() {
+                    self.restart(slot, now);
+                }
                 Added::Dirty
             }
             Cell::Lift => {
@@ -384,6 +387,7 @@ impl<K: Eq + Clone> Queue<K> {
         match table(Row::Cancel, phase) {
             Cell::Dequeue => {
                 self.counters.ready -= 1;
+                self.end_row(slot);
                 self.leave_depth(slot);
                 self.ready.remove(&mut self.records, slot);
                 self.records.get_mut(slot).rest();

@@ -90,6 +90,12 @@ pub enum Finish {
         /// The adds, reasons and priority of the run. All of them go to the next run.
         asked: Asked,
     },
+    /// The run was cancelled. The failures do not change.
+    Cancelled {
+        /// The adds, reasons and priority of the run. If an add restarted the run, all of them go
+        /// to the next run.
+        asked: Asked,
+    },
 }
 
 /// The result of a completed delivery.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::{Cursor, Filter};
-use requeue_core::{Merge, ReAdd, Time, When};
+use requeue_core::{Merge, ReAdd, Rerun, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
@@ -32,6 +32,11 @@ pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
         re_add: [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)],
+        rerun: match rng.u8(..4) {
+            0 => Rerun::Restart { at_most: Duration::MAX },
+            1 => Rerun::Restart { at_most: Duration::from_millis(rng.u64(..20_000)) },
+            _ => Rerun::After,
+        },
         ranking: match rng.bool() {
             true => Ranking::Fifo,
             false => Ranking::Priority { oldest_every: rng.u32(1..5) },
@@ -44,7 +49,13 @@ pub fn run(seed: u64) -> Result<Report, String> {
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
-        _ => Rules { ranking: Ranking::Fifo, fair: false, limit: Some(rng.u32(1..3)), ..rules },
+        _ => Rules {
+            rerun: Rerun::After,
+            ranking: Ranking::Fifo,
+            fair: false,
+            limit: Some(rng.u32(1..3)),
+            ..rules
+        },
     };
     let (keys, teams) = (rng.u32(1..9), rng.u32(1..4));
     let mut simulation = Simulation {
@@ -122,6 +133,7 @@ impl Simulation {
             4 | 5 => world.add(key, AddRequest { when: When::Now, ..self.request() }),
             6 => world.add(key, AddRequest::default()),
             7 => world.add_rate_limited(key),
+            8 if world.pick(2) == 0 => world.cancel_running(key),
             8 => world.cancel(key),
             9 => world.forget(key),
             10 if world.pick(2) == 0 => world.use_stale(),
@@ -245,6 +257,9 @@ impl Simulation {
         world.expect("a key is ready and a worker waits", ready && any(Task::waits), false);
         let over = model.is_exhausted() && any(Task::waits_impatiently);
         world.expect("nothing is ready any more and a worker waits", over, false);
+        let cancelled = self.tasks.iter().filter_map(Task::watches);
+        let cancelled = cancelled.filter(|&epoch| model.is_cancelled(epoch)).count();
+        world.expect("cancelled runs that were not notified", cancelled, 0);
         let finished = model.is_finished() && any(Task::waits);
         world.expect("nothing will be ready any more and a worker waits", finished, false);
         let drained = model.is_drained() && any(|task| !task.works());

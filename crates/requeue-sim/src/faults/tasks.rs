@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use requeue::clock::sleep_until;
-use requeue::{Item, Ticket};
+use requeue::{Completion, Item, Ticket};
 use requeue_core::Asked;
 
 use super::limiter::ON_PURPOSE;
@@ -35,6 +35,8 @@ enum Does {
     WaitPatiently,
     Work,
     Hang,
+    /// Waits until the delivery with this number is cancelled.
+    Watch(u64),
 }
 
 struct Flag(AtomicBool);
@@ -88,6 +90,14 @@ impl Task {
         self.is_at(Does::Hang)
     }
 
+    /// Returns the number of the delivery whose cancellation the task waits for.
+    pub(super) fn watches(&self) -> Option<u64> {
+        match self.does.as_ref()?.get() {
+            Does::Watch(epoch) => Some(epoch),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::SeqCst)
     }
@@ -108,7 +118,8 @@ impl Task {
     }
 }
 
-/// An item in the queue and in the model. Dropping it before its completion is a failure in both.
+/// An item in the queue and in the model. Dropping it before its completion is a failure in both,
+/// unless the run was cancelled.
 struct Held {
     item: Option<Item<'static, u32>>,
     world: Rc<World>,
@@ -135,6 +146,18 @@ impl Held {
             }
             self.world.finished(self.epoch, how, self.asked);
         }
+    }
+
+    /// Waits until the run is cancelled or `timeout` is ready, and returns true if it is cancelled.
+    async fn is_cancelled_within(&self, timeout: impl Future<Output = ()>) -> bool {
+        let Some(item) = &self.item else { return false };
+        let (mut cancelled, mut timeout) = (pin!(item.cancelled()), pin!(timeout));
+        poll_fn(|cx| match (cancelled.as_mut().poll(cx), timeout.as_mut().poll(cx)) {
+            (Poll::Ready(_), _) => Poll::Ready(true),
+            (_, Poll::Ready(())) => Poll::Ready(false),
+            _ => Poll::Pending,
+        })
+        .await
     }
 
     /// Completes the delivery with success, and takes the next key. If `waits` is true, waits until
@@ -178,6 +201,9 @@ impl Drop for Held {
         if let Some(item) = self.item.take() {
             let key = *item;
             drop(item);
+            if self.world.is_cancelled(self.epoch) {
+                return self.world.finished(self.epoch, How::Cancelled, self.asked);
+            }
             self.world.failed(key);
             self.world.finished(self.epoch, How::RetryAfter(self.world.said()), self.asked);
         }
@@ -185,8 +211,9 @@ impl Drop for Held {
 }
 
 /// The number of ways in which a worker handles a key.
-const WAYS: u32 = 15;
+const WAYS: u32 = 17;
 const HANG: u32 = 2;
+const WATCH: u32 = 15;
 
 /// Takes keys until there are no more, and handles each in a way that the world's faults allow. The
 /// faults have a bit for each way; without it, the key succeeds.
@@ -223,7 +250,11 @@ async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: b
     loop {
         let way = world.pick(WAYS);
         let way = if world.faults.get() >> way & 1 == 1 { way } else { 0 };
-        does.set(if way == HANG { Does::Hang } else { Does::Work });
+        does.set(match way {
+            HANG => Does::Hang,
+            WATCH => Does::Watch(held.epoch),
+            _ => Does::Work,
+        });
         if way > 0 || world.pick(3) > 0 {
             return deal_with(&world, held, way).await;
         }
@@ -307,8 +338,15 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             // Adds its own key again.
             world.add(held.key(), crate::model::AddRequest::default());
         }
-        _ => {
+        14 => {
             world.add_rate_limited(held.key());
+        }
+        WATCH if !held.is_cancelled_within(sleep()).await => {}
+        _ => {
+            return held.finish(|item, _| {
+                item.complete(Completion::Cancelled);
+                How::Cancelled
+            });
         }
     }
     held.finish(|item, _| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::{Item, Queue, Ticket};
-use requeue_core::{Asked, Ending, Group, Merge, Order, Time, When};
+use requeue_core::{Asked, Ending, Group, Merge, Order, Rerun, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
@@ -28,6 +28,7 @@ pub(super) struct World {
     pub(super) keys: u32,
     pub(super) teams: u32,
     track: bool,
+    restarts: bool,
     /// True if the queue and the model are compared only occasionally, so that operations meet keys
     /// that are due and not ready yet. A comparison makes these keys ready, and makes up for lost
     /// wakes.
@@ -52,6 +53,13 @@ const CROWD: u32 = 1_000;
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
         let sparing = rng.bool();
+        // The bound of restarts counts from the time at which a key becomes ready, and the two sides
+        // make due keys ready at different times.
+        let rerun = match rules.rerun {
+            Rerun::Restart { .. } if sparing => Rerun::Restart { at_most: Duration::MAX },
+            rerun => rerun,
+        };
+        let rules = Rules { rerun, ..rules };
         let hooks = (!sparing && rng.bool()).then(Arc::<Hooks>::default);
         let track = !sparing && (hooks.is_some() || rng.bool());
         let clock = FakeClock::new();
@@ -59,6 +67,7 @@ impl World {
         let builder = Queue::builder()
             .clock(clock.clone())
             .re_add(rules.re_add)
+            .rerun(rules.rerun)
             .limiter(Extreme(Arc::clone(&said)))
             .group_by(move |key| group(*key, teams));
         let builder = if track { builder.track_times() } else { builder };
@@ -87,6 +96,7 @@ impl World {
             keys,
             teams,
             track,
+            restarts: rules.rerun != Rerun::After,
             sparing,
             hooks,
             counted: RefCell::default(),
@@ -215,6 +225,22 @@ impl World {
             self.forgotten(key);
         }
         self.expect("cancel", queue, model.unwrap_or_default());
+    }
+
+    pub(super) fn cancel_running(&self, key: u32) {
+        self.note((8, key));
+        let queue = self.queue.cancel_running(&key);
+        self.promote();
+        let (model, _) = self.model.borrow_mut().cancel_running(&key);
+        self.expect("cancel_running", queue, model);
+    }
+
+    /// Returns true if the delivery `epoch` was cancelled, at the moment before its completion.
+    pub(super) fn is_cancelled(&self, epoch: u64) -> bool {
+        if self.restarts {
+            self.promote();
+        }
+        self.model.borrow().is_cancelled(epoch)
     }
 
     pub(super) fn forget(&self, key: u32) {

@@ -110,5 +110,6 @@ fn finish(how: How, asked: requeue_core::Asked) -> Finish {
         How::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
         How::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
         How::Release => Finish::Release { asked },
+        How::Cancelled => Finish::Cancelled { asked },
     }
 }

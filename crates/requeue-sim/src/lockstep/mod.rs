@@ -53,6 +53,7 @@ impl Lockstep {
         };
         let config = Config {
             re_add: setup.rules.re_add,
+            rerun: setup.rules.rerun,
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,
@@ -127,6 +128,7 @@ impl Lockstep {
         if self.dropping {
             self.drop_some(1);
         }
+        assert_eq!(self.queue.take_restarted(), self.model.take_restarted(), "restarted");
         if let Some(walk) = &mut self.walk {
             if matches!(op, Op::End(_)) {
                 walk.expected.retain(|key| self.model.knows(key));
@@ -163,6 +165,12 @@ impl Lockstep {
                 assert_eq!(core.as_ref().map(|core| core.0), model, "cancelled");
                 let gone = model.is_some() && !self.model.knows(&key);
                 assert_eq!(core.and_then(|core| core.1).is_some(), gone, "key returned");
+            }
+            Op::CancelRunning(key) => {
+                let key = key % self.setup.keys;
+                let by = Key(key);
+                let core = inside(|| self.queue.cancel_running(&by, self.setup.hash(key)));
+                assert_eq!(core, self.model.cancel_running(&key), "cancelled run");
             }
             Op::Forget(key) => {
                 let key = key % self.setup.keys;

@@ -20,6 +20,7 @@ impl<K: Ord + Clone> Model<K> {
         self.since.insert(key.clone(), self.now);
         self.dirty.insert(key.clone());
         if self.processing.contains_key(key) {
+            self.restart(key);
             return Added::Dirty;
         }
         self.push(key);

@@ -44,8 +44,9 @@ impl<K: Ord + Clone> Model<K> {
         let was_dirty = self.dirty.contains(key);
         let worked = now.since(self.processing[key].since);
         self.tally.worked += worked.as_nanos();
+        let is_restarted = self.end_cancelled(key, how, asked);
         match how {
-            How::Done => {}
+            How::Done | How::Cancelled => {}
             How::Succeed | How::RequeueAfter(_) => {
                 self.failures.remove(key);
                 self.not_before.remove(key);
@@ -61,7 +62,7 @@ impl<K: Ord + Clone> Model<K> {
             self.end_run_shut_down(key, how)
         } else {
             match (self.re_add, how) {
-                (_, How::Done | How::Succeed) => {
+                (_, How::Done | How::Succeed | How::Cancelled) => {
                     self.done_now(key);
                 }
                 (_, How::RequeueAfter(after)) => {
@@ -74,6 +75,9 @@ impl<K: Ord + Clone> Model<K> {
             false
         };
         let ready = self.dirty.contains(key);
+        if !(ready && is_restarted) {
+            self.rows.remove(key);
+        }
         if !ready && self.waiting.contains_key(key) {
             self.since.insert(key.clone(), now);
         }
@@ -103,14 +107,14 @@ impl<K: Ord + Clone> Model<K> {
             // Nothing more will be delivered.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);
-            let lost = was_dirty || !matches!(how, How::Done | How::Succeed);
+            let lost = was_dirty || !matches!(how, How::Done | How::Succeed | How::Cancelled);
             if lost {
                 self.failures.remove(key);
             }
             return lost;
         }
         let ready = self.done_now(key);
-        let lost = !ready && !matches!(how, How::Done | How::Succeed);
+        let lost = !ready && !matches!(how, How::Done | How::Succeed | How::Cancelled);
         if lost {
             self.failures.remove(key);
         }

@@ -19,7 +19,7 @@ impl<K: Ord + Clone> Model<K> {
                 }
             }
             How::Release => self.release(key),
-            How::Done | How::Succeed | How::RequeueAfter(_) => {}
+            How::Done | How::Succeed | How::RequeueAfter(_) | How::Cancelled => {}
         }
         self.done_now(key);
     }

@@ -12,6 +12,7 @@
 //! - Equal deadlines come in order of arrival.
 //! - A key is ready at its deadline, not just after it.
 
+mod cancelling;
 mod client_go;
 mod debounce;
 mod ending;
@@ -23,7 +24,9 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use requeue_core::{Added, Asked, Cancelled, Ending, Merge, ReAdd, Time, When};
+use requeue_core::{
+    Added, Asked, CancelReason, Cancelled, Ending, Merge, ReAdd, Rerun, Time, When,
+};
 
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
@@ -43,6 +46,8 @@ const PROMOTE: usize = 256;
 pub struct Rules {
     /// The effect of an add on a key that waits or has failed.
     pub re_add: ReAdd,
+    /// The effect of an add on a key in flight.
+    pub rerun: Rerun,
     /// The order of ready keys.
     pub ranking: Ranking,
     /// True if teams take turns.
@@ -93,6 +98,7 @@ struct Run {
     epoch: u64,
     since: Time,
     detached: bool,
+    cancelled: Option<CancelReason>,
 }
 
 /// The due time of a waiting key.
@@ -136,6 +142,7 @@ pub struct Ended<K> {
 #[derive(Clone, Debug)]
 pub struct Model<K> {
     re_add: ReAdd,
+    rerun: Rerun,
     queue: ReadyKeys<K>,
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
@@ -147,6 +154,10 @@ pub struct Model<K> {
     /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
+    /// The keys in a row of restarts, and the times from which on their runs are left alone.
+    rows: BTreeMap<K, Time>,
+    /// The deliveries that were restarted and not yet reported.
+    restarted: Vec<u64>,
     /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
@@ -167,6 +178,7 @@ impl<K: Ord + Clone> Model<K> {
     pub fn new(rules: &Rules) -> Self {
         Self {
             re_add: rules.re_add,
+            rerun: rules.rerun,
             queue: ReadyKeys::new(rules.ranking, rules.fair, rules.limit),
             dirty: BTreeSet::new(),
             processing: BTreeMap::new(),
@@ -175,6 +187,8 @@ impl<K: Ord + Clone> Model<K> {
             deadlines: BTreeSet::new(),
             not_before: BTreeMap::new(),
             failures: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            restarted: Vec::new(),
             asked: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
@@ -243,7 +257,7 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.deliveries += 1;
         self.dirty.remove(&key);
-        let run = Run { epoch: self.epoch, since: now, detached: false };
+        let run = Run { epoch: self.epoch, since: now, detached: false, cancelled: None };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
@@ -363,6 +377,7 @@ impl<K: Ord + Clone> Model<K> {
         let dirty = self.dirty.remove(key);
         if dirty && !processing {
             self.queue.remove(key);
+            self.rows.remove(key);
         }
         self.failures.remove(key);
         self.not_before.remove(key);
@@ -379,6 +394,7 @@ impl<K: Ord + Clone> Model<K> {
             return None;
         }
         self.not_before.remove(key);
+        self.rows.remove(key);
         self.asked.remove(key);
         self.since.remove(key);
         self.teams.remove(key);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Asked, Counts, Ending, Entry, Phase, Time};
+use requeue_core::{Asked, CancelReason, Counts, Ending, Entry, Phase, Time};
 
 use super::{Model, Team};
 
@@ -44,6 +44,8 @@ pub struct Seen {
     pub priority: Option<i32>,
     /// True if the key is throttled: it is ready, but its team is at its limit.
     pub held_back: bool,
+    /// The reason why the run in flight was cancelled, as a number: cancelled is 1, and restarted 2.
+    pub cancelled: Option<u8>,
     /// The time at which the key entered its state. It is not compared for a key that is remembered
     /// only for its failures.
     pub since: Option<Time>,
@@ -62,6 +64,15 @@ impl Seen {
         }
     }
 
+    /// Returns the number of a reason.
+    fn number_of(reason: CancelReason) -> u8 {
+        match reason {
+            CancelReason::Cancelled => 1,
+            CancelReason::Restarted => 2,
+            other => unreachable!("no queue cancels a run as {other:?}"),
+        }
+    }
+
     /// Returns the state of a key in a queue, without the parts that are not compared with `model`.
     #[must_use]
     pub fn of<K>(entry: &Entry<K>, model: Option<Self>) -> Self {
@@ -74,6 +85,7 @@ impl Seen {
             reasons: entry.reasons,
             priority: model.and_then(|model| model.priority).map(|_| entry.priority),
             held_back: entry.held_back,
+            cancelled: entry.cancelled.map(Self::number_of),
             since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
         }
     }
@@ -122,6 +134,7 @@ impl<K: Ord + Clone> Model<K> {
             adds,
             reasons,
             priority: (self.is_pending(key) || self.is_processing(key)).then_some(priority),
+            cancelled: self.processing.get(key).and_then(|run| run.cancelled).map(Seen::number_of),
             held_back: phase == Phase::Ready && !self.queue.has_room(self.teams[key].id),
         })
     }
@@ -273,9 +286,14 @@ impl<K: Ord + Clone> Model<K> {
                 (
                     key.clone(),
                     self.dirty.contains(key),
-                    self.processing.get(key).map(|run| run.detached),
+                    self.processing
+                        .get(key)
+                        .map(|run| (run.detached, run.cancelled.map(Seen::number_of))),
                     wait,
-                    self.bounds.get(key).map(|&bound| ahead(bound)),
+                    (
+                        self.bounds.get(key).map(|&bound| ahead(bound)),
+                        self.rows.get(key).map(|&until| ahead(until)),
+                    ),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
                     (asked.adds.min(1), asked.reasons, asked.priority),

@@ -79,6 +79,7 @@ fn hows() -> impl Strategy<Value = How> {
         2 => durations().prop_map(How::RequeueAfter),
         4 => durations().prop_map(How::RetryAfter),
         1 => Just(How::Release),
+        3 => Just(How::Cancelled),
     ]
 }
 
@@ -93,6 +94,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => which.prop_map(Op::Detach),
         3 => key.clone().prop_map(Op::Done),
         3 => key.clone().prop_map(Op::Cancel),
+        3 => key.clone().prop_map(Op::CancelRunning),
         2 => key.prop_map(Op::Forget),
         1 => (0usize..4).prop_map(Op::Promote),
         10 => jumps().prop_map(Op::Advance),

@@ -228,6 +228,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Ste
     assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
         re_add,
+        rerun: core::Rerun::After,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use requeue_core::limiter::{BackoffLimiter, default_controller};
-use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
+use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd, Rerun};
 
 use super::Queue;
 use super::limiter::LockedLimiter;
@@ -151,6 +151,28 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// The default is [`ReAdd::Hold`].
     pub fn re_add(mut self, policy: ReAdd) -> Self {
         self.config.re_add = policy;
+        self
+    }
+
+    /// Sets the effect of an add on a key in flight.
+    ///
+    /// The default is [`Rerun::After`]. With [`Rerun::Restart`], the queue reads the clock at each
+    /// operation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Queue, Rerun};
+    ///
+    /// let queue = Queue::builder().rerun(Rerun::restart()).build()?;
+    /// queue.add("build");
+    /// let item = queue.try_get().unwrap();
+    /// queue.add("build");
+    /// assert!(item.is_cancelled());
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn rerun(mut self, rerun: Rerun) -> Self {
+        self.config.rerun = rerun;
         self
     }
 

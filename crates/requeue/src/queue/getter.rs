@@ -185,9 +185,9 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.set(&mut item, unused);
-        // If times are not kept, the clock may have been read for the completion, but not for the
+        // If not every operation needs the time, the clock may have been read for the completion, but not for the
         // get. A drain must see the moment in which no key is in flight.
-        let next = state.time_for(Operation::Get, self.tracks.then_some(now));
+        let next = state.time_for(Operation::Get, self.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
             None => None,

@@ -4,16 +4,18 @@
 //! it was detached, by its ticket or key.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, Time};
 
+use super::cancelling::Cancellation;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Ordering, drop_quietly, quietly};
-use crate::{Completion, Key};
+use crate::{CancelReason, Completion, Key};
 
 enum Owner<'q, K: Key> {
     Borrowed(&'q Shared<K>),
@@ -37,7 +39,9 @@ impl<K: Key> Deref for Owner<'_, K> {
 /// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
 /// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
-/// retried with backoff: no key is lost when a worker panics, is cancelled or returns early.
+/// retried with backoff: no key is lost when a worker panics, is dropped or returns early. The
+/// exception is a run that was [cancelled](Self::cancelled): its item is completed with
+/// [`Completion::Cancelled`].
 ///
 /// # Examples
 ///
@@ -156,6 +160,66 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| {
             owner.lock().is_ok_and(|state| state.core.is_dirty(&self.ticket))
         })
+    }
+
+    /// Returns true if the run was cancelled, by [`Queue::cancel_running`](super::Queue::cancel_running)
+    /// or by an add that [restarts](crate::Rerun::Restart) it.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel_reason().is_some()
+    }
+
+    /// Returns the reason why the run was cancelled, or `None` if it was not.
+    #[must_use]
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.live.as_ref().and_then(|(owner, _)| owner.cancel_reason(&self.ticket))
+    }
+
+    /// Waits until the run is cancelled, and returns the reason.
+    ///
+    /// The future does not borrow the item, so that another task can wait. Once the delivery is
+    /// completed, it is never ready.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect. A later call notices a cancellation that came before it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use requeue::{CancelReason, Queue, Rerun};
+    ///
+    /// let queue = Queue::builder().rerun(Rerun::restart()).build()?;
+    /// queue.add("build");
+    /// let item = queue.get().await.unwrap();
+    /// queue.add("build"); // the sources have changed again
+    /// let reason = tokio::select! {
+    ///     reason = item.cancelled() => reason,
+    ///     () = std::future::pending() => unreachable!("the build takes long"),
+    /// };
+    /// assert_eq!(reason, CancelReason::Restarted);
+    /// item.complete(requeue::Completion::Cancelled);
+    /// assert_eq!(queue.get().await.unwrap().adds(), 2);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + Sync + use<K> {
+        self.cancellation()
+    }
+
+    /// Calls `f` when the run is cancelled, on the thread that cancels it, until the result is
+    /// dropped.
+    pub(crate) fn on_cancel(
+        &self,
+        f: impl Fn(CancelReason) + Send + Sync + 'static,
+    ) -> Cancellation<K> {
+        self.cancellation().then(f)
+    }
+
+    fn cancellation(&self) -> Cancellation<K> {
+        let owner = self.live.as_ref().and_then(|(owner, _)| owner.handle());
+        Cancellation::new(owner, self.ticket)
     }
 
     /// Completes the delivery with `completion`.
@@ -362,13 +426,15 @@ impl<K: Key> Drop for Item<'_, K> {
 
 impl<K: Key> Item<'_, K> {
     /// Completes the delivery of an item that was dropped before its completion: the run has
-    /// failed.
+    /// failed, unless it was cancelled.
     #[cold]
     fn abandon(&mut self) {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        let (how, _) = owner.resolve(Completion::Retry, key, self.asked, Some(now));
+        let is_cancelled = quietly(|| owner.cancel_reason(&self.ticket)).flatten().is_some();
+        let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
+        let (how, _) = owner.resolve(completion, key, self.asked, Some(now));
         if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
@@ -494,6 +560,7 @@ impl<K: Key> Shared<K> {
                 Finish::Succeed
             }
             Completion::Release => Finish::Release { asked },
+            Completion::Cancelled => Finish::Cancelled { asked },
         };
         if let Finish::Succeed | Finish::RequeueAfter { .. } = how {
             self.limiter.forget(key);

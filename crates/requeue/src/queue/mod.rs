@@ -5,6 +5,7 @@
 
 mod add;
 mod builder;
+mod cancelling;
 mod drainers;
 mod dropped_keys;
 mod get;
@@ -163,7 +164,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled.
     ///
-    /// A run in flight goes on.
+    /// A run in flight goes on. [`cancel_running`](Self::cancel_running) cancels it.
     ///
     /// # Examples
     ///

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
+use super::cancelling::Watchers;
 use super::drainers::Drainers;
 use super::dropped_keys::DroppedKeys;
 use super::hooks::Events;
@@ -28,6 +29,7 @@ pub(crate) struct State<K> {
     pub(crate) core: core::Queue<K>,
     pub(super) waiters: Waiters,
     pub(super) drainers: Drainers,
+    pub(super) watchers: Watchers,
     /// The number of calls of `shut_down`. A call ends the wait of earlier drains.
     pub(super) shut_downs: u64,
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
@@ -48,12 +50,25 @@ pub(crate) struct State<K> {
 }
 
 impl<K: Eq + Clone> State<K> {
+    /// Returns true if due keys must become ready without an operation: getters wait, or runs that
+    /// due adds restart.
+    #[inline]
+    fn needs_alarm(&self) -> bool {
+        !self.waiters.is_empty() || watches(&self.core, &self.watchers)
+    }
+
     /// Returns the events since the last call, whichever operation caused them: an operation on one
     /// key often makes other keys ready.
     fn unreported_events(&mut self) -> Events {
         let all = Events::of(&self.core);
         all.since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
     }
+}
+
+/// Returns true if a key that becomes due may wake one of `watchers`.
+#[inline]
+fn watches<K: Eq + Clone>(core: &core::Queue<K>, watchers: &Watchers) -> bool {
+    core.restarts() && !watchers.is_empty()
 }
 
 /// A wake that must be used before the alarm goes off.
@@ -77,8 +92,12 @@ pub(crate) struct Shared<K: Key> {
     hint: AtomicBool,
     /// A hint: signals to the spinning thread that there is a key.
     pub(super) go: AtomicBool,
-    /// True if times are kept. Every operation then needs the current time.
-    pub(super) tracks: bool,
+    /// True if every operation needs the current time: times are kept, or adds restart runs.
+    pub(super) always_needs_now: bool,
+    /// True if an add restarts the run in flight of its key.
+    pub(super) restarts: bool,
+    /// True if every release of the lock calls hooks, or wakes restarted runs.
+    has_news: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -107,13 +126,15 @@ impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
-        let tracks = parts.config.track;
+        let restarts = matches!(parts.config.rerun, core::Rerun::Restart { .. });
+        let always_needs_now = parts.config.track || restarts;
         let core = core::Queue::new(parts.config);
         let hint = core.needs_now(Operation::Promote);
         let state = State {
             core,
             waiters: Waiters::new(),
             drainers: Drainers::new(),
+            watchers: Watchers::new(),
             shut_downs: 0,
             dropped: DroppedKeys::new(),
             alarm: Alarm::none(),
@@ -131,7 +152,9 @@ impl<K: Key> Shared<K> {
             state: RankedMutex::new(state, rank),
             hint: AtomicBool::new(hint),
             go: AtomicBool::new(false),
-            tracks,
+            always_needs_now,
+            restarts,
+            has_news: restarts || parts.hooks.is_some(),
             has_order,
             is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
@@ -181,9 +204,9 @@ impl<K: Key> Shared<K> {
         now: Option<Time>,
     ) -> Option<Time> {
         let is_likely = match operation {
-            // The hint is also set if times are kept.
+            // The hint is also set if every operation needs the time.
             Operation::Add(_) => self.hint.load(Ordering::Relaxed),
-            _ => self.tracks,
+            _ => self.always_needs_now,
         };
         match now {
             None if is_likely || operation.always_needs_now() => Some(self.clock.now()),
@@ -219,7 +242,7 @@ impl<K: Key> Shared<K> {
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
             self.go.store(true, Ordering::Relaxed);
         }
-        if state.waiters.is_empty() && state.drainers.is_empty() && self.hooks.is_none() {
+        if state.waiters.is_empty() && state.drainers.is_empty() && !self.has_news {
             drop(state);
         } else {
             self.release_and_notify(state);
@@ -229,11 +252,14 @@ impl<K: Key> Shared<K> {
     #[inline(never)]
     fn release_and_notify(&self, mut state: RankedGuard<'_, State<K>>) {
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
-        if state.waiters.is_empty() && state.drainers.is_empty() {
-            drop(state);
-        } else {
+        let mut restarted = Wakes::new();
+        state.wake_restarted(&mut restarted);
+        if state.needs_alarm() || !state.drainers.is_empty() {
             self.settle(state);
+        } else {
+            drop(state);
         }
+        restarted.wake();
         if let Some((hooks, events)) = events {
             events.report(&**hooks);
         }
@@ -241,7 +267,7 @@ impl<K: Key> Shared<K> {
 
     fn settle(&self, mut state: RankedGuard<'_, State<K>>) {
         let mut wakes = Wakes::new();
-        let State { core, waiters, drainers, armed, watch, .. } = &mut *state;
+        let State { core, waiters, drainers, watchers, armed, watch, .. } = &mut *state;
         if core.ending() != core::Ending::Open {
             if core.is_finished() {
                 waiters.wake_all(true, &mut wakes);
@@ -257,7 +283,7 @@ impl<K: Key> Shared<K> {
             *watch = Some(Box::new(Watch { wake, alarm: None, fired: false }));
         }
         let mut arm = false;
-        if !waiters.is_empty()
+        if (!waiters.is_empty() || watches(core, watchers))
             && let Some(due) = core.next_due()
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
@@ -290,7 +316,7 @@ impl<K: Key> Shared<K> {
                 return;
             }
             let due = state.core.next_due().filter(|&due| due < state.armed);
-            let (Some(due), false) = (due, state.waiters.is_empty()) else { return };
+            let (Some(due), true) = (due, state.needs_alarm()) else { return };
             (state.armed, state.arming, state.arm_again) = (due, true, false);
             drop(state);
             let alarm = quietly(|| self.clock.arm(due, self.timer()));
@@ -330,7 +356,7 @@ impl<K: Key> Shared<K> {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
             state.armed = Time::NEVER;
-            if state.waiters.is_empty() {
+            if !state.needs_alarm() {
                 // The next getter checks by itself.
                 return;
             }

@@ -17,7 +17,7 @@ use super::catch_panic::caught;
 use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;
-use super::token::Token;
+use super::token::{RunToken, Token};
 use crate::clock::Clock;
 use crate::sync::{drop_quietly, quietly};
 use crate::{Drained, Item, Key, Queue};
@@ -292,13 +292,16 @@ where
     /// A panic in here fails the run, because the item is dropped.
     fn round(&self) -> bool {
         let Some(mut item) = self.next() else { return false };
-        let context = self.options.context(&item, self.stop.clone());
+        let token = RunToken::new(&self.stop);
+        let context = self.options.context(&item, token.clone());
+        let watch = item.on_cancel(move |reason| token.cancel(reason));
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
             self.queue.note_panic();
             Err(panic)
         });
+        drop(watch);
         let completion = self.options.completion(&mut item, result);
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {

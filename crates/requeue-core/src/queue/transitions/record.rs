@@ -5,10 +5,18 @@ use crate::memory::list::Links;
 use crate::memory::slab::Slab;
 use crate::order::Ranked;
 use crate::types::add::Add;
+use crate::types::cancel::CancelReason;
 use crate::types::delivery::Asked;
 use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
+
+/// The delivery was detached from its ticket, so that the key completes it.
+const DETACHED: u8 = 1;
+/// The run was cancelled by name.
+const CANCELLED: u8 = 1 << 1;
+/// The run was cancelled by an add, and its adds go to the next run.
+const RESTARTED: u8 = 1 << 2;
 
 /// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
 /// bytes.
@@ -28,8 +36,8 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// True if the delivery was detached from its ticket, so that the key completes it.
-    pub(in crate::queue) detached: bool,
+    /// The flags of the present or last delivery: [`DETACHED`], [`CANCELLED`] and [`RESTARTED`].
+    delivery: u8,
     pub(in crate::queue) position: Position,
 }
 
@@ -55,7 +63,7 @@ impl<K> Record<K> {
             failures: add.failed as u32,
             phase: if delayed { Phase::Idle } else { Phase::Ready },
             waiting: delayed,
-            detached: false,
+            delivery: 0,
             position,
         }
     }
@@ -112,6 +120,31 @@ impl<K> Record<K> {
         self.phase == Phase::Processing && self.epoch() == epoch
     }
 
+    /// Returns true if the delivery was detached from its ticket, while Processing.
+    pub(in crate::queue) const fn is_detached(&self) -> bool {
+        self.delivery & DETACHED != 0
+    }
+
+    pub(in crate::queue) const fn detach(&mut self) {
+        self.delivery |= DETACHED;
+    }
+
+    /// Returns the reason why the run was cancelled, if it was, while Processing.
+    pub(in crate::queue) fn cancel_reason(&self) -> Option<CancelReason> {
+        debug_assert!(self.phase.is_processing());
+        match self.delivery & (CANCELLED | RESTARTED) {
+            0 => None,
+            CANCELLED => Some(CancelReason::Cancelled),
+            _ => Some(CancelReason::Restarted),
+        }
+    }
+
+    /// Cancels the run, which was not cancelled before.
+    pub(in crate::queue) fn cancel(&mut self, reason: CancelReason) {
+        debug_assert!(self.cancel_reason().is_none());
+        self.delivery |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+    }
+
     /// Returns the next key in the order, while Ready.
     pub(in crate::queue) fn next(&self) -> Option<Slot> {
         debug_assert!(self.phase == Phase::Ready);
@@ -138,7 +171,7 @@ impl<K> Record<K> {
     /// → Processing. The caller has removed the key from the order.
     pub(super) fn start(&mut self, epoch: u64) {
         self.phase = Phase::Processing;
-        self.detached = false;
+        self.delivery = 0;
         self.link = to_link(epoch);
     }
 

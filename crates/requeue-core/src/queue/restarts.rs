@@ -1,0 +1,122 @@
+//! Cancels runs in flight: by name, and for adds that restart the run.
+
+use core::borrow::Borrow;
+use core::time::Duration;
+
+use alloc::vec::Vec;
+
+use super::Queue;
+use crate::memory::sparse::Sparse;
+use crate::types::cancel::{CancelReason, CancelledRun};
+use crate::types::delivery::Ticket;
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// The state of a queue in which an add restarts the run in flight.
+pub(super) struct Restarts {
+    at_most: Duration,
+    /// The keys in a row of restarts, each with the time from which on its runs are left alone. A
+    /// row lasts from the first restart until a run completes that was not restarted. Its key is
+    /// ready or in flight.
+    rows: Sparse<Time>,
+    /// The number of rows.
+    len: usize,
+    /// The deliveries that were restarted since the last call of `take_restarted`.
+    restarted: Vec<u64>,
+}
+
+impl Restarts {
+    pub(super) const fn new(at_most: Duration) -> Self {
+        Self { at_most, rows: Sparse::new(), len: 0, restarted: Vec::new() }
+    }
+
+    /// Returns true if no key is in a row of restarts.
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn end_row(&mut self, slot: Slot) {
+        if self.rows.get(slot).is_some() {
+            self.rows.remove(slot);
+            self.len -= 1;
+        }
+    }
+
+    pub(super) fn moved(&mut self, from: Slot, to: Slot) {
+        self.rows.moved(from, to);
+    }
+
+    pub(super) fn truncate(&mut self, end: usize) {
+        self.rows.truncate(end);
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Cancels the run in flight of `key`. Also returns the number of the delivery that this call
+    /// has cancelled.
+    pub fn cancel_running<Q>(&mut self, key: &Q, hash: u64) -> (CancelledRun, Option<u64>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash);
+        let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase().is_processing()) else {
+            return (CancelledRun::NotInFlight, None);
+        };
+        let record = self.records.get_mut(slot);
+        if record.cancel_reason().is_some() {
+            return (CancelledRun::AlreadyCancelled, None);
+        }
+        record.cancel(CancelReason::Cancelled);
+        (CancelledRun::Cancelled, Some(record.epoch()))
+    }
+
+    /// Returns the reason why this delivery was cancelled, if it was and has not been completed.
+    #[must_use]
+    pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
+        self.records.get(self.locate(ticket)?).cancel_reason()
+    }
+
+    /// Returns true if an add restarts the run in flight of its key.
+    #[must_use]
+    pub const fn restarts(&self) -> bool {
+        self.restarts.is_some()
+    }
+
+    /// Returns the numbers of the deliveries that adds have cancelled since the last call.
+    #[must_use]
+    pub fn take_restarted(&mut self) -> Vec<u64> {
+        self.restarts.as_mut().map(|it| core::mem::take(&mut it.restarted)).unwrap_or_default()
+    }
+
+    /// Cancels the run of the key in `slot`, which is in flight and was added again at `now`, if
+    /// the queue restarts runs and the bound of the row has not passed.
+    #[cold]
+    pub(super) fn restart(&mut self, slot: Slot, now: Time) {
+        let Some(restarts) = &mut self.restarts else { return };
+        let record = self.records.get_mut(slot);
+        if record.cancel_reason().is_some() {
+            return;
+        }
+        let row = restarts.rows.get(slot);
+        let until = row.unwrap_or(now + restarts.at_most);
+        if now >= until {
+            return;
+        }
+        if row.is_none() {
+            restarts.rows.insert(slot, until);
+            restarts.len += 1;
+        }
+        record.cancel(CancelReason::Restarted);
+        restarts.restarted.push(record.epoch());
+    }
+
+    /// Ends the row of restarts of the key in `slot`, if there is one.
+    #[inline]
+    pub(super) fn end_row(&mut self, slot: Slot) {
+        if let Some(restarts) = &mut self.restarts {
+            restarts.end_row(slot);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The cancellation of a run in flight: its reasons and its result, and adds that cause it.
+
+use core::time::Duration;
+
+/// The reason why a run in flight was cancelled.
+///
+/// A queue cancels runs as [`Cancelled`](Self::Cancelled) or [`Restarted`](Self::Restarted).
+/// Workers and stores add the other reasons.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// The run was cancelled by name. The key runs again only if it was added again.
+    Cancelled,
+    /// The key was added during the run, and the queue restarts such runs. The key runs again as
+    /// soon as this run has stopped.
+    Restarted,
+    /// The run took longer than its time limit.
+    TimedOut,
+    /// The workers stop.
+    Stopping,
+    /// The key no longer belongs to this worker, because its lease has expired.
+    Lost,
+}
+
+/// The result of cancelling the run in flight of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+#[must_use = "a run may have completed before it was cancelled"]
+pub enum CancelledRun {
+    /// The key is not in flight. Nothing has changed.
+    NotInFlight,
+    /// The run is cancelled. It stays in flight until its worker completes it.
+    Cancelled,
+    /// The run was cancelled before, and has not completed yet. Nothing has changed.
+    AlreadyCancelled,
+}
+
+/// The effect of an add on a key in flight.
+///
+/// # Examples
+///
+/// ```
+/// # use requeue_core as requeue;
+/// use core::time::Duration;
+/// use requeue::Rerun;
+///
+/// assert_eq!(Rerun::restart(), Rerun::Restart { at_most: Duration::from_secs(30) });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Rerun {
+    /// The run in flight goes on, and the key runs once more after it.
+    #[default]
+    After,
+    /// The run in flight is [cancelled](CancelReason::Restarted), and the key runs again as soon as
+    /// that run has stopped.
+    ///
+    /// A delayed add has this effect when it is due. An add that waits for a backoff has it when
+    /// the backoff is over.
+    Restart {
+        /// The bound of a row of restarts. When this time has passed since the first restart, the
+        /// run in flight is left alone, as with [`Rerun::After`], so that a key that is added all
+        /// the time still completes. The row ends with the first run that is not restarted.
+        /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
+        at_most: Duration,
+    },
+}
+
+impl Rerun {
+    /// Returns [`Restart`](Self::Restart) with a bound of 30 s.
+    #[must_use]
+    pub const fn restart() -> Self {
+        Self::Restart { at_most: Duration::from_secs(30) }
+    }
+}

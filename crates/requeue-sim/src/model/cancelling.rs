@@ -1,0 +1,58 @@
+//! Runs in flight that are cancelled: by name, and by an add that restarts them.
+
+use requeue_core::{Asked, CancelReason, CancelledRun, Rerun};
+
+use super::{Model, later};
+use crate::How;
+
+impl<K: Ord + Clone> Model<K> {
+    /// Cancels the run in flight of a key. Also returns its number, if this call has cancelled it.
+    pub fn cancel_running(&mut self, key: &K) -> (CancelledRun, Option<u64>) {
+        let Some(run) = self.processing.get_mut(key) else {
+            return (CancelledRun::NotInFlight, None);
+        };
+        if run.cancelled.is_some() {
+            return (CancelledRun::AlreadyCancelled, None);
+        }
+        run.cancelled = Some(CancelReason::Cancelled);
+        (CancelledRun::Cancelled, Some(run.epoch))
+    }
+
+    /// Returns true if this delivery was cancelled and has not been completed.
+    pub fn is_cancelled(&self, epoch: u64) -> bool {
+        self.processing.values().any(|run| run.epoch == epoch && run.cancelled.is_some())
+    }
+
+    /// The key is in flight and has become dirty.
+    pub(super) fn restart(&mut self, key: &K) {
+        let Rerun::Restart { at_most } = self.rerun else { return };
+        let until = self.rows.get(key).copied().unwrap_or(later(self.now, at_most));
+        if let Some(run) = self.processing.get_mut(key)
+            && run.cancelled.is_none()
+            && self.now < until
+        {
+            run.cancelled = Some(CancelReason::Restarted);
+            self.restarted.push(run.epoch);
+            self.rows.insert(key.clone(), until);
+        }
+    }
+
+    /// Returns the numbers of the deliveries that were restarted since the last call.
+    pub fn take_restarted(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.restarted)
+    }
+
+    /// The end of a run, before anything else. Returns true if a restart is the reason. The next
+    /// run, if there is one, then serves the adds of this run.
+    pub(super) fn end_cancelled(&mut self, key: &K, how: How, asked: Asked) -> bool {
+        let restarted = self.processing[key].cancelled == Some(CancelReason::Restarted);
+        if let Some(run) = self.processing.get_mut(key) {
+            // The adds that belong to the completion restart nothing.
+            run.cancelled.get_or_insert(CancelReason::Cancelled);
+        }
+        if how == How::Cancelled && restarted && self.is_pending(key) {
+            self.note(key, asked);
+        }
+        how == How::Cancelled && restarted
+    }
+}

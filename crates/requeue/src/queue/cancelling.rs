@@ -1,0 +1,229 @@
+//! Cancelling runs in flight, and waiting for it.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker};
+
+use requeue_core::{self as core, CancelReason, CancelledRun};
+
+use super::Queue;
+use super::shared::{Shared, State};
+use super::waiters::Wakes;
+use crate::Key;
+use crate::ranked_mutex::RankedGuard;
+use crate::sync::{Arc, AtomicBool, Ordering, drop_quietly};
+
+/// The futures that wait for the cancellation of their run, by the number of the delivery and a
+/// number of their own. The list is under the queue's lock.
+pub(super) struct Watchers {
+    listed: BTreeMap<(u64, u64), Watcher>,
+    /// The number of the latest future that was listed.
+    last: u64,
+}
+
+impl Watchers {
+    pub(super) const fn new() -> Self {
+        Self { listed: BTreeMap::new(), last: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    /// Lists a future of the delivery `epoch`, and returns its number.
+    fn wait(&mut self, epoch: u64, watcher: Watcher) -> u64 {
+        self.last += 1;
+        self.listed.insert((epoch, self.last), watcher);
+        self.last
+    }
+
+    /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
+    fn take(&mut self, epoch: u64, wakes: &mut Wakes) {
+        while let Some((&at, _)) = self.listed.range((epoch, 0)..=(epoch, u64::MAX)).next()
+            && let Some(watcher) = self.listed.remove(&at)
+        {
+            watcher.is_woken.store(true, Ordering::Release);
+            wakes.push(watcher.waker);
+        }
+    }
+}
+
+/// A listed future.
+#[derive(Clone)]
+struct Watcher {
+    waker: Waker,
+    /// Set under the lock, before the waker is called.
+    is_woken: Arc<AtomicBool>,
+}
+
+impl<K: Eq + Clone> State<K> {
+    /// Returns the wakers of the futures whose runs were restarted since the last call.
+    pub(super) fn wake_restarted(&mut self, wakes: &mut Wakes) {
+        for epoch in self.core.take_restarted() {
+            self.watchers.take(epoch, wakes);
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Cancels the run in flight of `key`, and returns whether there was one.
+    ///
+    /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of
+    /// their handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is
+    /// completed. A run that stops with [`Completion::Cancelled`](crate::Completion::Cancelled)
+    /// counts neither as a success nor as a failure. A run that completes otherwise counts as it
+    /// says.
+    ///
+    /// Pending runs of the key are not affected, and neither are its failures. To stop all work on a
+    /// key, also [`cancel`](Self::cancel) its pending runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{CancelReason, CancelledRun, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("build");
+    /// assert_eq!(queue.cancel_running("build"), CancelledRun::NotInFlight);
+    ///
+    /// let item = queue.try_get().unwrap();
+    /// assert_eq!(queue.cancel_running("build"), CancelledRun::Cancelled);
+    /// assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
+    /// drop(item);
+    /// assert_eq!((queue.failures("build"), queue.is_idle()), (0, true));
+    /// ```
+    pub fn cancel_running<Q>(&self, key: &Q) -> CancelledRun
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        // Due keys first: an add that is due may restart the run.
+        let Some((mut state, _)) = self.settled() else { return CancelledRun::NotInFlight };
+        let (cancelled, epoch) = state.core.cancel_running(key, hash);
+        let mut wakes = Wakes::new();
+        if let Some(epoch) = epoch {
+            state.watchers.take(epoch, &mut wakes);
+        }
+        self.shared.release(state);
+        wakes.wake();
+        cancelled
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Returns the reason why a delivery was cancelled, if it was and has not been completed.
+    pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
+        let state = self.lock_after_restarts()?;
+        let reason = state.core.cancel_reason(ticket);
+        self.release(state);
+        reason
+    }
+
+    /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
+    fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
+        // The clock is user code, which runs without the lock.
+        if self.restarts { self.promoted(self.clock.now()) } else { self.lock().ok() }
+    }
+}
+
+/// Waits until a delivery is cancelled. It is never ready once the delivery is completed.
+#[must_use = "it has no effect once it is dropped"]
+pub(crate) struct Cancellation<K: Key> {
+    shared: Option<Arc<Shared<K>>>,
+    ticket: core::Ticket,
+    /// The number in the list of futures, and a copy of the entry.
+    listed: Option<(u64, Watcher)>,
+}
+
+impl<K: Key> Cancellation<K> {
+    pub(super) const fn new(shared: Option<Arc<Shared<K>>>, ticket: core::Ticket) -> Self {
+        Self { shared, ticket, listed: None }
+    }
+}
+
+impl<K: Key> Cancellation<K> {
+    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
+    /// dropped.
+    pub(super) fn then(mut self, f: impl Fn(CancelReason) + Send + Sync + 'static) -> Self {
+        let Some(shared) = self.shared.clone() else { return self };
+        let call = Call { shared, ticket: self.ticket, f };
+        let waker = Waker::from(std::sync::Arc::new(call));
+        if Pin::new(&mut self).poll(&mut Context::from_waker(&waker)).is_ready() {
+            waker.wake();
+        }
+        self
+    }
+}
+
+/// A waker that calls `f` with the reason of the cancellation.
+struct Call<K: Key, F> {
+    shared: Arc<Shared<K>>,
+    ticket: core::Ticket,
+    f: F,
+}
+
+impl<K: Key, F: Fn(CancelReason) + Send + Sync + 'static> Wake for Call<K, F> {
+    fn wake(self: std::sync::Arc<Self>) {
+        if let Some(reason) = self.shared.cancel_reason(&self.ticket) {
+            (self.f)(reason);
+        }
+    }
+}
+
+/// Nothing in it is pinned.
+impl<K: Key> Unpin for Cancellation<K> {}
+
+impl<K: Key> Future for Cancellation<K> {
+    type Output = CancelReason;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CancelReason> {
+        let this = self.get_mut();
+        // A run is polled often, and cancelled rarely. These polls take no lock.
+        if let Some((_, watcher)) = &this.listed
+            && !watcher.is_woken.load(Ordering::Acquire)
+            && watcher.waker.will_wake(cx.waker())
+        {
+            return Poll::Pending;
+        }
+        this.leave();
+        let Some(shared) = &this.shared else { return Poll::Pending };
+        let is_woken = Arc::new(AtomicBool::new(false));
+        let watcher = Watcher { waker: cx.waker().clone(), is_woken };
+        let listed = watcher.clone();
+        let Some(mut state) = shared.lock_after_restarts() else {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        if let Some(reason) = state.core.cancel_reason(&this.ticket) {
+            shared.release(state);
+            return Poll::Ready(reason);
+        }
+        this.listed = Some((state.watchers.wait(this.ticket.epoch(), listed), watcher));
+        shared.release(state);
+        Poll::Pending
+    }
+}
+
+impl<K: Key> Cancellation<K> {
+    /// Removes the future from the list.
+    fn leave(&mut self) {
+        let (Some(shared), Some((number, watcher))) = (&self.shared, self.listed.take()) else {
+            return;
+        };
+        let Ok(mut state) = shared.lock() else { return };
+        let listed = state.watchers.listed.remove(&(self.ticket.epoch(), number));
+        drop(state);
+        drop_quietly(listed);
+        drop_quietly(watcher);
+    }
+}
+
+impl<K: Key> Drop for Cancellation<K> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,254 @@
+//! Runs in flight that are cancelled, by name or by an add that restarts them: items, and workers
+//! on threads. The worked examples are in `semantics.rs`.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use common::{Wakes, fake, poll, secs};
+use requeue::clock::FakeClock;
+use requeue::workers::{Action, Context, Error, ThreadWorkers};
+use requeue::{Added, CancelReason, CancelledRun, Completion, Phase, Queue, Rerun};
+
+/// Returns a queue in which adds restart runs without a bound.
+fn restarting() -> (Queue<&'static str>, FakeClock) {
+    restarting_for(Duration::MAX)
+}
+
+fn restarting_for(at_most: Duration) -> (Queue<&'static str>, FakeClock) {
+    let clock = FakeClock::new();
+    let rerun = Rerun::Restart { at_most };
+    (Queue::builder().clock(clock.clone()).rerun(rerun).build().unwrap(), clock)
+}
+
+// --- Items ---------------------------------------------------------------------------------------
+
+#[test]
+fn everyone_who_waits_for_the_cancellation_of_a_run_is_notified() {
+    let (queue, _clock) = fake();
+    queue.add_all(["a", "b"]);
+    let (a, b) = (queue.try_get().unwrap(), queue.try_get().unwrap());
+    let (wakes, waker) = Wakes::new();
+    let mut futures = [a.cancelled(), a.cancelled(), b.cancelled()];
+    let dropped = a.cancelled();
+    for future in &mut futures {
+        assert!(poll(future, &waker).is_pending());
+        assert!(poll(future, &waker).is_pending(), "it is listed once");
+    }
+    drop(dropped);
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    assert_eq!(wakes.count(), 2);
+    let [first, second, other] = &mut futures;
+    for future in [first, second] {
+        assert_eq!(poll(future, &waker), Poll::Ready(CancelReason::Cancelled));
+    }
+    assert!(poll(other, &waker).is_pending());
+    assert_eq!(poll(&mut a.cancelled(), &waker), Poll::Ready(CancelReason::Cancelled), "late");
+}
+
+#[test]
+fn the_last_waker_of_a_future_is_woken() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let ((old, old_waker), (new, new_waker)) = (Wakes::new(), Wakes::new());
+    let mut cancelled = item.cancelled();
+    assert!(poll(&mut cancelled, &old_waker).is_pending());
+    assert!(poll(&mut cancelled, &new_waker).is_pending());
+    assert_eq!(Arc::strong_count(&old), 2, "the queue keeps no waker that is out of date");
+    let _ = queue.cancel_running("a");
+    assert_eq!((old.count(), new.count()), (0, 1));
+}
+
+#[test]
+fn a_future_does_not_notice_the_cancellation_of_a_later_run() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let mut cancelled = item.cancelled();
+    let (wakes, waker) = Wakes::new();
+    assert!(poll(&mut cancelled, &waker).is_pending());
+    item.succeed();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    assert_eq!(wakes.count(), 0);
+    assert!(poll(&mut cancelled, &waker).is_pending());
+    item.succeed();
+    drop(cancelled);
+    assert_eq!(Arc::strong_count(&wakes), 2, "no waker is left");
+}
+
+#[test]
+fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let _ = queue.cancel_running("a");
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _item = item;
+        std::panic::resume_unwind(Box::new("it panics on purpose"));
+    }));
+    assert!(panicked.is_err());
+    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.known()), (0, 0, 0));
+}
+
+#[test]
+fn the_reason_is_shown_while_the_run_is_in_flight() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let reason = || queue.look_up("a").map(|entry| (entry.phase, entry.cancelled));
+    let (_key, ticket) = queue.try_get().unwrap().into_parts();
+    assert_eq!(reason(), Some((Phase::Processing, None)));
+    let _ = queue.cancel_running("a");
+    assert_eq!(reason(), Some((Phase::Processing, Some(CancelReason::Cancelled))));
+    queue.add("a");
+    assert!(queue.done_ticket(ticket));
+    assert_eq!(reason(), Some((Phase::Ready, None)));
+}
+
+#[test]
+fn a_cancelled_run_ends_no_backoff() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    // client-go's `AddRateLimited`, while the key is in flight.
+    queue.add_rate_limited("a");
+    let _ = queue.cancel_running("a");
+    drop(item);
+    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.failures("a"), 1);
+    clock.advance(secs(1));
+    assert_eq!(queue.try_get().unwrap().attempt(), 2);
+}
+
+// --- Restarts ------------------------------------------------------------------------------------
+
+#[test]
+fn a_run_is_restarted_by_the_alarm_when_no_getter_waits() {
+    let (queue, clock) = restarting();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let (wakes, waker) = Wakes::new();
+    let mut cancelled = item.cancelled();
+    assert!(poll(&mut cancelled, &waker).is_pending());
+    queue.add_after("a", secs(2));
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 0);
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(poll(&mut cancelled, &waker), Poll::Ready(CancelReason::Restarted));
+}
+
+#[test]
+fn an_add_that_waits_for_a_backoff_restarts_nothing() {
+    let (queue, _clock) = restarting();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add_rate_limited("a");
+    assert_eq!(queue.add("a"), Added::Held);
+    assert!(!item.is_cancelled());
+}
+
+#[test]
+fn a_bound_of_zero_restarts_nothing() {
+    let (queue, _clock) = restarting_for(Duration::ZERO);
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert!(!item.is_cancelled());
+}
+
+#[test]
+fn without_a_bound_runs_are_restarted_for_years() {
+    let (queue, clock) = restarting();
+    queue.add("a");
+    for n in 1..=10 {
+        let item = queue.try_get().unwrap();
+        assert_eq!(item.adds(), n);
+        clock.advance(secs(1 << 27));
+        queue.add("a");
+        assert!(item.is_cancelled());
+        item.complete(Completion::Cancelled);
+    }
+}
+
+#[test]
+fn a_failure_after_a_restart_ends_the_row() {
+    let (queue, clock) = restarting_for(secs(5));
+    queue.add("a");
+    for _ in 0..3 {
+        let item = queue.try_get().unwrap();
+        queue.add("a");
+        assert!(item.is_cancelled(), "the bound counts from the last row");
+        item.release();
+        clock.advance(secs(5));
+    }
+}
+
+#[test]
+fn a_cancellation_by_name_comes_before_a_restart() {
+    let (queue, _clock) = restarting();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let _ = queue.cancel_running("a");
+    queue.add("a");
+    assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
+    drop(item);
+    assert_eq!(queue.try_get().unwrap().adds(), 1, "the adds of the cancelled run are dropped");
+}
+
+// --- Threads -------------------------------------------------------------------------------------
+
+#[test]
+fn a_thread_learns_that_its_run_was_cancelled() {
+    let queue = Queue::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (begin, begun) = mpsc::channel();
+    let handler = {
+        let seen = Arc::clone(&seen);
+        move |key: &'static str, context: Context| {
+            begin.send(()).unwrap();
+            while !context.is_cancelled() {
+                thread::yield_now();
+            }
+            seen.lock().unwrap().push((key, context.cancel_reason()));
+            Ok::<_, Error>(Action::cancelled())
+        }
+    };
+    queue.add("a");
+    let workers = thread::spawn({
+        let queue = queue.clone();
+        move || ThreadWorkers::new(queue, handler).run()
+    });
+    begun.recv().unwrap();
+    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+    queue.close();
+    workers.join().unwrap();
+    assert_eq!(*seen.lock().unwrap(), [("a", Some(CancelReason::Cancelled))]);
+    assert_eq!((queue.counts().deliveries, queue.counts().failures, queue.known()), (1, 0, 0));
+}
+
+#[test]
+fn a_waker_that_cancels_runs_may_be_called_anywhere() {
+    // The waker is called without the lock.
+    struct Cancel(Queue<&'static str>);
+    impl std::task::Wake for Cancel {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.cancel_running("a"), CancelledRun::AlreadyCancelled);
+        }
+    }
+    let (queue, _clock) = restarting();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let mut cancelled = item.cancelled();
+    let waker = Waker::from(Arc::new(Cancel(queue.clone())));
+    assert!(poll(&mut cancelled, &waker).is_pending());
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert!(item.is_cancelled());
+}
