@@ -74,6 +74,10 @@ impl<K, V> KeyMap<K, V> {
         &mut self.entries.get_mut(slot).value
     }
 
+    pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
+        self.entries.into_values().map(|entry| entry.key)
+    }
+
     /// Keeps the entries for which `keep` returns true, and returns the number of removed entries.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
         let before = self.entries.len();

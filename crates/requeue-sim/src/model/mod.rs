@@ -17,13 +17,14 @@ mod debounce;
 mod ending;
 mod keep;
 mod order;
+mod pace;
 mod single;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use requeue_core::{Added, Asked, Cancelled, Ending, Merge, ReAdd, Time, When};
+use requeue_core::{Added, Asked, Cancelled, Ending, Merge, Pace, ReAdd, Time, When};
 
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
@@ -49,6 +50,8 @@ pub struct Rules {
     pub fair: bool,
     /// The maximum number of keys of a team in flight.
     pub limit: Option<u32>,
+    /// The limit on how often one key runs.
+    pub pace: Option<Pace>,
 }
 
 /// The options of an add.
@@ -147,6 +150,9 @@ pub struct Model<K> {
     /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
+    pace: Option<Pace>,
+    /// The last starts of each key, the oldest first, at most as many as the pace permits.
+    starts: BTreeMap<K, Vec<Time>>,
     /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
@@ -175,6 +181,8 @@ impl<K: Ord + Clone> Model<K> {
             deadlines: BTreeSet::new(),
             not_before: BTreeMap::new(),
             failures: BTreeMap::new(),
+            pace: rules.pace,
+            starts: BTreeMap::new(),
             asked: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
@@ -243,6 +251,7 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.deliveries += 1;
         self.dirty.remove(&key);
+        self.start(&key);
         let run = Run { epoch: self.epoch, since: now, detached: false };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
