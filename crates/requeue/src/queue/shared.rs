@@ -77,10 +77,12 @@ pub(crate) struct Shared<K: Key> {
     hint: AtomicBool,
     /// A hint: signals to the spinning thread that there is a key.
     pub(super) go: AtomicBool,
-    /// True if times are kept. Every operation then needs the current time.
+    /// True if times are kept, or the queue has a pace. Every operation then needs the current time.
     pub(super) tracks: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
+    /// True if the fast paths of gets apply: there is no custom order, and no pace.
+    pub(super) has_fast_gets: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// True if a parked thread can keep a deadline of this clock. It is read once, because the
     /// clock is user code, and the value may be needed under the lock.
@@ -107,7 +109,8 @@ impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
-        let tracks = parts.config.track;
+        let has_pace = parts.config.pace.is_some();
+        let tracks = parts.config.track || has_pace;
         let core = core::Queue::new(parts.config);
         let hint = core.needs_now(Operation::Promote);
         let state = State {
@@ -133,6 +136,7 @@ impl<K: Key> Shared<K> {
             go: AtomicBool::new(false),
             tracks,
             has_order,
+            has_fast_gets: !has_order && !has_pace,
             is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
             limiter: parts.limiter,
