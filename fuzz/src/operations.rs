@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use requeue_core::{Ending, Merge, ReAdd, Rerun, Time, When};
+use requeue_core::{Ending, Merge, Pace, ReAdd, Rerun, Time, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
@@ -34,6 +34,10 @@ fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
         },
         fair: from.ratio(1, 2)?,
         limit: if from.ratio(1, 2)? { Some(from.int_in_range(0..=3)?) } else { None },
+        pace: match from.int_in_range(0..=5)? {
+            0 | 4.. => None,
+            runs => Some(Pace::new(runs, Duration::from_nanos(from.int_in_range(1..=30)?))),
+        },
     };
     Ok(Setup {
         keys: from.int_in_range(1..=24)?,

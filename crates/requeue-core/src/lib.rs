@@ -11,7 +11,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `types` | adds, deliveries, phases, slots, time |
+//! | `types` | adds, deliveries, phases, pace, slots, time |
 //! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
 //! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
 //! | [`wait`], [`limiter`] | backoff and jitter; delays after failures |
@@ -35,4 +35,5 @@ pub use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd, When};
 pub use crate::types::cancel::{CancelReason, CancelledRun, Rerun};
 pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
 pub use crate::types::lifecycle::{Ending, Phase};
+pub use crate::types::pace::Pace;
 pub use crate::types::time::Time;

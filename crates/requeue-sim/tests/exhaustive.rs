@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{Ending, Merge, ReAdd, Rerun, When};
+use requeue_core::{Ending, Merge, Pace, ReAdd, Rerun, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
@@ -81,7 +81,7 @@ fn alphabet() -> Vec<Op> {
 }
 
 const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
-    Rules { re_add, rerun: Rerun::After, ranking, fair: limit.is_some(), limit }
+    Rules { re_add, rerun: Rerun::After, ranking, fair: limit.is_some(), limit, pace: None }
 }
 
 /// Explores all states, and prints the number of states and of steps.
@@ -225,6 +225,33 @@ fn explore_restarts(re_add: ReAdd) {
     }
 }
 
+/// A pace multiplies the states by those of the windows, and is explored with fewer operations.
+fn explore_paces(re_add: ReAdd) {
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::End(Ending::ShutDown)];
+    let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };
+    for key in 0..2 {
+        ops.extend([
+            Op::Add(key, PLAIN),
+            Op::Add(key, soon),
+            Op::Add(key, AddRequest { debounce: Some(nanos(FAR)), ..soon }),
+            Op::Add(key, AddRequest { merge: Merge::Exactly, ..PLAIN }),
+            Op::Cancel(key),
+        ]);
+    }
+    let hows = [
+        How::Succeed,
+        How::RequeueAfter(nanos(0)),
+        How::RetryAfter(nanos(0)),
+        How::RetryAfter(nanos(1)),
+        How::Release,
+    ];
+    ops.extend(hows.map(|how| Op::Finish(0, how)));
+    for runs in [1, 2] {
+        let pace = Some(Pace::new(runs, nanos(FAR)));
+        explore(Rules { pace, ..rules(re_add, Ranking::Fifo, None) }, &ops);
+    }
+}
+
 #[test]
 fn keep_agrees_in_every_state_of_two_keys_that_restart() {
     explore_restarts(KeepBoth);
@@ -238,4 +265,19 @@ fn replace_agrees_in_every_state_of_two_keys_that_restart() {
 #[test]
 fn hold_agrees_in_every_state_of_two_keys_that_restart() {
     explore_restarts(Hold);
+}
+
+#[test]
+fn keep_agrees_in_every_state_of_two_keys_with_a_pace() {
+    explore_paces(KeepBoth);
+}
+
+#[test]
+fn replace_agrees_in_every_state_of_two_keys_with_a_pace() {
+    explore_paces(Replace);
+}
+
+#[test]
+fn hold_agrees_in_every_state_of_two_keys_with_a_pace() {
+    explore_paces(Hold);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{config, ops};
 use proptest::prelude::*;
+use requeue_core::Pace;
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
 use requeue_core::Rerun;
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
@@ -55,15 +56,23 @@ fn reruns() -> impl Strategy<Value = Rerun> {
     ]
 }
 
+fn paces() -> impl Strategy<Value = Option<Pace>> {
+    let per = prop_oneof![
+        8 => (1u64..30).prop_map(Duration::from_nanos),
+        1 => Just(Duration::MAX),
+    ];
+    (1u32..4, per).prop_map(|(runs, per)| Some(Pace::new(runs, per)))
+}
+
 macro_rules! holds {
-    ($($name:ident: $policy:expr, $orders:expr;)*) => {
+    ($($name:ident: $policy:expr, $orders:expr, $pace:expr;)*) => {
         proptest! {
             #![proptest_config(config(300))]
             $(
                 #[test]
                 fn $name(
-                    setup in ($orders, reruns()).prop_flat_map(|((ranking, fair, limit), rerun)| {
-                        setups(Rules { re_add: $policy, rerun, ranking, fair, limit })
+                    setup in ($orders, reruns(), $pace).prop_flat_map(|((ranking, fair, limit), rerun, pace)| {
+                        setups(Rules { re_add: $policy, rerun, ranking, fair, limit, pace })
                     }),
                     ops in ops(300),
                 ) {
@@ -75,10 +84,13 @@ macro_rules! holds {
 }
 
 holds! {
-    keep_first_in_first_out: KeepBoth, Just((Fifo, false, None));
-    keep_in_any_order: KeepBoth, orders();
-    replace_first_in_first_out: Replace, Just((Fifo, false, None));
-    replace_in_any_order: Replace, orders();
-    hold_first_in_first_out: Hold, Just((Fifo, false, None));
-    hold_in_any_order: Hold, orders();
+    keep_first_in_first_out: KeepBoth, Just((Fifo, false, None)), Just(None);
+    keep_in_any_order: KeepBoth, orders(), Just(None);
+    keep_with_a_pace: KeepBoth, orders(), paces();
+    replace_first_in_first_out: Replace, Just((Fifo, false, None)), Just(None);
+    replace_in_any_order: Replace, orders(), Just(None);
+    replace_with_a_pace: Replace, orders(), paces();
+    hold_first_in_first_out: Hold, Just((Fifo, false, None)), Just(None);
+    hold_in_any_order: Hold, orders(), Just(None);
+    hold_with_a_pace: Hold, orders(), paces();
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{ReAdd, Rerun, When};
+use requeue_core::{Pace, ReAdd, Rerun, When};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
@@ -36,7 +36,11 @@ struct Crowd {
 
 impl Crowd {
     fn new(seed: u64, re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Self {
-        Self::of(12_000, seed, Rules { re_add, rerun: Rerun::After, ranking, fair: false, limit })
+        Self::of(
+            12_000,
+            seed,
+            Rules { re_add, rerun: Rerun::After, ranking, fair: false, limit, pace: None },
+        )
     }
 
     fn of(keys: u32, seed: u64, rules: Rules) -> Self {
@@ -121,6 +125,15 @@ fn records_move_first_in_first_out() {
     Crowd::new(1, KeepBoth, Fifo, None).run();
 }
 
+/// The starts of thousands of keys are forgotten a few at a time, and the rest is compacted.
+#[test]
+fn starts_are_forgotten_when_their_window_is_over() {
+    let pace = Some(Pace::new(2, Duration::from_nanos(20_000)));
+    let rules =
+        Rules { re_add: Hold, rerun: Rerun::After, ranking: Fifo, fair: false, limit: None, pace };
+    Crowd::of(12_000, 6, rules).run();
+}
+
 #[test]
 fn records_move_among_priorities() {
     Crowd::new(2, Replace, Priority { oldest_every: 4 }, Some(30)).run();
@@ -137,7 +150,14 @@ fn records_move_in_a_custom_order() {
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
         let ranking = Priority { oldest_every: 700 };
-        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair: false, limit };
+        let rules = Rules {
+            re_add: KeepBoth,
+            rerun: Rerun::After,
+            ranking,
+            fair: false,
+            limit,
+            pace: None,
+        };
         let mut crowd = Crowd::of(3_000, 4, rules);
         crowd.priorities = (64, 1 << 26);
         crowd.run();
@@ -148,8 +168,14 @@ fn any_number_of_priorities_and_a_high_bound() {
 /// effect, which the lockstep checks at each delivery.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
-    let rules =
-        Rules { re_add: KeepBoth, rerun: Rerun::After, ranking: Fifo, fair: false, limit: None };
+    let rules = Rules {
+        re_add: KeepBoth,
+        rerun: Rerun::After,
+        ranking: Fifo,
+        fair: false,
+        limit: None,
+        pace: None,
+    };
     let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
     let mut random = Random(5);
     for n in 0..140_000_u32 {
@@ -166,6 +192,6 @@ fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
 #[test]
 fn records_move_in_rows_of_restarts() {
     let rerun = Rerun::Restart { at_most: Duration::MAX };
-    let rules = Rules { re_add: Hold, rerun, ranking: Fifo, fair: false, limit: None };
+    let rules = Rules { re_add: Hold, rerun, ranking: Fifo, fair: false, limit: None, pace: None };
     Crowd::of(12_000, 6, rules).run();
 }

@@ -112,6 +112,9 @@ workqueue_oldest_ready_seconds{name="pods"} 1.5
 # HELP workqueue_coalesced Total number of adds that became part of a pending run
 # TYPE workqueue_coalesced counter
 workqueue_coalesced_total{name="pods"} 4
+# HELP workqueue_paced Total number of runs that the pace delayed
+# TYPE workqueue_paced counter
+workqueue_paced_total{name="pods"} 0
 # HELP workqueue_failures Total number of runs that failed
 # TYPE workqueue_failures counter
 workqueue_failures_total{name="pods"} 1

@@ -2,6 +2,7 @@
 
 pub(crate) mod chunked;
 pub(crate) mod index;
+pub(crate) mod key_map;
 pub(crate) mod list;
 pub(crate) mod prefetch;
 pub(crate) mod slab;

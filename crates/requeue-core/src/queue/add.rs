@@ -50,7 +50,7 @@ impl<K: Eq + Clone> Queue<K> {
             return (self.add_again(slot, &add, now), Some(key));
         }
         let hash = fold(hash);
-        let due = add.due(now);
+        let due = self.due_of_new(&key, hash, &add, now);
         let order_key = match &self.ready {
             Ready::Custom(_) if due.is_none() => Some(key.clone()),
             _ => None,
@@ -64,6 +64,19 @@ impl<K: Eq + Clone> Queue<K> {
             custom.push(key);
         }
         (Added::New, None)
+    }
+
+    /// Returns the due time of the run that the first add of `key` requests, or `None` for now.
+    fn due_of_new(&mut self, key: &K, hash: u32, add: &Add, now: Time) -> Option<Time> {
+        let due = add.due(now);
+        let Some(pace) = &self.pace else { return due };
+        let until = pace.permit(key, hash);
+        // The gate stops a delayed add when it is due. A debounced one must not be due before.
+        if until > due.unwrap_or(now) && (due.is_none() || add.bound(now).is_some()) {
+            self.counters.count_paced();
+            return Some(until);
+        }
+        due
     }
 
     /// Returns true if an add of `key` would be refused.
@@ -117,6 +130,9 @@ impl<K: Eq + Clone> Queue<K> {
     fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
         let is_cancelled = add.merge == Merge::Exactly;
         let is_gated = self.re_add == ReAdd::Hold && !is_cancelled;
+        if self.pace.as_ref().is_some_and(|pace| pace.permit(&record.key, record.hash) > now) {
+            return false;
+        }
         add.due(now).is_none()
             && match record.phase() {
                 Phase::Idle => !is_gated || record.not_before() <= now,
@@ -143,11 +159,21 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         match due {
-            Some(due) => match self.demand_later(slot, due, add.merge, add.bound(now), now) {
-                Added::Coalesced | Added::New if is_held => Added::Held,
-                added => added,
-            },
+            Some(due) => {
+                let due = self.pace_debounced(slot, add, due, now);
+                match self.demand_later(slot, due, add.merge, add.bound(now), now) {
+                    Added::Coalesced | Added::New if is_held => Added::Held,
+                    added => added,
+                }
+            }
             None => {
+                if self.records.get(slot).phase() == Phase::Idle
+                    && let Some(until) = self.pace_gate(slot, now)
+                {
+                    // The backoff is over.
+                    self.records.get_mut(slot).set_not_before(Time::ZERO);
+                    return self.wait_for_pace(slot, until, now);
+                }
                 self.replace_waiting(slot);
                 self.demand(slot, now, order_key)
             }
@@ -199,7 +225,9 @@ impl<K: Eq + Clone> Queue<K> {
             {
                 self.records.prefetch(next);
             }
-            let order_key = self.key_if(self.records.get(slot).phase() == Phase::Idle, slot);
+            let is_idle = self.records.get(slot).phase() == Phase::Idle;
+            let becomes_ready = is_idle && self.pace_gate(slot, now).is_none();
+            let order_key = self.key_if(becomes_ready, slot);
             self.fall_due(slot, now, order_key);
             count += 1;
         }

@@ -177,7 +177,11 @@ impl<K: Eq + Clone> Queue<K> {
         let lost =
             has_ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
-        let ready = ready && !lost;
+        // A released delivery does not count as a start, so the pace permits another one.
+        let is_released = matches!(how, Finish::Release { .. });
+        let paced = if ready && !is_released { self.pace_gate(slot, now) } else { None };
+        let lost = lost || (has_ended && paced.is_some());
+        let ready = ready && paced.is_none() && !lost;
         // Copies for a custom order come before any change, because a key's `clone` may panic.
         let mut order_key = self.key_if(ready && copies, slot);
         let freed = if copies { self.key_to_free(slot) } else { None };
@@ -191,12 +195,12 @@ impl<K: Eq + Clone> Queue<K> {
                 self.note(slot, asked);
                 self.add_failure(slot);
             }
-            Finish::Release { asked } => self.note(slot, asked),
+            Finish::Release { asked } => {
+                self.take_back_start(slot);
+                self.note(slot, asked);
+            }
             Finish::Cancelled { asked } if passes_on => self.note(slot, asked),
             Finish::Cancelled { .. } => {}
-        }
-        if !(is_restarted && ready) {
-            self.end_row(slot);
         }
         if let (Finish::RetryAfter { .. }, false) = (how, has_ended) {
             self.counters.count_retry(true);
@@ -219,6 +223,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.free_group(slot, freed);
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
+        let paced = paced.filter(|_| !lost);
         if let Finish::Done | Finish::Cancelled { .. } = how
             && !ready
         {
@@ -226,6 +231,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
 
         if let Some(later) = later {
+            if let Some(until) = paced.filter(|_| was_dirty) {
+                let _ = self.wait_for_pace(slot, until, now);
+            }
             let _ = self.add_to(slot, &later, now, order_key);
         } else {
             if ready && !was_dirty {
@@ -240,9 +248,15 @@ impl<K: Eq + Clone> Queue<K> {
                 }
                 let _ = self.demand_later(slot, due, merge, None, now);
             }
+            if let Some(until) = paced {
+                let _ = self.wait_for_pace(slot, until, now);
+            }
         }
         if lost {
             self.set_failures(slot, 0);
+        }
+        if !(is_restarted && self.records.get(slot).is_pending()) {
+            self.end_row(slot);
         }
         let record = self.records.get(slot);
         let ready = record.phase() == Phase::Ready;

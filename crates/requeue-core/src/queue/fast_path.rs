@@ -14,10 +14,10 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the queue is open and its order is not a custom one.
+    /// Returns true if the queue is open, without a custom order and without a pace.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
-        self.ending == Ending::Open && !self.has_order()
+        self.ending == Ending::Open && self.is_plain
     }
 
     /// Adds a key if one bucket of the index shows whether the key is new, and no other key is due.

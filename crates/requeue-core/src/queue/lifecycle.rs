@@ -91,9 +91,10 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns all keys, for a caller that drops them one by one.
+    /// Returns all keys and all copies of keys, for a caller that drops them one by one.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
-        self.records.into_values().map(|record| record.key)
+        let paced = self.pace.into_iter().flat_map(|pace| pace.into_keys());
+        self.records.into_values().map(|record| record.key).chain(paced)
     }
 
     /// Returns true if a closed or shut-down queue delivers nothing more for now, as client-go's

@@ -3,7 +3,8 @@
 //! `add` adds a key; `deliver` delivers it and completes its delivery. Both call `transitions`,
 //! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
 //! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
-//! under [`ReAdd::Hold`]. `restarts` cancels runs in flight. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
+//! under [`ReAdd::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in
+//! flight. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
 //! `snapshot`, `stats` and `depths` report on them.
 
 mod add;
@@ -13,6 +14,7 @@ mod depths;
 mod fast_path;
 mod lifecycle;
 mod needs_now;
+mod pace_gate;
 mod restarts;
 mod snapshot;
 mod stats;
@@ -23,6 +25,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 pub use self::needs_now::Operation;
+use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
@@ -36,6 +39,7 @@ use crate::order::{Order, Ready};
 use crate::types::add::ReAdd;
 use crate::types::cancel::Rerun;
 use crate::types::lifecycle::Ending;
+use crate::types::pace::Pace;
 use crate::types::time::Time;
 
 /// The settings of a [`Queue`].
@@ -51,6 +55,9 @@ pub struct Config<K> {
     pub fair: bool,
     /// The maximum number of keys of one group in flight. 0 counts as 1, and `None` means no limit.
     pub group_limit: Option<u32>,
+    /// The limit on how often one key runs. With a pace, every operation needs `now`. Values out of
+    /// the ranges of [`Pace::new`] count as the nearest value in them.
+    pub pace: Option<Pace>,
     /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
     /// then needs `now`.
     pub track: bool,
@@ -64,6 +71,7 @@ impl<K> Default for Config<K> {
             order: Order::Fifo,
             fair: false,
             group_limit: None,
+            pace: None,
             track: false,
         }
     }
@@ -102,17 +110,23 @@ pub struct Queue<K> {
     timers: TimerHeap,
     /// True if times are tracked.
     tracks: bool,
+    /// True if every operation needs the time: times are tracked, the queue has a pace, or adds
+    /// restart runs.
+    needs_times: bool,
+    /// True if a key that is added may become ready without further checks: the order is not a
+    /// custom one, and there is no pace.
+    is_plain: bool,
     /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     /// Under [`ReAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
     /// (client-go's `AddRateLimited` before `Done`), by epoch.
     backing_off: BTreeMap<u64, Time>,
+    /// The recent starts of each key, in a queue with a pace.
+    pace: Option<Box<PaceTable<K>>>,
     re_add: ReAdd,
     /// Allocated if an add restarts the run in flight of its key.
     restarts: Option<Box<Restarts>>,
-    /// True if every operation needs the time: times are tracked, or runs are restarted.
-    always_needs_now: bool,
     ending: Ending,
     paused: bool,
     /// The number of the last delivery. No number is used twice.
@@ -131,14 +145,16 @@ impl<K: Eq + Clone> Queue<K> {
         Self {
             records: Slab::new(config.track || ready.has_side_table()),
             index: Index::new(),
+            is_plain: !ready.is_custom() && config.pace.is_none(),
             ready,
             timers: TimerHeap::new(),
             tracks: config.track,
+            needs_times: config.track || config.pace.is_some() || restarts.is_some(),
             tracker: None,
             counters: Counters::default(),
             backing_off: BTreeMap::new(),
+            pace: config.pace.map(|pace| Box::new(PaceTable::new(pace))),
             re_add: config.re_add,
-            always_needs_now: config.track || restarts.is_some(),
             restarts,
             ending: Ending::Open,
             paused: false,

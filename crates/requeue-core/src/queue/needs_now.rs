@@ -45,7 +45,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     #[must_use]
     pub fn needs_now(&self, operation: Operation<'_>) -> bool {
-        if self.always_needs_now || operation.always_needs_now() {
+        if self.needs_times || operation.always_needs_now() {
             return true;
         }
         if self.timers.len() == 0 {

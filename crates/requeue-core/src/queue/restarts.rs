@@ -16,8 +16,8 @@ use crate::types::time::Time;
 pub(super) struct Restarts {
     at_most: Duration,
     /// The keys in a row of restarts, each with the time from which on its runs are left alone. A
-    /// row lasts from the first restart until a run completes that was not restarted. Its key is
-    /// ready or in flight.
+    /// row lasts from the first restart until a run completes that was not restarted, or until no
+    /// run is pending.
     rows: Sparse<Time>,
     /// The number of rows.
     len: usize,

@@ -10,6 +10,7 @@ use super::Queue;
 use super::stats::{Counts, Histogram};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::{Ending, Phase};
+use crate::types::pace::Pace;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
@@ -41,6 +42,11 @@ pub struct Entry<K> {
     pub held_back: bool,
     /// The reason why the run in flight was cancelled, if it was.
     pub cancelled: Option<CancelReason>,
+    /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
+    /// any time, and `None` that the queue has no pace.
+    pub paced_until: Option<Time>,
+    /// The queue's pace, if it has one.
+    pub pace: Option<Pace>,
     /// True if the queue is paused.
     pub paused: bool,
     /// The lifecycle state of the queue: open, closed or shut down.
@@ -154,6 +160,8 @@ impl<K: Eq + Clone> Queue<K> {
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
             cancelled: if phase.is_processing() { record.cancel_reason() } else { None },
+            paced_until: self.paced_until(slot),
+            pace: self.pace(),
             paused: self.paused,
             ending: self.ending,
         }
@@ -208,14 +216,42 @@ impl<K: Eq + Clone> Queue<K> {
 }
 
 impl<K> Entry<K> {
+    /// Returns the pace and the time from which it permits the run, if the key waits for its pace as
+    /// of `now`: it would be ready without the pace, or becomes due before the pace permits the run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use requeue_core::{Add, Config, Finish, Group, Pace, Queue, Time};
+    ///
+    /// let pace = Pace::min_interval(Duration::from_secs(5));
+    /// let mut queue = Queue::new(Config { pace: Some(pace), ..Config::default() });
+    /// let now = Time::ZERO;
+    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let out = queue.get(now).unwrap();
+    /// let _ = queue.finish(&out.ticket, Finish::Succeed, now);
+    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let entry = queue.look_up("a", 1).unwrap();
+    /// assert_eq!(entry.waits_for_pace(now), Some((pace, now + Duration::from_secs(5))));
+    /// ```
+    #[must_use]
+    pub fn waits_for_pace(&self, now: Time) -> Option<(Pace, Time)> {
+        let until = self.paced_until.filter(|&until| until > now)?;
+        let waits = self.phase == Phase::Idle && self.due.is_some_and(|due| due <= until);
+        waits.then_some((self.pace?, until))
+    }
+
     /// Returns an explanation of the key's state as of `now`, in one sentence.
     pub fn explain(&self, now: Time) -> impl fmt::Display {
         let (phase, failures) = (self.phase, self.failures);
         let ago = self.since.map(|since| now.since(since));
-        let due = self.due;
+        let paced = self.waits_for_pace(now);
+        let due = paced.map_or(self.due, |(_, until)| Some(until));
         let (held_back, paused, ending) = (self.held_back, self.paused, self.ending);
         Explanation(move |f: &mut fmt::Formatter<'_>| {
             match phase {
+                Phase::Idle if paced.is_some() => f.write_str("waiting for its pace")?,
                 Phase::Idle if due.is_some() && failures > 0 => f.write_str("backing off")?,
                 Phase::Idle if due.is_some() => f.write_str("waiting")?,
                 Phase::Idle => f.write_str("not pending, its failures are kept")?,
@@ -239,6 +275,11 @@ impl<K> Entry<K> {
                 }
                 Some(due) => write!(f, "; also due in {:.1?}", due.since(now))?,
                 None => {}
+            }
+            match paced.map(|(pace, _)| (pace.runs(), pace.per())) {
+                None => {}
+                Some((1, per)) => write!(f, "; it ran within the last {per:?}")?,
+                Some((runs, per)) => write!(f, "; it ran {runs} times in {per:?}")?,
             }
             match failures {
                 0 => {}

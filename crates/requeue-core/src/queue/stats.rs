@@ -23,6 +23,8 @@ pub struct Counts {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
+    /// Runs that the pace delayed.
+    pub paced: u64,
 }
 
 /// The upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'

@@ -127,6 +127,11 @@ impl Counters {
         self.counts.failures += 1;
     }
 
+    /// Counts a run that the pace delays.
+    pub(super) const fn count_paced(&mut self) {
+        self.counts.paced += 1;
+    }
+
     /// Counts an add that became part of a pending run.
     #[inline(always)]
     pub(super) const fn count_coalesced(&mut self) {
@@ -162,11 +167,14 @@ impl<K: Eq + Clone> Queue<K> {
                     self.wait_until(slot, due, add.bound(now));
                 } else {
                     self.timers.insert(slot, due);
-                    self.counters.count_retry(true);
+                    self.counters.count_retry(add.is_retry());
                 }
                 self.counters.failing += usize::from(add.failed);
-                if add.failed && self.re_add == ReAdd::Hold {
-                    self.records.get_mut(slot).set_not_before(due);
+                if add.failed
+                    && self.re_add == ReAdd::Hold
+                    && let Some(backoff) = add.due(now)
+                {
+                    self.records.get_mut(slot).set_not_before(backoff);
                 }
             }
         }
@@ -197,6 +205,9 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         match table(Row::Add, phase) {
             Cell::Enqueue => {
+                if let Some(until) = self.pace_gate(slot, now) {
+                    return self.wait_for_pace(slot, until, now);
+                }
                 self.counters.counts.adds += 1;
                 self.stamp(slot, now);
                 self.enqueue(slot, order_key);
@@ -304,6 +315,9 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
+        if let Some(pace) = &mut self.pace {
+            pace.start(&record.key, record.hash, now);
+        }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next());
         } else {

@@ -4,5 +4,6 @@ pub(crate) mod add;
 pub(crate) mod cancel;
 pub(crate) mod delivery;
 pub(crate) mod lifecycle;
+pub(crate) mod pace;
 pub(crate) mod slot;
 pub(crate) mod time;

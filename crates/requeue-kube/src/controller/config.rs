@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, Group, Order, Queue, RateLimiter};
+use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter};
 
 use crate::ObjectKey;
 
@@ -38,6 +38,7 @@ pub struct Config {
     pub(super) concurrency: u16,
     pub(super) debounce: Duration,
     pub(super) debounce_max: Option<Duration>,
+    pace: Option<Pace>,
     pub(super) max_retries: Option<u32>,
     pub(super) reconcile_timeout: Option<Duration>,
     pub(super) cache_sync_timeout: Duration,
@@ -59,6 +60,7 @@ impl Default for Config {
             concurrency: 1,
             debounce: Duration::ZERO,
             debounce_max: None,
+            pace: None,
             max_retries: None,
             reconcile_timeout: None,
             cache_sync_timeout: Duration::from_secs(120),
@@ -104,6 +106,29 @@ impl Config {
     /// kube has no such bound: there, an object that never stops changing is never reconciled.
     pub const fn debounce_max(mut self, most: Duration) -> Self {
         self.debounce_max = Some(most);
+        self
+    }
+
+    /// Limits how often one object is reconciled, successes included.
+    ///
+    /// The default is no limit.
+    ///
+    /// An object that changes above the pace waits until the pace permits its run, which then serves
+    /// all changes. Use it against hot loops: a controller whose own writes trigger it again succeeds
+    /// each time, so no backoff slows it down. A pace that the queue refuses is
+    /// [`RunnerError::Config`](super::RunnerError::Config).
+    ///
+    /// ```
+    /// use requeue::Pace;
+    /// use requeue_kube::controller::Config;
+    /// use std::time::Duration;
+    ///
+    /// // An object runs at most ten times in any minute.
+    /// let config = Config::default().pace(Pace::new(10, Duration::from_secs(60)));
+    /// # drop(config);
+    /// ```
+    pub const fn pace(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
         self
     }
 
@@ -293,6 +318,9 @@ impl Config {
             .hasher(RandomState::new())
             .clock(TokioClock::current())
             .order(Order::Priority { oldest_every: self.oldest_every });
+        if let Some(pace) = self.pace {
+            queue = queue.pace(pace);
+        }
         if self.fair_namespaces || self.namespace_limit.is_some() {
             // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
             let hasher = RandomState::new();
@@ -328,6 +356,23 @@ mod tests {
 
     /// Checks for SipHash: with foldhash, a user who can create objects could choose keys that
     /// collide.
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_runs_too_often_waits() {
+        let minute = Duration::from_secs(60);
+        let queue = Config::default().pace(Pace::new(2, minute)).queue().build().unwrap();
+        let object = || ObjectKey::new(Some("ns"), "name");
+        for _ in 0..2 {
+            queue.add(object());
+            queue.try_get().unwrap().succeed();
+        }
+        queue.add(object());
+        assert!(queue.try_get().is_none());
+        tokio::time::advance(minute).await;
+        assert!(queue.try_get().is_some());
+        let none = Config::default().pace(Pace::new(0, minute)).queue().build();
+        assert!(none.is_err());
+    }
+
     #[tokio::test]
     async fn a_controller_hashes_keys_with_siphash() {
         let queue = Config::default().fair_namespaces().queue().build().unwrap();

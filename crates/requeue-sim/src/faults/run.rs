@@ -43,6 +43,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
         },
         fair: rng.u8(..3) == 0,
         limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
+        pace: None,
     };
     // Many keys of a crowd fall due at once. With the other rules, their order depends on how many
     // of them are ready when a getter asks for one.

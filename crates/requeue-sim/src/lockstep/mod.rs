@@ -57,6 +57,7 @@ impl Lockstep {
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,
+            pace: setup.rules.pace,
             track: setup.track,
         };
         Self {
@@ -192,6 +193,8 @@ impl Lockstep {
             }
             Op::End(ending) => self.end(ending),
             Op::Page(limit) => self.page(limit),
+            // A custom order may lose a key if the copy of the key for the pace panics.
+            Op::Break(_) if self.setup.rules.pace.is_some() && self.has_order() => {}
             Op::Break(after) => self.fuse = Some(after),
         }
         None
@@ -224,7 +227,7 @@ impl Lockstep {
     fn get(&mut self) -> Option<u32> {
         let now = self.queue_now(self.queue.needs_now(Operation::Get));
         let setup = self.setup;
-        let has_order = matches!(setup.rules.ranking, Ranking::Stack { .. });
+        let has_order = self.has_order();
         let taken = self.attempt(|queue| {
             let mut dropped = Vec::new();
             loop {
@@ -261,6 +264,7 @@ impl Lockstep {
         let key = out.key.0;
         self.refuses_tickets_before(out.ticket.epoch());
         self.live.push((out, key));
+        self.sweep_pace();
         Some(key)
     }
 
@@ -343,10 +347,35 @@ impl Lockstep {
         let Some(fuse) = self.fuse.take() else { return Some(inside(|| f(&mut self.queue))) };
         let done = Key::with_fuse(fuse, || f(&mut self.queue));
         if done.is_none() {
+            if self.setup.rules.pace.is_some() {
+                self.model.promote(self.now, 256);
+                return done;
+            }
             let ripened = self.model.waiting().saturating_sub(self.queue.waiting());
             self.model.promote(self.now, ripened);
         }
         done
+    }
+
+    /// Forgets starts whose window is over. With many keys, the queue forgets only some of them.
+    fn sweep_pace(&mut self) {
+        let mut keys = Vec::new();
+        if self.setup.rules.pace.is_none() {
+            return;
+        }
+        if self.setup.keys > 64 {
+            self.queue.sweep_pace(self.now, &mut keys);
+            return;
+        }
+        let left = self.model.sweep(self.now);
+        for _ in 0..64 {
+            self.queue.sweep_pace(self.now, &mut keys);
+        }
+        assert_eq!(self.queue.paced_keys(), left, "keys with starts");
+    }
+
+    const fn has_order(&self) -> bool {
+        matches!(self.setup.rules.ranking, Ranking::Stack { .. })
     }
 
     fn queue_now(&self, needed: bool) -> Time {

@@ -7,6 +7,10 @@ use super::{Model, Wait};
 impl<K: Ord + Clone> Model<K> {
     /// `Add` of `queue.go`.
     pub(super) fn add_now(&mut self, key: &K) -> Added {
+        let is_idle = !self.dirty.contains(key) && !self.processing.contains_key(key);
+        if is_idle && self.is_paced(key) {
+            return self.wait_for_pace(key);
+        }
         // The delay that stays has no bound.
         self.bounds.remove(key);
         if self.dirty.contains(key) {
@@ -31,7 +35,10 @@ impl<K: Ord + Clone> Model<K> {
     pub(super) fn done_now(&mut self, key: &K) -> bool {
         let Some(_) = self.processing.remove(key) else { return false };
         self.queue.finish(self.teams[key]);
-        if self.dirty.contains(key) {
+        if self.dirty.contains(key) && self.is_paced(key) {
+            self.dirty.remove(key);
+            self.wait_for_pace(key);
+        } else if self.dirty.contains(key) {
             self.push(key);
             return true;
         }

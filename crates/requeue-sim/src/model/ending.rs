@@ -56,7 +56,10 @@ impl<K: Ord + Clone> Model<K> {
                 self.fail(key);
                 self.note(key, asked);
             }
-            How::Release => self.note(key, asked),
+            How::Release => {
+                self.take_back_start(key);
+                self.note(key, asked);
+            }
         }
         let lost = if self.ending == Ending::ShutDown {
             self.end_run_shut_down(key, how)
@@ -75,7 +78,7 @@ impl<K: Ord + Clone> Model<K> {
             false
         };
         let ready = self.dirty.contains(key);
-        if !(ready && is_restarted) {
+        if !(is_restarted && self.is_pending(key)) {
             self.rows.remove(key);
         }
         if !ready && self.waiting.contains_key(key) {
@@ -103,8 +106,8 @@ impl<K: Ord + Clone> Model<K> {
     /// Completes a delivery after a shutdown, when all adds are refused, including those of a
     /// completion. Returns true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
-        if self.paused {
-            // Nothing more will be delivered.
+        if self.paused || self.dirty.contains(key) && self.is_paced(key) {
+            // Nothing more will be delivered, or the run would have to wait.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);
             let lost = was_dirty || !matches!(how, How::Done | How::Succeed | How::Cancelled);

@@ -12,7 +12,9 @@ impl<K: Ord + Clone> Model<K> {
             // `AddRateLimited` is `AddAfter`, and comes before `Done`.
             How::RetryAfter(delay) => {
                 self.tally.retries += 1;
-                if later(now, delay) <= now {
+                if later(now, delay) <= now && self.is_paced(key) {
+                    self.retry_paced(key);
+                } else if later(now, delay) <= now {
                     self.add_now(key);
                 } else {
                     self.wait(key, later(now, delay), Merge::Earliest);

@@ -18,6 +18,7 @@ mod debounce;
 mod ending;
 mod keep;
 mod order;
+mod pace;
 mod single;
 mod view;
 
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use requeue_core::{
-    Added, Asked, CancelReason, Cancelled, Ending, Merge, ReAdd, Rerun, Time, When,
+    Added, Asked, CancelReason, Cancelled, Ending, Merge, Pace, ReAdd, Rerun, Time, When,
 };
 
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
@@ -54,6 +55,8 @@ pub struct Rules {
     pub fair: bool,
     /// The maximum number of keys of a team in flight.
     pub limit: Option<u32>,
+    /// The limit on how often one key runs.
+    pub pace: Option<Pace>,
 }
 
 /// The options of an add.
@@ -158,6 +161,9 @@ pub struct Model<K> {
     rows: BTreeMap<K, Time>,
     /// The deliveries that were restarted and not yet reported.
     restarted: Vec<u64>,
+    pace: Option<Pace>,
+    /// The last starts of each key, the oldest first, at most as many as the pace permits.
+    starts: BTreeMap<K, Vec<Time>>,
     /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
@@ -189,6 +195,8 @@ impl<K: Ord + Clone> Model<K> {
             failures: BTreeMap::new(),
             rows: BTreeMap::new(),
             restarted: Vec::new(),
+            pace: rules.pace,
+            starts: BTreeMap::new(),
             asked: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
@@ -257,6 +265,7 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.deliveries += 1;
         self.dirty.remove(&key);
+        self.start(&key);
         let run = Run { epoch: self.epoch, since: now, detached: false, cancelled: None };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;

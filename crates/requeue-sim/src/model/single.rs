@@ -29,6 +29,11 @@ impl<K: Ord + Clone> Model<K> {
 
     /// Requests a run at `at`.
     fn demand(&mut self, key: &K, at: Time, merge: Merge, now: Time) -> Added {
+        let is_idle = !self.dirty.contains(key) && !self.processing.contains_key(key);
+        if at <= now && is_idle && self.is_paced(key) {
+            self.not_before.remove(key);
+            return self.wait_for_pace(key);
+        }
         if at <= now {
             // It replaces a waiting run, and the backoff is over.
             self.stop_waiting(key);
@@ -86,8 +91,13 @@ impl<K: Ord + Clone> Model<K> {
                 self.back_off(key, later(now, delay));
                 self.hold(key, now);
                 let at = (later(now, delay)).max(self.not_before(key));
-                let _ = self.demand(key, at, Merge::Earliest, now);
-                self.forget_bound(key);
+                if at <= now && self.is_paced(key) {
+                    self.not_before.remove(key);
+                    self.retry_paced(key);
+                } else {
+                    let _ = self.demand(key, at, Merge::Earliest, now);
+                    self.forget_bound(key);
+                }
             }
             How::Release if self.not_before(key) > now => {
                 let at = self.not_before(key);

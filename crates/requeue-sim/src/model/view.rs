@@ -19,6 +19,8 @@ pub struct Tally {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
+    /// Runs that the pace delayed.
+    pub paced: u64,
     /// The sum of the times for which keys were ready, in nanoseconds.
     pub queued: u128,
     /// The sum of the times for which keys were in flight, in nanoseconds.
@@ -34,6 +36,8 @@ pub struct Seen {
     pub due: Option<Time>,
     /// The latest time to which debounced adds may postpone the due time.
     pub bound: Option<Time>,
+    /// The time from which the pace permits the next start.
+    pub paced_until: Time,
     /// The number of failures in a row.
     pub failures: u32,
     /// The number of adds that the next run serves.
@@ -80,6 +84,7 @@ impl Seen {
             phase: Self::number(entry.phase),
             due: entry.due,
             bound: entry.bound,
+            paced_until: entry.paced_until.unwrap_or_default(),
             failures: entry.failures,
             adds: entry.adds,
             reasons: entry.reasons,
@@ -101,6 +106,7 @@ impl Tally {
             retries: counts.retries,
             deliveries: counts.deliveries,
             failures: counts.failures,
+            paced: counts.paced,
             queued,
             worked,
         }
@@ -130,6 +136,7 @@ impl<K: Ord + Clone> Model<K> {
             phase: Seen::number(phase),
             due: self.waiting.get(key).map(|wait| wait.at),
             bound: self.bounds.get(key).copied(),
+            paced_until: self.permit(key),
             failures: self.failures(key),
             adds,
             reasons,
@@ -300,8 +307,16 @@ impl<K: Ord + Clone> Model<K> {
                 )
             })
             .collect();
+        let windows = |starts: &Vec<Time>| -> Vec<u64> {
+            let per = self.pace.map(|pace| pace.per()).unwrap_or_default();
+            let over = starts.iter().map(|&start| ahead(super::later(start, per)));
+            over.filter(|&over| over > 0).collect()
+        };
+        let starts: Vec<_> =
+            self.starts.iter().map(|(key, starts)| (key.clone(), windows(starts))).collect();
+        let starts: Vec<_> = starts.into_iter().filter(|(_, over)| !over.is_empty()).collect();
         let order = self.runs().into_iter().map(|(_, key)| key).collect::<Vec<_>>();
-        (keys, order, self.queue.essence(), self.ending, self.paused)
+        (keys, order, starts, self.queue.essence(), self.ending, self.paused)
     }
 
     /// Returns the team of a known key.

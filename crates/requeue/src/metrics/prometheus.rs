@@ -73,6 +73,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_processing` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
+/// | `workqueue_paced_total` | counter | runs that the pace delayed |
 /// | `workqueue_failures_total` | counter | attempts that failed |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
@@ -371,7 +372,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 15] = [
+const FAMILIES: [Family; 16] = [
     // The same as in Kubernetes' component-base, without its prefix on the stability.
     Family {
         name: "workqueue_depth",
@@ -430,6 +431,11 @@ const FAMILIES: [Family; 15] = [
         name: "workqueue_coalesced",
         help: "Total number of adds that became part of a pending run",
         value: Value::Count(|of| of.counts.coalesced),
+    },
+    Family {
+        name: "workqueue_paced",
+        help: "Total number of runs that the pace delayed",
+        value: Value::Count(|of| of.counts.paced),
     },
     Family {
         name: "workqueue_failures",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use requeue_core::limiter::{BackoffLimiter, default_controller};
-use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd, Rerun};
+use requeue_core::{Config, CustomOrder, Group, Order, Pace, RateLimiter, ReAdd, Rerun};
 
 use super::Queue;
 use super::limiter::LockedLimiter;
@@ -66,6 +66,8 @@ pub enum BuildError {
     /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. The value 1 means first
     /// in, first out.
     ZeroOldestEvery,
+    /// The pace permits no run or more than [`Pace::MAX_RUNS`] runs, or its window has no length.
+    InvalidPace(Pace),
     /// A live queue with this name reports to the same metrics.
     DuplicateName(String),
     /// The queue has metrics, but no name.
@@ -81,6 +83,13 @@ impl fmt::Display for BuildError {
             Self::ZeroOldestEvery => f.write_str(
                 "`oldest_every` is 0; use 1 for first in, first out, or more for priorities \
                  (u32::MAX sets no bound)",
+            ),
+            Self::InvalidPace(pace) => write!(
+                f,
+                "a pace of {} runs per {:?} is not possible; use 1 to {} runs, and a time above zero",
+                pace.runs(),
+                pace.per(),
+                Pace::MAX_RUNS
             ),
             Self::DuplicateName(name) => {
                 write!(
@@ -173,6 +182,44 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// ```
     pub fn rerun(mut self, rerun: Rerun) -> Self {
         self.config.rerun = rerun;
+        self
+    }
+
+    /// Limits how often one key runs, successes included. The default is no limit.
+    ///
+    /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of
+    /// one key start. An add above the pace makes the key wait until the pace permits its run. Later
+    /// adds become part of that run, so nothing is dropped. Other keys do not wait.
+    ///
+    /// A [limiter](Self::limiter) delays a key that fails; a pace also delays one that succeeds, such
+    /// as a controller whose own writes trigger it again. A released delivery does not count. Under
+    /// [`ReAdd::KeepBoth`], a run that the pace delays and the run of a delayed add become one.
+    ///
+    /// The queue then keeps a copy of each key that ran within the last window, with the times of its
+    /// starts, and every operation reads the clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::clock::FakeClock;
+    /// use requeue::{Pace, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let pace = Pace::new(2, Duration::from_secs(10));
+    /// let queue = Queue::builder().clock(clock.clone()).pace(pace).build()?;
+    /// for _ in 0..2 {
+    ///     queue.add("busy");
+    ///     queue.try_get().expect("the pace permits two runs").succeed();
+    /// }
+    /// queue.add("busy");
+    /// assert!(queue.try_get().is_none());
+    /// clock.advance(Duration::from_secs(10));
+    /// assert_eq!(queue.try_get().as_deref(), Some(&"busy"));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.config.pace = Some(pace);
         self
     }
 
@@ -345,6 +392,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// - [`BuildError::ZeroGroupLimit`]: the [group limit](Self::group_limit) is 0.
     /// - [`BuildError::ZeroOldestEvery`]: `oldest_every` of [`Order::Priority`] is 0.
+    /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) has no runs, more than
+    ///   [`Pace::MAX_RUNS`], or no length.
     /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty one.
     /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
@@ -354,6 +403,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         }
         if matches!(config.order, Order::Priority { oldest_every: 0 }) {
             return Err(BuildError::ZeroOldestEvery);
+        }
+        if let Some(pace) = config.pace.filter(|pace| !pace.is_valid()) {
+            return Err(BuildError::InvalidPace(pace));
         }
         let mut hooks = None;
         if let Some(provider) = self.provider {

@@ -41,7 +41,7 @@ impl<K: Key> Shared<K> {
     /// and reads it at once in larger pieces must wait until the write is done.
     #[inline(always)]
     pub(super) fn take_fast(&self) -> Option<Option<Delivery<K>>> {
-        if self.has_order {
+        if !self.has_fast_gets {
             return None;
         }
         let read = self.now_before_lock(Operation::Get, None);
@@ -62,6 +62,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub(super) fn take(&self) -> Result<Taken<'_, K>, Reentered> {
         let shared = &self.shared;
         let (mut state, mut now) = shared.lock_for(Operation::Get, None)?;
+        if state.core.pace().is_some() {
+            let mut keys = Vec::new();
+            state.core.sweep_pace(now, &mut keys);
+            if !keys.is_empty() && std::mem::needs_drop::<K>() {
+                // Keys are dropped outside the lock.
+                drop(state);
+                keys.into_iter().for_each(drop_quietly);
+                state = shared.lock()?;
+            }
+        }
         loop {
             let mut again = false;
             let taken = if state.core.has_order() {
@@ -95,7 +105,7 @@ impl<K: Key> Shared<K> {
     /// Takes up to `max` keys under one hold of the lock, like `take_fast`. Returns `false`, and
     /// takes nothing, if the caller must call [`take`](Queue::take).
     fn take_many_fast<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
-        if self.has_order || self.hooks.is_some() {
+        if !self.has_fast_gets || self.hooks.is_some() {
             return false;
         }
         let Ok(mut state) = self.lock() else { return true };
@@ -123,7 +133,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 let Ok((mut state, one)) = self.take() else { break };
                 taken.deliveries.extend(one);
                 while (1..left).contains(&taken.deliveries.len())
-                    && !state.core.has_order()
+                    && self.shared.has_fast_gets
                     && let Some(now) = state.time_for(Operation::Get, None)
                     && let Some(delivery) = state.core.get(now)
                 {
@@ -168,7 +178,7 @@ impl<K: Key> Shared<K> {
     /// `None` means that the caller must check for a key.
     #[inline(always)]
     pub(super) fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
-        if !item.is_of(self) || self.has_order {
+        if !item.is_of(self) || !self.has_fast_gets {
             item.succeed();
             return None;
         }

@@ -92,7 +92,7 @@ pub(crate) struct Shared<K: Key> {
     hint: AtomicBool,
     /// A hint: signals to the spinning thread that there is a key.
     pub(super) go: AtomicBool,
-    /// True if every operation needs the current time: times are kept, or adds restart runs.
+    /// True if every operation needs the current time: times are kept, the queue has a pace, or adds restart runs.
     pub(super) always_needs_now: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
@@ -100,6 +100,8 @@ pub(crate) struct Shared<K: Key> {
     has_news: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
+    /// True if the fast paths of gets apply: there is no custom order, and no pace.
+    pub(super) has_fast_gets: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// True if a parked thread can keep a deadline of this clock. It is read once, because the
     /// clock is user code, and the value may be needed under the lock.
@@ -126,8 +128,9 @@ impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
+        let has_pace = parts.config.pace.is_some();
         let restarts = matches!(parts.config.rerun, core::Rerun::Restart { .. });
-        let always_needs_now = parts.config.track || restarts;
+        let always_needs_now = parts.config.track || has_pace || restarts;
         let core = core::Queue::new(parts.config);
         let hint = core.needs_now(Operation::Promote);
         let state = State {
@@ -156,6 +159,7 @@ impl<K: Key> Shared<K> {
             restarts,
             has_news: restarts || parts.hooks.is_some(),
             has_order,
+            has_fast_gets: !has_order && !has_pace,
             is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
             limiter: parts.limiter,

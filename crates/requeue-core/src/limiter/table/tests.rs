@@ -18,9 +18,7 @@ impl<K, V, S> KeyTable<K, V, S> {
     /// Returns the number of slots with memory, and the number of places in the buckets of the
     /// index.
     pub(in crate::limiter) fn capacity(&self) -> (usize, usize) {
-        self.noted
-            .as_ref()
-            .map_or((0, 0), |noted| (noted.entries.capacity(), noted.index.capacity()))
+        self.noted.as_ref().map_or((0, 0), |noted| noted.capacity())
     }
 
     /// Asserts that the memory does not leak. More slots than entries are allowed: the remains of

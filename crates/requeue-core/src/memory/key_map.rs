@@ -1,0 +1,224 @@
+//! A map from keys to values, whose operations are all short. The caller hashes the keys.
+//!
+//! It is built from the same containers as the queue's records and index. No operation moves more
+//! than a few hundred entries, for a map of any size, and memory is freed as entries are removed.
+//!
+//! Entries are visited in the order of their slots. This order reveals nothing about the hashes:
+//! slots are assigned and moved according to the calls of the map alone.
+
+use super::index::{Found, Index, Indexed, Position};
+use super::slab::Slab;
+use crate::types::slot::{Id, Slot};
+
+pub(crate) struct KeyMap<K, V> {
+    entries: Slab<Entry<K, V>>,
+    index: Index,
+}
+
+pub(crate) struct Entry<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+    hash: u32,
+    position: Position,
+}
+
+impl<K, V> Entry<K, V> {
+    #[inline]
+    fn new(key: K, value: V, hash: u32, position: Position) -> Self {
+        Self { key, value, hash, position }
+    }
+}
+
+impl<K: Eq, V> Entry<K, V> {
+    #[inline]
+    fn is(&self, key: &K, hash: u32) -> bool {
+        self.hash == hash && self.key == *key
+    }
+}
+
+impl<K, V> Indexed for Entry<K, V> {
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    #[inline]
+    fn position(&self) -> Position {
+        self.position
+    }
+
+    #[inline]
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
+    }
+}
+
+impl<K, V> KeyMap<K, V> {
+    pub(crate) const fn new() -> Self {
+        Self { entries: Slab::new(false), index: Index::new() }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry<K, V>> {
+        self.entries.values()
+    }
+
+    pub(crate) fn value(&self, slot: Slot) -> &V {
+        &self.entries.get(slot).value
+    }
+
+    pub(crate) fn value_mut(&mut self, slot: Slot) -> &mut V {
+        &mut self.entries.get_mut(slot).value
+    }
+
+    pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
+        self.entries.into_values().map(|entry| entry.key)
+    }
+
+    /// Keeps the entries for which `keep` returns true, and returns the number of removed entries.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
+        let before = self.entries.len();
+        for slot in 0..self.entries.end() {
+            self.remove_unless(Slot::new(slot), &mut keep, &mut drop);
+        }
+        while self.entries.is_sparse() {
+            self.compact();
+        }
+        before - self.entries.len()
+    }
+
+    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
+    /// `keep` returns false. `removed` gets their keys. Returns the slot at which to continue. If
+    /// `looks` is at least the number of entries, each entry is visited once.
+    pub(crate) fn sweep(
+        &mut self,
+        mut hand: usize,
+        looks: usize,
+        mut keep: impl FnMut(&K, &V) -> bool,
+        mut removed: impl FnMut(K),
+    ) -> usize {
+        let before = self.entries.len();
+        let mut looks = looks.min(before);
+        // Few entries may be spread over many slots, but there are no more chunks than entries.
+        let mut chunks = looks + 1;
+        while looks > 0 && chunks > 0 {
+            match self.entries.next_in_chunk(hand) {
+                Ok(slot) => {
+                    self.remove_unless(slot, &mut keep, &mut removed);
+                    hand = slot.index() + 1;
+                    looks -= 1;
+                }
+                Err(next) => {
+                    hand = next;
+                    chunks -= 1;
+                }
+            }
+        }
+        // Compaction comes last, because it moves entries to slots that the sweep has passed.
+        for _ in self.entries.len()..before {
+            self.compact_if_sparse();
+        }
+        hand
+    }
+
+    fn remove_unless(
+        &mut self,
+        slot: Slot,
+        keep: &mut impl FnMut(&K, &V) -> bool,
+        removed: &mut impl FnMut(K),
+    ) {
+        if self.entries.find(slot).is_some_and(|entry| !keep(&entry.key, &entry.value)) {
+            removed(self.take_out(slot).key);
+        }
+    }
+
+    #[inline]
+    fn take_out(&mut self, slot: Slot) -> Entry<K, V> {
+        let entry = self.entries.remove(slot);
+        self.index.remove(&mut self.entries, slot, entry.hash, entry.position);
+        entry
+    }
+
+    #[inline]
+    fn compact_if_sparse(&mut self) {
+        if self.entries.is_sparse() {
+            self.compact();
+        }
+    }
+
+    /// Moves a few entries to lower slots, and frees the memory above them.
+    #[cold]
+    fn compact(&mut self) {
+        let index = &mut self.index;
+        self.entries.compact(|entries, from, to| index.moved(entries, from, to));
+    }
+
+    /// Inserts a key that is not in the map.
+    #[cold]
+    pub(crate) fn insert(&mut self, key: K, value: V, hash: u32) -> Slot {
+        let slot = self.entries.insert(Entry::new(key, value, hash, Position::OVERFLOWED));
+        self.index.insert(&mut self.entries, hash, slot);
+        slot
+    }
+}
+
+impl<K: Eq, V> KeyMap<K, V> {
+    /// Returns the slot of `key`, whose hash is `hash`.
+    #[inline]
+    pub(crate) fn find(&self, key: &K, hash: u32) -> Option<Slot> {
+        self.index.probe(&self.entries, hash, |entry| entry.is(key, hash))
+    }
+
+    /// Returns the slot of `key`. If the map does not have it, inserts a copy with the default value.
+    #[inline]
+    pub(crate) fn find_or_insert(&mut self, key: &K, hash: u32) -> Slot
+    where
+        K: Clone,
+        V: Default,
+    {
+        match self.index.glance(&self.entries, hash, |entry| entry.is(key, hash)) {
+            Found::Slot(slot) => slot,
+            Found::Free(free) => {
+                let key = key.clone();
+                let entry = || Entry::new(key, V::default(), hash, free.position());
+                let slot = self.entries.insert_with(entry);
+                free.put(hash, slot);
+                slot
+            }
+            Found::Unclear => match self.find(key, hash) {
+                Some(slot) => slot,
+                None => self.insert(key.clone(), V::default(), hash),
+            },
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &K, hash: u32) -> Option<(K, V)> {
+        let Self { entries, index } = self;
+        let slot = index.take(entries, hash, |entry| entry.is(key, hash))?;
+        let Entry { key, value, .. } = entries.remove(slot);
+        index.fit(entries);
+        self.compact_if_sparse();
+        Some((key, value))
+    }
+}
+
+impl<K: Clone, V: Clone> Clone for KeyMap<K, V> {
+    fn clone(&self) -> Self {
+        let mut clone = Self::new();
+        for entry in self.entries() {
+            clone.insert(entry.key.clone(), entry.value.clone(), entry.hash);
+        }
+        clone
+    }
+}
+
+#[cfg(test)]
+impl<K, V> KeyMap<K, V> {
+    /// Returns the numbers of entries and of index slots for which memory is allocated.
+    pub(crate) fn capacity(&self) -> (usize, usize) {
+        (self.entries.capacity(), self.index.capacity())
+    }
+}

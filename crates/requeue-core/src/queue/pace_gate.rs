@@ -1,0 +1,176 @@
+//! The gate of the [`Pace`]: a key whose pace permits no start yet waits instead of becoming ready.
+//!
+//! The gate is where a key becomes ready. A key is never in flight twice, so no other start can come
+//! between that moment and its delivery, and the check is exact. A run that the gate delays is a
+//! delayed add, due when the pace permits it.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::Queue;
+use crate::memory::key_map::KeyMap;
+use crate::types::add::{Add, Added, Merge};
+use crate::types::pace::Pace;
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// The number of keys that one sweep examines. Each delivery inserts at most one key.
+const SWEEP: usize = 4;
+
+/// The starts of one key within the last window, at most as many as the pace permits.
+#[derive(Default)]
+struct Starts {
+    /// With a pace of one run, this is the only one, and takes no memory elsewhere.
+    last: Option<Time>,
+    /// The starts before `last`, the oldest first.
+    earlier: VecDeque<Time>,
+}
+
+impl Starts {
+    /// Returns the time from which `pace` permits another start. `Time::ZERO` means any time.
+    fn permit(&self, pace: Pace) -> Time {
+        let Some(last) = self.last else { return Time::ZERO };
+        if self.earlier.len() + 1 < pace.runs() as usize {
+            return Time::ZERO;
+        }
+        *self.earlier.front().unwrap_or(&last) + pace.per()
+    }
+
+    fn push(&mut self, now: Time, pace: Pace) {
+        if pace.runs() > 1 {
+            self.earlier.extend(self.last);
+        }
+        self.last = Some(now);
+        let is_old = |&start: &Time| start + pace.per() <= now;
+        while self.earlier.len() >= pace.runs() as usize || self.earlier.front().is_some_and(is_old)
+        {
+            self.earlier.pop_front();
+        }
+    }
+
+    /// Removes the last start, whose delivery was released.
+    fn pop(&mut self) {
+        self.last = self.earlier.pop_back();
+    }
+}
+
+/// The starts of the keys that ran within the last window. They are not in the records, because a
+/// record is removed when its key has no state.
+pub(super) struct PaceTable<K> {
+    pace: Pace,
+    starts: KeyMap<K, Starts>,
+    /// The slot at which the next sweep begins.
+    hand: usize,
+}
+
+impl<K> PaceTable<K> {
+    pub(super) fn new(pace: Pace) -> Self {
+        let pace = Pace::new(pace.runs().clamp(1, Pace::MAX_RUNS), pace.per());
+        Self { pace, starts: KeyMap::new(), hand: 0 }
+    }
+
+    pub(super) const fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    pub(super) fn into_keys(self) -> impl Iterator<Item = K> {
+        self.starts.into_keys()
+    }
+}
+
+impl<K: Eq> PaceTable<K> {
+    pub(super) fn permit(&self, key: &K, hash: u32) -> Time {
+        let starts = self.starts.find(key, hash).map(|slot| self.starts.value(slot));
+        starts.map_or(Time::ZERO, |starts| starts.permit(self.pace))
+    }
+
+    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if
+    /// that panics.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn start(&mut self, key: &K, hash: u32, now: Time)
+    where
+        K: Clone,
+    {
+        let slot = self.starts.find_or_insert(key, hash);
+        self.starts.value_mut(slot).push(now, self.pace);
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Returns the time until which the pace makes the key in `slot` wait if it becomes ready now, or
+    /// `None` if it may become ready.
+    #[inline]
+    pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
+        Some(self.paced_until(slot)?).filter(|&until| until > now)
+    }
+
+    /// Returns the time from which the pace permits the next start of the key in `slot`.
+    #[inline]
+    pub(super) fn paced_until(&self, slot: Slot) -> Option<Time> {
+        let pace = self.pace.as_ref()?;
+        let record = self.records.get(slot);
+        Some(pace.permit(&record.key, record.hash))
+    }
+
+    /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
+    /// If it waits for an earlier time, the gate stops it again at that time.
+    #[inline(never)]
+    pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
+        if self.timers.due(slot).is_none_or(|due| due > until) {
+            self.counters.count_paced();
+        }
+        self.demand_later(slot, until, Merge::Earliest, None, now)
+    }
+
+    /// Returns the due time of a debounced add of the key in `slot`, no earlier than the pace
+    /// permits the run. Otherwise the key would be due during the quiet time of a later add.
+    pub(super) fn pace_debounced(&mut self, slot: Slot, add: &Add, due: Time, now: Time) -> Time {
+        let is_dirty = self.records.get(slot).phase().is_dirty();
+        match self.paced_until(slot) {
+            Some(until) if until > due && add.bound(now).is_some() && !is_dirty => {
+                if self.timers.due(slot) != Some(until) {
+                    self.counters.count_paced();
+                }
+                until
+            }
+            _ => due,
+        }
+    }
+
+    /// Takes back the start of the delivery of the key in `slot`, which is released.
+    pub(super) fn take_back_start(&mut self, slot: Slot) {
+        if let Some(pace) = &mut self.pace {
+            let record = self.records.get(slot);
+            if let Some(slot) = pace.starts.find(&record.key, record.hash) {
+                pace.starts.value_mut(slot).pop();
+            }
+        }
+    }
+
+    /// Examines a few keys that ran, and forgets the starts of those whose window is over. Appends
+    /// their copies to `keys`, for the caller to drop. A queue without a pace has none.
+    ///
+    /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
+    /// longer run stays in use.
+    pub fn sweep_pace(&mut self, now: Time, keys: &mut Vec<K>) {
+        if let Some(pace) = &mut self.pace {
+            let per = pace.pace.per();
+            let is_recent =
+                |_: &K, starts: &Starts| starts.last.is_some_and(|last| last + per > now);
+            pace.hand = pace.starts.sweep(pace.hand, SWEEP, is_recent, |key| keys.push(key));
+        }
+    }
+
+    /// Returns the pace, if the queue has one.
+    #[must_use]
+    pub fn pace(&self) -> Option<Pace> {
+        self.pace.as_ref().map(|pace| pace.pace())
+    }
+
+    /// Returns the number of keys whose starts the queue remembers for its pace.
+    #[must_use]
+    pub fn paced_keys(&self) -> usize {
+        self.pace.as_ref().map_or(0, |pace| pace.starts.len())
+    }
+}

@@ -1,0 +1,67 @@
+//! The pace: a limit on how often one key runs.
+
+use core::time::Duration;
+
+/// A limit on how often one key runs: at most `runs` starts in every window of the length `per`.
+///
+/// Every run counts, also one that succeeds. A run above the pace waits until the pace permits it.
+/// Adds of the key in the meantime become part of that run, so nothing is dropped. Other keys do not
+/// wait.
+///
+/// # Examples
+///
+/// ```
+/// # use requeue_core as requeue;
+/// use core::time::Duration;
+/// use requeue::Pace;
+///
+/// let pace = Pace::new(10, Duration::from_secs(60));
+/// assert_eq!((pace.runs(), pace.per()), (10, Duration::from_secs(60)));
+/// let second = Duration::from_secs(1);
+/// assert_eq!(Pace::min_interval(second), Pace::new(1, second));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Pace {
+    runs: u32,
+    per: Duration,
+}
+
+impl Pace {
+    /// The largest number of runs of a pace. The queue keeps the time of each start in a window, and
+    /// this limit bounds that memory to 8 kB per key.
+    pub const MAX_RUNS: u32 = 1000;
+
+    /// Creates the pace of at most `runs` starts of one key in every window of the length `per`.
+    ///
+    /// `runs` must be between 1 and [`MAX_RUNS`](Self::MAX_RUNS), and `per` more than zero. Building
+    /// a queue with another pace is an error.
+    #[must_use]
+    pub const fn new(runs: u32, per: Duration) -> Self {
+        Self { runs, per }
+    }
+
+    /// Creates the pace of at most one start of a key in every window of the length `interval`: the
+    /// time between two starts is at least `interval`.
+    #[must_use]
+    pub const fn min_interval(interval: Duration) -> Self {
+        Self::new(1, interval)
+    }
+
+    /// Returns the number of starts that one window permits.
+    #[must_use]
+    pub const fn runs(&self) -> u32 {
+        self.runs
+    }
+
+    /// Returns the length of a window.
+    #[must_use]
+    pub const fn per(&self) -> Duration {
+        self.per
+    }
+
+    /// Returns true if a queue can have this pace: both numbers are in their ranges.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        self.runs >= 1 && self.runs <= Self::MAX_RUNS && !self.per.is_zero()
+    }
+}

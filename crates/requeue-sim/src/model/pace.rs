@@ -1,0 +1,65 @@
+//! The pace: at most so many starts of one key in every window.
+
+use requeue_core::{Added, Merge, Time};
+
+use super::{Model, later};
+
+impl<K: Ord + Clone> Model<K> {
+    /// Returns the time from which the pace permits the next start of `key`.
+    pub(super) fn permit(&self, key: &K) -> Time {
+        let (Some(pace), Some(starts)) = (self.pace, self.starts.get(key)) else {
+            return Time::ZERO;
+        };
+        let full = starts.len() >= pace.runs() as usize;
+        starts.first().filter(|_| full).map_or(Time::ZERO, |&first| later(first, pace.per()))
+    }
+
+    /// Returns true if the pace stops `key`, which would become ready now.
+    pub(super) fn is_paced(&self, key: &K) -> bool {
+        self.permit(key) > self.now
+    }
+
+    /// The run of `key` waits until the pace permits it.
+    pub(super) fn wait_for_pace(&mut self, key: &K) -> Added {
+        let at = self.permit(key);
+        if self.waiting.get(key).is_none_or(|wait| wait.at > at) {
+            self.tally.paced += 1;
+        }
+        self.wait(key, at, Merge::Earliest)
+    }
+
+    /// Retries a run now, although the pace permits no start yet.
+    pub(super) fn retry_paced(&mut self, key: &K) {
+        if self.dirty.contains(key) {
+            self.tally.coalesced += 1;
+        } else {
+            let _ = self.wait_for_pace(key);
+        }
+    }
+
+    /// Forgets the starts of the keys whose window is over. Returns the number of the other keys.
+    pub fn sweep(&mut self, now: Time) -> usize {
+        let per = self.pace.map(|pace| pace.per()).unwrap_or_default();
+        self.starts.retain(|_, starts| starts.last().is_some_and(|&last| later(last, per) > now));
+        self.starts.len()
+    }
+
+    /// Records a start of `key`.
+    pub(super) fn start(&mut self, key: &K) {
+        let Some(pace) = self.pace else { return };
+        let now = self.now;
+        let starts = self.starts.entry(key.clone()).or_default();
+        // Only starts whose window is not over count, and only the last of them.
+        starts.push(now);
+        while starts.len() > pace.runs() as usize
+            || starts.len() > 1 && later(starts[0], pace.per()) <= now
+        {
+            starts.remove(0);
+        }
+    }
+
+    /// Takes back the last start of `key`, whose delivery is released.
+    pub(super) fn take_back_start(&mut self, key: &K) {
+        self.starts.get_mut(key).map(Vec::pop);
+    }
+}
