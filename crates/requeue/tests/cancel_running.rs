@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
-use requeue::{Added, CancelReason, CancelledRun, Completion, Phase, Queue, Rerun};
+use requeue::{Added, CancelReason, CancelledRun, Completion, Pace, Phase, Queue, Rerun};
 
 /// Returns a queue in which adds restart runs without a bound.
 fn restarting() -> (Queue<&'static str>, FakeClock) {
@@ -24,6 +24,31 @@ fn restarting_for(at_most: Duration) -> (Queue<&'static str>, FakeClock) {
     let clock = FakeClock::new();
     let rerun = Rerun::Restart { at_most };
     (Queue::builder().clock(clock.clone()).rerun(rerun).build().unwrap(), clock)
+}
+
+#[test]
+fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
+    let clock = FakeClock::new();
+    let queue = Queue::builder()
+        .clock(clock.clone())
+        .rerun(Rerun::Restart { at_most: secs(10) })
+        .pace(Pace::min_interval(secs(4)))
+        .build()
+        .unwrap();
+    queue.add("a");
+    for _ in 0..3 {
+        let item = queue.try_get().expect("the pace permits this run");
+        queue.add("a");
+        assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
+        item.complete(Completion::Cancelled);
+        assert!(queue.try_get().is_none(), "the pace delays the next run");
+        clock.advance(secs(4));
+    }
+    // The first restart was more than 10 s ago.
+    let item = queue.try_get().expect("the pace permits this run");
+    queue.add("a");
+    assert_eq!(item.cancel_reason(), None);
+    item.succeed();
 }
 
 // --- Items ---------------------------------------------------------------------------------------
