@@ -12,7 +12,7 @@ use crate::types::add::{Add, Merge, Priority, ReAdd};
 pub struct Row(row::Row);
 
 /// The values of a row, in the order of the fields of `Raw`. `None` is SQL's null.
-pub type Fields = [Option<i64>; 16];
+pub type Fields = [Option<i64>; 18];
 
 /// Reads a row of the table of SQLite or PostgreSQL.
 ///
@@ -26,7 +26,19 @@ pub fn table_row(
 ) -> Result<Row, String> {
     let [state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, ..] =
         fields;
-    let [.., priority, adds, reasons, failures, steps, until, not_before, since] = fields;
+    let [
+        ..,
+        priority,
+        adds,
+        reasons,
+        failures,
+        steps,
+        until,
+        not_before,
+        since,
+        bound,
+        cancel_epoch,
+    ] = fields;
     let raw = Raw {
         state,
         at,
@@ -44,6 +56,8 @@ pub fn table_row(
         until,
         not_before,
         since,
+        bound,
+        cancel_epoch,
         error,
         worker,
     };
@@ -105,6 +119,8 @@ impl Row {
             Some(row.until),
             Some(row.not_before),
             Some(row.since),
+            row.bound,
+            run.filter(|run| run.is_cancelled).map(|run| run.epoch),
         ];
         (fields, row.error.clone(), row.worker.as_deref().map(str::to_owned))
     }

@@ -19,6 +19,8 @@ pub(crate) struct Row {
     /// The due time of the pending run. A key has at most one; for a key in flight, it is the run after the
     /// current one.
     pub(crate) at: Option<Micros>,
+    /// The latest time to which debounced adds postpone the pending run, if it waits for such adds.
+    pub(crate) bound: Option<Micros>,
     pub(crate) run: Option<Run>,
     /// The name of the process that has the key in flight. The process chose the name itself.
     pub(crate) worker: Option<Arc<str>>,
@@ -45,6 +47,8 @@ pub(crate) struct Run {
     pub(crate) epoch: i64,
     pub(crate) lease_until: Micros,
     pub(crate) since: Micros,
+    /// True if the run was cancelled, so that its worker should stop it.
+    pub(crate) is_cancelled: bool,
     /// The parameters of the run.
     pub(crate) asked: Asked,
 }
@@ -145,7 +149,8 @@ impl Row {
         self.at = None;
         self.not_before = 0;
         self.worker = Some(Arc::clone(worker));
-        self.run = Some(Run { epoch, lease_until: after(now, lease), since: now, asked });
+        let lease_until = after(now, lease);
+        self.run = Some(Run { epoch, lease_until, since: now, is_cancelled: false, asked });
         Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued }
     }
 

@@ -20,6 +20,7 @@ mod metering;
 mod outage;
 pub(crate) mod parking;
 mod settling;
+pub(crate) mod upgrade;
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -9,7 +9,7 @@
 -- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. The
 -- process need not call this again for polls within that time. A process that polls within 1.5 s passes at
 -- most 5.5 s: see `SAID`.
-create function requeue.wait(in_queue integer, in_time bigint) returns void
+create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -23,12 +23,12 @@ begin
     where id = in_queue and waited_until < said_until;
 end $$;
 
-create function requeue.horizon(waited_until bigint, t bigint) returns bigint
+create or replace function requeue.horizon(waited_until bigint, t bigint) returns bigint
 language sql immutable as $$
     select greatest(t + 1500000, waited_until - 10000000)
 $$;
 
-create function requeue.wake(in_queue integer) returns void
+create or replace function requeue.wake(in_queue integer) returns void
 language plpgsql as $$
 begin
     perform pg_notify('requeue_' || in_queue, '');
@@ -37,27 +37,27 @@ end $$;
 -- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
 -- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
 -- which distinguishes it from an answer. The row of a new key keeps this value.
-create function requeue.asking(how smallint) returns smallint language sql immutable
+create or replace function requeue.asking(how smallint) returns smallint language sql immutable
     return (8 + how)::smallint;
 
-create function requeue.is_asking(said smallint) returns boolean language sql immutable
+create or replace function requeue.is_asking(said smallint) returns boolean language sql immutable
     return said >= 8;
 
-create function requeue.wants_latest(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_latest(said smallint) returns boolean language sql immutable
     return said & 3 = 1;
 
-create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_exactly(said smallint) returns boolean language sql immutable
     return said & 3 = 2;
 
 -- The names of the answers, from 0. Only `add_free` answers `locked`.
-create function requeue.answers() returns text[] language sql immutable
+create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'];
 
-create function requeue.wants_revival(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
 -- Adds the keys in their order. Returns the answers as numbers, which `answers` names.
-create function requeue.add_all(
+create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
 ) returns smallint[]
@@ -89,7 +89,8 @@ begin
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
-             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, said) = (
+             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, bound,
+             cancel_epoch, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -111,6 +112,8 @@ begin
                     case when o.is_damaged then null else k.run_reasons end,
                     case when o.is_damaged then null else k.run_priority end,
                     case when o.is_damaged then null else k.worker end,
+                    case when o.anew then null else k.bound end,
+                    case when o.is_damaged then null else k.cancel_epoch end,
                     case
                         when k.state = 2 and not o.is_damaged then 6
                         when w.at > excluded.at then 3

@@ -3,7 +3,7 @@
 
 -- As `add_all`, for keys that are not expected to stay locked. After 100 ms it gives up and releases its own
 -- locks, so that the other keys of the batch can be processed.
-create function requeue.add_all_soon(
+create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
 ) returns smallint[]
@@ -15,7 +15,7 @@ begin
 end $$;
 
 -- As `finish`, with the same timeout.
-create function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
+create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
@@ -26,7 +26,7 @@ end $$;
 -- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
 
 -- As `add_all`. The answer for a locked key is 5.
-create function requeue.add_free(
+create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
 ) returns smallint[]
@@ -51,7 +51,7 @@ begin
 end $$;
 
 -- Returns the completions from `first` to `last`, numbered from 1.
-create function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
+create or replace function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
 language plpgsql immutable as $$
 begin
     return row(
@@ -63,7 +63,7 @@ begin
 end $$;
 
 -- As `finish`. Also returns the numbers of the keys that are locked.
-create function requeue.finish_free(
+create or replace function requeue.finish_free(
     in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
 language plpgsql security definer

@@ -2,7 +2,7 @@
 -- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
 
 -- Tries to take the right to decide on a lease. Only one transaction has it at a time, until it commits.
-create function requeue.decides(epoch bigint) returns boolean
+create or replace function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     -- The first number is "rque" in bytes.
@@ -11,10 +11,10 @@ end $$;
 
 -- The maximum number of such decisions in one transaction: each takes an entry in the lock table that the
 -- whole server shares.
-create function requeue.most_decisions() returns integer language sql immutable return 64;
+create or replace function requeue.most_decisions() returns integer language sql immutable return 64;
 
 -- Returns whether a row in `renewals` extends the lease: see `renew`.
-create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
+create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
     return exists (
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
@@ -33,7 +33,7 @@ create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean la
 -- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
 -- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
 -- is taken in a subtransaction that is rolled back at once. The rollback does not undo `setval`.
-create function requeue.raise_epochs() returns void
+create or replace function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     slack constant bigint := 50000;
@@ -56,7 +56,7 @@ end $$;
 -- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
 -- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower 32
 -- bits of that number.
-create function requeue.newest(first bigint) returns text language sql volatile as $$
+create or replace function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
         select (l.transactionid::text::bigint - first % 4294967296 + 4294967296) % 4294967296 as after
@@ -65,7 +65,7 @@ create function requeue.newest(first bigint) returns text language sql volatile 
 $$;
 
 -- Sets aside a key whose row is damaged, and keeps the row as text. Returns a description of the damage.
-create function requeue.set_aside(in_queue integer, in_key bytea) returns text
+create or replace function requeue.set_aside(in_queue integer, in_key bytea) returns text
 language plpgsql as $$
 declare
     k requeue.keys;
@@ -79,7 +79,8 @@ begin
     update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
         not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
         lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-        run_priority = null, worker = null, error = why || '; the row was ' || left(k::text, 2000)
+        run_priority = null, worker = null, bound = null, cancel_epoch = null,
+        error = why || '; the row was ' || left(k::text, 2000)
     where x.queue = in_queue and x.key = in_key;
     return why;
 end $$;
@@ -95,7 +96,7 @@ end $$;
 -- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
 -- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
 -- them without a fencing token, and with their failures.
-create function requeue.claim(
+create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean default false, in_worker text default null
@@ -265,7 +266,7 @@ end $$;
 -- With floors of -2^63 it scans everything below `in_lows`. Then it also clears `renewals`, and returns the
 -- time until the next lease expires. It reads the index entries of past deliveries, which claims skip, so
 -- it runs outside of claims. It locks no key, because claims skip locked keys.
-create function requeue.passed_over(
+create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
 language plpgsql security definer
@@ -301,17 +302,9 @@ begin
     end if;
 end $$;
 
--- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
--- set.
-create type requeue.ends as (
-    keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
-    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
-    shares double precision[], mosts integer[]
-);
-
 -- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
 -- leases.
-create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
+create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -391,7 +384,7 @@ end $$;
 -- another transaction is currently deciding; and the rest, which need another transaction. Waiting for one
 -- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
 -- `renewals`.
-create function requeue.renew(
+create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[]
 )
@@ -458,7 +451,7 @@ end $$;
 -- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
 -- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
 -- transactions have locked.
-create function requeue.lock(
+create or replace function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
 language plpgsql as $$
@@ -493,7 +486,7 @@ end $$;
 -- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked, 4
 -- damaged. Returns the numbers of the keys that matched, and for each the sum of what was cancelled: 1
 -- ready, 2 dirty, 4 waiting, 8 parked, 16 damaged.
-create function requeue.cancel(
+create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
 )
@@ -546,7 +539,7 @@ begin
 end $$;
 
 -- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.
-create function requeue.revive(
+create or replace function requeue.revive(
     in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
 )
 language plpgsql security definer
@@ -575,7 +568,7 @@ begin
 end $$;
 
 -- Returns whether no key is ready, waiting or in flight.
-create function requeue.is_idle(in_queue integer) returns boolean
+create or replace function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin

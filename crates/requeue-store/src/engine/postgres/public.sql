@@ -2,14 +2,14 @@
 
 -- Returns the number and the settings of the queue with this name: whether its re-adds are held, and
 -- whether its adds revive parked keys. Returns no row if the queue does not exist.
-create function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
+create or replace function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
 end;
 
 -- The same, but creates the queue if it does not exist.
-create function requeue.open(
+create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
 )
@@ -29,7 +29,7 @@ end $$;
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
 -- priority and reasons. No key may occur twice. Returns the answers in the order of the keys' bytes: see
 -- `answers`.
-create function requeue.add_each(
+create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
     reasons integer[]
 ) returns smallint[]
@@ -47,7 +47,7 @@ begin
 end $$;
 
 -- Adds a key to a queue, in the transaction of the caller. See the documentation of requeue-store.
-create function requeue.add(
+create or replace function requeue.add(
     queue text, key bytea, after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
 ) returns text
@@ -60,7 +60,7 @@ begin
     return (requeue.answers())[answers[1] + 1];
 end $$;
 
-create function requeue.add(
+create or replace function requeue.add(
     queue text, key text, after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
 ) returns text
@@ -69,7 +69,7 @@ language sql security definer set search_path = pg_catalog, pg_temp
 
 -- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys
 -- that got each answer of `add`.
-create function requeue.add_many(
+create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
 ) returns table (
@@ -91,7 +91,7 @@ begin
     from (select (requeue.answers())[n + 1] as name from unnest(answers) n) a;
 end $$;
 
-create function requeue.add_many(
+create or replace function requeue.add_many(
     queue text, keys text[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
 ) returns table (
@@ -104,10 +104,10 @@ begin
         after, merge, priority, reasons, revive);
 end $$;
 
-create function requeue.delay(after interval) returns bigint language sql immutable
+create or replace function requeue.delay(after interval) returns bigint language sql immutable
     return greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint;
 
-create function requeue.how_number(merge text, revive boolean) returns smallint
+create or replace function requeue.how_number(merge text, revive boolean) returns smallint
 language plpgsql immutable as $$
 declare
     how integer := array_position(array['earliest', 'latest', 'exactly'], merge) - 1;
@@ -119,7 +119,7 @@ begin
     return how + case when revive then 4 else 0 end;
 end $$;
 
-create function requeue.priority_number(priority text) returns smallint
+create or replace function requeue.priority_number(priority text) returns smallint
 language plpgsql immutable as $$
 declare
     number integer := array_position(array['low', 'normal', 'high'], priority) - 2;
@@ -131,7 +131,7 @@ begin
     return number;
 end $$;
 
-create function requeue.checked(key bytea) returns bytea
+create or replace function requeue.checked(key bytea) returns bytea
 language plpgsql as $$
 begin
     if key is null then

@@ -1,13 +1,24 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
+create or replace function requeue.damage_of(k requeue.keys) returns text language sql immutable
+    return requeue.damage(
+        k.state, k.priority, k.at, k.since, k.until, k.not_before, k.adds, k.reasons,
+        k.failures, k.steps, k.epoch, k.lease_until, k.run_since, k.run_priority, k.run_adds,
+        k.run_reasons, k.worker, k.bound, k.cancel_epoch
+    );
+
+-- (The planner assumes that this accepts half of all rows. With `is null`, it would assume one in 200.)
+create or replace function requeue.is_readable(k requeue.keys) returns boolean language sql immutable
+    return case when requeue.damage_of(k) is null then true else false end;
+
 -- The only clock.
-create function requeue.now() returns bigint language sql volatile
+create or replace function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
-create function requeue.later(at bigint, micros bigint) returns bigint language sql immutable
+create or replace function requeue.later(at bigint, micros bigint) returns bigint language sql immutable
     return case when micros > 9223372036854775807 - at then 9223372036854775807 else at + micros end;
 
-create function requeue.noted(
+create or replace function requeue.noted(
     k requeue.keys, in_priority smallint, in_adds integer, in_reasons integer
 ) returns requeue.keys
 language plpgsql as $$
@@ -18,7 +29,7 @@ begin
     return k;
 end $$;
 
-create function requeue.demanded(k requeue.keys, wanted bigint, t bigint) returns requeue.keys
+create or replace function requeue.demanded(k requeue.keys, wanted bigint, t bigint) returns requeue.keys
 language plpgsql as $$
 begin
     if k.at <= t then
@@ -34,7 +45,7 @@ begin
     return k;
 end $$;
 
-create function requeue.forgotten(k requeue.keys) returns requeue.keys
+create or replace function requeue.forgotten(k requeue.keys) returns requeue.keys
 language plpgsql as $$
 begin
     k.failures := 0;
@@ -48,7 +59,7 @@ end $$;
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
 -- retry_after, 4 give_up, 5 release, 6 unclaim. An unclaimed key, whose run was not started, returns to the
 -- place that it had when it was claimed. It had then been ready for `delay`.
-create function requeue.ended(
+create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
     share double precision, most integer
@@ -133,7 +144,7 @@ begin
 end $$;
 
 -- Stores the row of a key that is locked, or deletes it if the key has no state left.
-create function requeue.keep(k requeue.keys) returns void
+create or replace function requeue.keep(k requeue.keys) returns void
 language plpgsql as $$
 begin
     if k.state = 0 and k.at is null then

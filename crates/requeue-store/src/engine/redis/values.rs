@@ -256,8 +256,13 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
         let number = fields.time("epoch")?;
         let (lease_until, since) = (fields.time("lease_until")?, fields.time("run_since")?);
         let asked = fields.asked("run_priority")?;
-        row.run =
-            some(number).map(|number| Run { epoch: epoch(number), lease_until, since, asked });
+        row.run = some(number).map(|number| Run {
+            epoch: epoch(number),
+            lease_until,
+            since,
+            is_cancelled: false,
+            asked,
+        });
         row.worker = worker(fields.name()?)?;
         if row.worker.is_some() && row.run.is_none() {
             return Err(bad_worker());

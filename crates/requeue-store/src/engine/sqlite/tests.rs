@@ -2,6 +2,7 @@
 
 mod damaged;
 mod file;
+mod upgrading;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
