@@ -100,7 +100,7 @@ fn run(mut row: Row, input: &mut Input<'_>) {
         assert!(row.explain(now).starts_with("key: "));
         let holds = input.byte() & 1 == 0;
         let number = input.value().unwrap_or(0).unsigned_abs();
-        let operation = match input.byte() % 12 {
+        let operation = match input.byte() % 13 {
             0 => Operation::Add { after: number, exactly: holds },
             1 => Operation::Claim { lease: number },
             2 => Operation::Succeed,
@@ -112,6 +112,10 @@ fn run(mut row: Row, input: &mut Input<'_>) {
             8 => Operation::Unclaim { queued: number },
             9 => Operation::Expire,
             10 => Operation::Cancel,
+            11 => {
+                let at_most = input.value().unwrap_or(0).unsigned_abs();
+                Operation::Debounce { quiet: number, at_most }
+            }
             _ => Operation::Revive,
         };
         let before = row.clone();

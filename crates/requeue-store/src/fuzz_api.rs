@@ -78,6 +78,7 @@ pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Add { after: u64, exactly: bool },
+    Debounce { quiet: u64, at_most: u64 },
     Claim { lease: u64 },
     Succeed,
     RequeueAfter { delay: u64 },
@@ -152,6 +153,12 @@ impl Row {
                 }
                 let place = Place::new(1, "q", re_add);
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
+                return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
+            }
+            Operation::Debounce { quiet, at_most } => {
+                let add = Add::debounce(micros(quiet)).at_most(micros(at_most));
+                let place = Place::new(1, "q", re_add);
+                let ask = Ask { key: "key".into(), add, adds: 1 };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
             Operation::Claim { lease } => {

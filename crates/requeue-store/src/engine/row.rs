@@ -88,25 +88,38 @@ impl Row {
 
     fn take_back(&mut self) {
         self.forget();
-        (self.at, self.parked) = (None, false);
+        (self.at, self.bound, self.parked) = (None, None, false);
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
 
-    /// Requests a run at `at`.
-    fn demand(&mut self, at: Micros, merge: Merge, now: Micros) -> Added {
+    /// Returns the latest time to which a debounced add may postpone the pending run.
+    fn latest(&self) -> Option<Micros> {
+        self.bound.or(self.at)
+    }
+
+    /// Requests a run at `at`. A debounced add has a `bound`.
+    fn demand(&mut self, at: Micros, merge: Merge, bound: Option<Micros>, now: Micros) -> Added {
         if self.is_dirty(now) {
             return Added::Coalesced;
         }
         if at <= now {
             self.not_before = 0;
-            (self.at, self.since) = (Some(now), now);
+            (self.at, self.since, self.bound) = (Some(now), now, None);
             return if self.run.is_some() { Added::Dirty } else { Added::New };
         }
-        let (at, added) = match self.at {
-            None => (at, Added::New),
-            Some(was) => (merged(was, at, merge), Added::Coalesced),
+        let latest = self.latest();
+        let (at, bound, added) = match (self.at, bound, merge) {
+            (None, bound, _) => (at, bound, Added::New),
+            (Some(_), Some(bound), _) => (at, latest.min(Some(bound)), Added::Coalesced),
+            (Some(was), None, Merge::Earliest) => {
+                (was.min(at), self.bound.map(|bound| bound.min(at)), Added::Coalesced)
+            }
+            (Some(was), None, Merge::Latest) if at <= was => (was, self.bound, Added::Coalesced),
+            (Some(_), None, Merge::Latest | Merge::Exactly) => (at, None, Added::Coalesced),
         };
         (self.at, self.since) = (Some(at), at);
+        // A bound at the due time is the rule for every delayed add.
+        self.bound = bound.filter(|&bound| bound != at);
         added
     }
 
@@ -122,10 +135,14 @@ impl Row {
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
-        let wanted = after(now, add.after);
+        let bound = add.longest_wait().map(|most| after(now, most));
+        let mut wanted = after(now, add.after);
+        if bound.is_some() {
+            wanted = self::earliest(wanted, row.latest());
+        }
         let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
-        let added = row.demand(at, add.merge, now);
+        let added = row.demand(at, add.merge, bound, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
             _ if at > wanted => Added::Held,
@@ -146,7 +163,7 @@ impl Row {
         let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
         let queued = until(self.since, now);
         (self.asked.adds, self.asked.reasons) = (0, 0);
-        self.at = None;
+        (self.at, self.bound) = (None, None);
         self.not_before = 0;
         self.worker = Some(Arc::clone(worker));
         let lease_until = after(now, lease);
@@ -186,7 +203,7 @@ impl Row {
             }
             Finish::Release(asked) => {
                 self.note(asked);
-                self.demand(self.not_before.max(now), Merge::Earliest, now);
+                self.demand(self.not_before.max(now), Merge::Earliest, None, now);
                 None
             }
             Finish::Unclaim(asked, queued) => {
@@ -199,14 +216,14 @@ impl Row {
         (self.run, self.worker) = (None, None);
         if let Some(place) = place {
             // Adds during the delivery have coalesced, as for any ready key.
-            (self.at, self.since) = (Some(place), place);
+            (self.at, self.since, self.bound) = (Some(place), place, None);
         } else if self.is_dirty(now) {
             // The key becomes the last of the ready keys. `since` keeps the time of the add.
-            self.at = Some(now);
+            (self.at, self.bound) = (Some(now), None);
         }
         if let Some((delay, priority)) = later {
             self.note(Asked { adds: 1, reasons: 0, priority });
-            self.demand(after(now, delay), Merge::Earliest, now);
+            self.demand(after(now, delay), Merge::Earliest, None, now);
         }
         (!self.is_nothing()).then_some(self)
     }
@@ -249,9 +266,10 @@ impl Row {
                 // One run serves both the failure and the adds during the run.
                 let at = was.max(at);
                 (self.at, self.since) = (Some(at), at);
+                self.bound = None;
             }
         }
-        self.demand(at, Merge::Earliest, now);
+        self.demand(at, Merge::Earliest, None, now);
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
@@ -331,12 +349,8 @@ impl Row {
     }
 }
 
-fn merged(was: Micros, at: Micros, merge: Merge) -> Micros {
-    match merge {
-        Merge::Earliest => was.min(at),
-        Merge::Latest => was.max(at),
-        Merge::Exactly => at,
-    }
+fn earliest(at: Micros, other: Option<Micros>) -> Micros {
+    other.map_or(at, |other| other.min(at))
 }
 
 /// Returns base · 2ⁿ, or the maximum duration if that overflows.

@@ -102,7 +102,11 @@ impl InMemory {
     }
 
     fn add_one(&self, ask: Ask) -> Added {
-        let add = requeue::Add::after(ask.add.after)
+        let at = match ask.add.longest_wait() {
+            Some(most) => requeue::Add::debounce(ask.add.after).at_most(most),
+            None => requeue::Add::after(ask.add.after),
+        };
+        let add = at
             .priority(ask.add.priority.number().into())
             .reason(ask.add.reasons)
             .merge(ask.add.merge);

@@ -56,10 +56,11 @@ create or replace function requeue.answers() returns text[] language sql immutab
 create or replace function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- Adds the keys in their order. Returns the answers as numbers, which `answers` names.
+-- Adds the keys in their order. Returns the answers as numbers, which `answers` names. `in_mosts` has the
+-- longest waits of debounced adds, and null for others.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
 language plpgsql security definer
@@ -79,13 +80,13 @@ begin
         perform requeue.check_queue(in_queue);
     end if;
     with asked as (
-        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds)
-            as a (key, after, how, priority, reasons, adds)
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds, in_mosts)
+            as a (key, after, how, priority, reasons, adds, most)
     ), added as (
         insert into requeue.keys as k
-            (queue, key, state, at, since, priority, reasons, adds, said)
+            (queue, key, state, at, since, priority, reasons, adds, said, bound)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, requeue.asking(a.how)
+            a.priority, a.reasons, a.adds, requeue.asking(a.how), requeue.later(t, a.most)
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
@@ -112,11 +113,18 @@ begin
                     case when o.is_damaged then null else k.run_reasons end,
                     case when o.is_damaged then null else k.run_priority end,
                     case when o.is_damaged then null else k.worker end,
-                    case when o.anew then null else k.bound end,
+                    case
+                        when w.is_due or w.at <= t then null
+                        when excluded.bound is not null
+                            then least(excluded.bound, coalesce(o.bound, o.at))
+                        when o.bound is null then null
+                        when not requeue.wants_latest(excluded.said) then least(o.bound, w.at)
+                        when w.at <= o.at then o.bound
+                    end,
                     case when o.is_damaged then null else k.cancel_epoch end,
                     case
                         when k.state = 2 and not o.is_damaged then 6
-                        when w.at > excluded.at then 3
+                        when w.at > w.wanted then 3
                         when w.is_due then 1
                         when w.at <= t then case o.state when 1 then 2 else 0 end
                         when o.at is null then 0
@@ -127,6 +135,7 @@ begin
                     select b.anew, b.is_damaged,
                         case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
+                        case when b.anew then null else k.bound end as bound,
                         case when b.anew then 0 else k.adds end as adds,
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
@@ -138,17 +147,23 @@ begin
                         from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
                     ) b
                 ) o, lateral (
-                    -- The due time that this add requests.
-                    select coalesce(o.at <= t, false) as is_due,
+                    -- The due time that this add requests. A debounced add postpones the run at most to
+                    -- the bound.
+                    select case
+                        when excluded.bound is null then excluded.at
+                        else least(excluded.at, coalesce(o.bound, o.at))
+                    end as wanted
+                ) u, lateral (
+                    select coalesce(o.at <= t, false) as is_due, u.wanted,
                         case
                             when place.hold and not coalesce(o.state = 0 and o.at <= t, false)
-                                then greatest(excluded.at, o.not_before)
-                            else excluded.at
+                                then greatest(u.wanted, o.not_before)
+                            else u.wanted
                         end as at
                 ) v, lateral (
-                    select v.is_due, v.at, case
+                    select v.is_due, v.wanted, v.at, case
                         when v.at <= t then t
-                        when o.at is null then v.at
+                        when o.at is null or excluded.bound is not null then v.at
                         when requeue.wants_latest(excluded.said) then greatest(o.at, v.at)
                         else least(o.at, v.at)
                     end as merged

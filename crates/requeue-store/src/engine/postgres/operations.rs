@@ -65,7 +65,7 @@ impl Sessions {
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
         let added = self.added(sql, queue, asks).await?;
         let all: Option<Vec<Added>> = added.into_iter().collect();
         all.ok_or_else(|| EngineError::refused("the server returned no row"))
@@ -77,7 +77,7 @@ impl Sessions {
         queue: &Place,
         asks: &[Ask],
     ) -> Result<Vec<Option<Added>>, EngineError> {
-        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7)", queue, asks).await
+        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)", queue, asks).await
     }
 
     pub(super) async fn drop_queue(
@@ -125,9 +125,10 @@ impl Sessions {
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
-        let Batch { keys, afters, hows, priorities, reasons, .. } = &batch;
+        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
-        let row = self.row(sql, &[&id, keys, afters, hows, priorities, reasons, &adds]).await?;
+        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
+        let row = self.row(sql, &params).await?;
         batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 

@@ -223,7 +223,7 @@ begin
         perform requeue.check_queue(in_queue);
     end if;
     return query
-    update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
+    update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0, reasons = 0,
         epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
         run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority,
         worker = in_worker
@@ -351,7 +351,8 @@ begin
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, epoch = null,
                 lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-                run_priority = null, worker = null
+                run_priority = null, worker = null, cancel_epoch = null,
+                bound = case when x.at > t then x.bound end
             where x.ctid = any (again)
             returning x.at
         )
@@ -530,8 +531,8 @@ begin
     ) f
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
-    update requeue.keys x set at = null, adds = 0, reasons = 0, failures = 0, steps = 0, until = 0,
-        not_before = 0, error = null
+    update requeue.keys x set at = null, bound = null, adds = 0, reasons = 0, failures = 0, steps = 0,
+        until = 0, not_before = 0, error = null
     where x.ctid = any (running);
     if cancelled = '{}' then
         perform requeue.check_queue(in_queue);

@@ -38,8 +38,10 @@ begin
     if wanted <= t then
         k.not_before := 0;
         k.at := t;
+        k.bound := null;
     else
         k.at := least(k.at, wanted);
+        k.bound := case when k.bound is not null then least(k.bound, wanted) end;
     end if;
     k.since := k.at;
     return k;
@@ -113,6 +115,7 @@ begin
                 if wanted > t and k.at is not null then
                     k.at := greatest(k.at, wanted);
                     k.since := k.at;
+                    k.bound := null;
                 end if;
             end if;
             k := requeue.demanded(k, wanted, t);
@@ -128,13 +131,16 @@ begin
     k.run_reasons := null;
     k.run_priority := null;
     k.worker := null;
+    k.cancel_epoch := null;
     if how = 6 then
         -- Adds during the delivery have coalesced, as for any ready key.
         k.at := place;
         k.since := place;
+        k.bound := null;
     elsif k.at <= t then
         -- The key becomes the last of the ready keys. `since` keeps the time of the add.
         k.at := t;
+        k.bound := null;
     end if;
     if how = 1 then
         k := requeue.noted(k, in_priority, 1, 0);
@@ -155,7 +161,7 @@ begin
             reasons = k.reasons, failures = k.failures, steps = k.steps, epoch = k.epoch,
             lease_until = k.lease_until, run_since = k.run_since, run_adds = k.run_adds,
             run_reasons = k.run_reasons, run_priority = k.run_priority, worker = k.worker,
-            error = k.error
+            error = k.error, bound = k.bound, cancel_epoch = k.cancel_epoch
         where x.queue = k.queue and x.key = k.key;
     end if;
 end $$;

@@ -325,7 +325,7 @@ impl Pair {
                 priority: priority(which).number().into(),
                 reasons: add.reasons,
                 failed: false,
-                debounce: None,
+                debounce: add.longest_wait(),
             };
             let was_parked = self.parked.contains_key(&which);
             if was_parked && !self.place.revives(&add) {

@@ -62,9 +62,14 @@ fn adds() -> impl Strategy<Value = Add> {
         1 => Just(Merge::Exactly),
     ];
     let reasons = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
-    let after = prop_oneof![3 => Just(Duration::ZERO), 2 => delays()];
-    (after, merge, reasons, any::<bool>()).prop_map(|(after, merge, reasons, revives)| {
-        let add = Add::after(after).merge(merge).reason(reasons);
+    let at = prop_oneof![
+        3 => Just(Add::now()),
+        2 => delays().prop_map(Add::after),
+        1 => delays().prop_map(Add::debounce),
+        2 => (delays(), delays()).prop_map(|(quiet, max)| Add::debounce(quiet).at_most(max)),
+    ];
+    (at, merge, reasons, any::<bool>()).prop_map(|(at, merge, reasons, revives)| {
+        let add = at.merge(merge).reason(reasons);
         if revives { add.revive() } else { add }
     })
 }

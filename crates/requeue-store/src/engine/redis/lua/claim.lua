@@ -122,6 +122,8 @@ if #keys > 0 then
       else
         epoch = math.max(epoch + 1, least)
         adds = math.max(adds, 1)
+        -- A later time is the bound of debounced adds.
+        since = math.min(since, due)
         written[#written + 1] = key
         written[#written + 1] = struct.pack(
           RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
@@ -144,6 +146,7 @@ if #keys > 0 then
         row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
         row.run_priority, row.worker = row.priority, worker
         row.at, row.adds, row.reasons = 0, 0, 0
+        unbind(row)
         if row.not_before > 0 then
           row.not_before = 0
         end
