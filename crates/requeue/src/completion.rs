@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// The completion of a delivery: the result of the run, and what follows for the key.
 ///
-/// An item that is dropped before its completion counts as [`Retry`](Self::Retry).
+/// An item that is dropped before its completion counts as [`Retry`](Self::Retry), or as
+/// [`Cancelled`](Self::Cancelled) if its run was cancelled.
 ///
 /// | completion | failures in a row | next run | client-go | controller-runtime | kube-rs |
 /// |---|---|---|---|---|---|
@@ -14,6 +15,7 @@ use std::time::Duration;
 /// | [`RetryAfter`](Self::RetryAfter) | one more, not for the limiter | after the delay | `AddAfter`, `Done` | none | `Err`, with `Action::requeue(d)` in `error_policy` |
 /// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |
 /// | [`Release`](Self::Release) | unchanged | now, at the tail | `Add`, `Done` | none | none |
+/// | [`Cancelled`](Self::Cancelled) | unchanged | when the key is added | `Done` | none | none |
 ///
 /// In each case, a key that was added again during the run runs once more. The state table in
 /// `docs/SEMANTICS.md` has the exact rules.
@@ -39,4 +41,8 @@ pub enum Completion {
     /// once, at the tail. This is for a worker that must not continue, because it is paused or has
     /// lost its leadership.
     Release,
+    /// The run was cancelled, and has stopped before its end. No failure is counted and none is
+    /// forgotten; the key runs again only if it was added again. The next run of a key that was
+    /// [restarted](crate::CancelReason::Restarted) also serves the adds of this run.
+    Cancelled,
 }

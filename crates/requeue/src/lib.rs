@@ -208,8 +208,8 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, Entry, Group, Histogram, Merge,
-    Order, Page, Phase, RateLimiter, ReAdd, Time, When,
+    Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Counts, Cursor, CustomOrder, Entry,
+    Group, Histogram, Merge, Order, Page, Phase, RateLimiter, ReAdd, Time, When,
 };
 
 pub use crate::clock::Clock;

@@ -494,6 +494,7 @@ impl<K: Key> Shared<K> {
                 Finish::Succeed
             }
             Completion::Release => Finish::Release { asked },
+            Completion::Cancelled => Finish::Done,
         };
         if let Finish::Succeed | Finish::RequeueAfter { .. } = how {
             self.limiter.forget(key);

@@ -16,7 +16,9 @@ use super::catch_panic::caught;
 use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::{WorkItem, WorkQueue};
+use super::token::RunToken;
 use super::{Context, SpanOf};
+use crate::CancelReason;
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
 
@@ -71,14 +73,21 @@ where
             item = self.queue.next() => item,
         };
         let Some(mut item) = item else { return false };
-        let context = self.options.context(&item, self.stop.child_token());
+        let context = self.options.context(&item, RunToken::new(&self.stop));
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let span = match &self.span {
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
         };
-        let result = match self.attempt(item.lost(), key, context).instrument(span.clone()).await {
+        let (lost, cancelled) = (item.lost(), item.cancelled());
+        let stopped = async {
+            tokio::select! {
+                () = lost => CancelReason::Lost,
+                reason = cancelled => reason,
+            }
+        };
+        let result = match self.attempt(stopped, key, context).instrument(span.clone()).await {
             Ended::Ok(action) => Some(Ok(action)),
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
@@ -89,7 +98,11 @@ where
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
                 Some(Err(error))
             }
-            Ended::Stopped => None,
+            Ended::Dropped(CancelReason::Cancelled | CancelReason::Restarted) => {
+                span.in_scope(|| tracing::debug!("attempt cancelled"));
+                Some(Ok(Action::cancelled()))
+            }
+            Ended::Dropped(_) => None,
         };
         match result {
             Some(result) => {
@@ -108,7 +121,7 @@ where
 
     async fn attempt(
         &self,
-        lost: impl Future<Output = ()>,
+        stopped: impl Future<Output = CancelReason>,
         key: Q::Key,
         context: Context,
     ) -> Ended {
@@ -120,26 +133,26 @@ where
             Err(panic) => return Ended::Panicked(panic),
         };
         let mut future = pin!(Some(future));
-        let timed_out = tokio::select! {
+        let (reason, timeout) = tokio::select! {
             biased;
             ended = poll_fn(|cx| poll(future.as_mut(), cx)) => return Ended::from(ended),
-            () = self.stop.cancelled() => None,
-            () = lost => None,
-            timeout = after(clock, timeout) => Some(timeout),
+            () = self.stop.cancelled() => (CancelReason::Stopping, None),
+            reason = stopped => (reason, None),
+            timeout = after(clock, timeout) => (CancelReason::TimedOut, Some(timeout)),
         };
-        token.cancel();
+        token.cancel(reason);
         let ended = tokio::select! {
             biased;
             ended = poll_fn(|cx| poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
             _ = after(clock, Some(self.options.grace)) => None,
         };
-        match (ended, timed_out) {
+        match (ended, timeout) {
             (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
             (Some(ended), _) => ended,
-            (None, timed_out) => match (end(future), timed_out) {
+            (None, timeout) => match (end(future), timeout) {
                 (Err(panic), _) => Ended::Panicked(panic),
                 (Ok(()), Some(timeout)) => Ended::Failed(Error::timed_out(timeout)),
-                (Ok(()), None) => Ended::Stopped,
+                (Ok(()), None) => Ended::Dropped(reason),
             },
         }
     }
@@ -158,8 +171,8 @@ enum Ended {
     Ok(Action),
     Failed(Error),
     Panicked(Error),
-    /// The workers were stopped, and the attempt has not ended by itself.
-    Stopped,
+    /// The attempt was cancelled for this reason, and has not ended by itself.
+    Dropped(CancelReason),
 }
 
 impl From<Result<Result<Action, Error>, Error>> for Ended {

@@ -23,7 +23,8 @@ pub use self::source::{WorkItem, WorkQueue};
 #[cfg(feature = "tokio")]
 pub use self::tasks::Workers;
 pub use self::threads::ThreadWorkers;
-use self::token::Token;
+use self::token::RunToken;
+use crate::CancelReason;
 
 #[cfg(feature = "tokio")]
 type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
@@ -37,7 +38,7 @@ pub struct Context {
     reasons: u32,
     priority: i32,
     epoch: u64,
-    token: Token,
+    token: RunToken,
 }
 
 impl Context {
@@ -102,14 +103,43 @@ impl Context {
 
     /// Returns true if the attempt must stop.
     ///
-    /// This is the case if it has timed out, if its key was lost, or if the workers were shut down
-    /// and their drain timeout has passed.
+    /// This is the case if its run was [cancelled](crate::Queue::cancel_running) or is restarted,
+    /// if it has timed out, if its key was lost, or if the workers were shut down and their drain
+    /// timeout has passed.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says.
+    /// Returns the reason why the attempt must stop, or `None` if it can go on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+    ///
+    /// fn copy(_key: u32, context: Context) -> Result<Action, Error> {
+    ///     for _part in 0..10 {
+    ///         if context.cancel_reason().is_some() {
+    ///             return Ok(Action::cancelled()); // neither a success nor a failure
+    ///         }
+    ///     }
+    ///     Ok(Action::succeed())
+    /// }
+    ///
+    /// let queue = Queue::new();
+    /// queue.add(7);
+    /// queue.close();
+    /// ThreadWorkers::new(queue, copy).run();
+    /// ```
+    #[must_use]
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.token.reason()
+    }
+
+    /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says, and returns
+    /// the reason.
     ///
     /// The future of an attempt that does not stop within the grace period is dropped.
     ///
@@ -117,14 +147,15 @@ impl Context {
     ///
     /// Dropping the future has no effect.
     #[cfg(feature = "tokio")]
-    pub async fn cancelled(&self) {
-        self.token.cancelled().await;
+    pub async fn cancelled(&self) -> CancelReason {
+        self.token.token().cancelled().await;
+        self.token.reason().unwrap_or(CancelReason::Stopping)
     }
 
     /// Returns the token that cancels the attempt, to pass it on.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub const fn token(&self) -> &tokio_util::sync::CancellationToken {
-        &self.token
+        self.token.token()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Context;
 use super::outcome::{Action, Error};
 use super::source::WorkItem;
-use super::token::Token;
+use super::token::RunToken;
 use crate::Completion;
 use crate::sync::{drop_quietly, quietly};
 
@@ -40,7 +40,7 @@ impl<K: Clone> Options<K> {
         self.max_retries.is_some_and(|retries| attempt > retries)
     }
 
-    pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: Token) -> Context {
+    pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
         Context {
             attempt: item.attempt(),
             is_last: self.is_last(item.attempt()),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::Completion;
 
-/// The result of a run that did not fail: success, or a [release](Self::release).
+/// The result of a run that did not fail: success, a [release](Self::release) or a
+/// [cancellation](Self::cancelled).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
@@ -63,6 +64,15 @@ impl Action {
     /// ```
     pub const fn release() -> Self {
         Self::new(Completion::Release)
+    }
+
+    /// The run has stopped because it was cancelled: [`Completion::Cancelled`].
+    ///
+    /// It counts neither as a success nor as a failure. A handler returns it when its
+    /// [context](super::Context::cancel_reason) is cancelled and the rest of the work is no longer
+    /// needed. The key runs again only if it was added again.
+    pub const fn cancelled() -> Self {
+        Self::new(Completion::Cancelled)
     }
 
     /// Sets the priority of the key's next run. The default is the priority of this run.

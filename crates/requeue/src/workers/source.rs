@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::Error;
 use crate::clock::Clock;
 use crate::sync::drop_quietly;
-use crate::{Completion, Drained, Item, Key, Queue};
+use crate::{CancelReason, Completion, Drained, Item, Key, Queue};
 
 /// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one that
 /// keeps its keys elsewhere.
@@ -75,6 +75,15 @@ pub trait WorkItem: Send + Sized + 'static {
     ///
     /// The default never becomes ready.
     fn lost(&self) -> impl Future<Output = ()> + Send + use<Self> {
+        pending()
+    }
+
+    /// Waits until the queue cancels this run, and returns the reason.
+    ///
+    /// Workers then cancel the handler's context with this reason. If the handler does not return
+    /// within the grace period, they drop its future and complete the delivery with
+    /// [`Completion::Cancelled`]. The default never becomes ready, for queues that cancel no runs.
+    fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<Self> {
         pending()
     }
 

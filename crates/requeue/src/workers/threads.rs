@@ -17,7 +17,7 @@ use super::catch_panic::caught;
 use super::options::{Options, pause};
 use super::outcome::{Action, Error};
 use super::source::WorkQueue;
-use super::token::Token;
+use super::token::{RunToken, Token};
 use crate::clock::Clock;
 use crate::sync::{drop_quietly, quietly};
 use crate::{Drained, Item, Key, Queue};
@@ -292,7 +292,7 @@ where
     /// A panic in here fails the run, because the item is dropped.
     fn round(&self) -> bool {
         let Some(mut item) = self.next() else { return false };
-        let context = self.options.context(&item, self.stop.clone());
+        let context = self.options.context(&item, RunToken::new(&self.stop));
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {

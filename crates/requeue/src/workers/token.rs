@@ -1,30 +1,81 @@
-//! The token that cancels attempts. With the feature `tokio`, tasks can also wait for it.
+//! The tokens that stop workers and cancel runs. With the feature `tokio`, tasks can also wait for
+//! them.
+
+use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "tokio")]
 pub(super) use tokio_util::sync::CancellationToken as Token;
 
 #[cfg(not(feature = "tokio"))]
 pub(super) use self::flag::Token;
+use crate::CancelReason;
+
+/// The token of one run. It is cancelled with a reason, or with the token of its workers.
+#[derive(Clone, Debug)]
+pub(super) struct RunToken {
+    token: Token,
+    /// The reason, unless the workers stop.
+    reason: Arc<OnceLock<CancelReason>>,
+}
+
+impl RunToken {
+    /// Creates the token of a run of the workers that `stop` stops.
+    pub(super) fn new(stop: &Token) -> Self {
+        Self { token: stop.child_token(), reason: Arc::default() }
+    }
+
+    /// Cancels the run. The first reason counts.
+    pub(super) fn cancel(&self, reason: CancelReason) {
+        if !self.token.is_cancelled() {
+            // If two threads cancel at the same time, both reasons are true.
+            _ = self.reason.set(reason);
+            self.token.cancel();
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    pub(super) fn reason(&self) -> Option<CancelReason> {
+        let reason = || self.reason.get().copied().unwrap_or(CancelReason::Stopping);
+        self.is_cancelled().then(reason)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) const fn token(&self) -> &Token {
+        &self.token
+    }
+}
 
 #[cfg(not(feature = "tokio"))]
 mod flag {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    /// A flag of its own, and that of its parent.
     #[derive(Clone, Debug, Default)]
-    pub(in super::super) struct Token(Arc<AtomicBool>);
+    pub(in super::super) struct Token {
+        own: Arc<AtomicBool>,
+        parent: Option<Arc<AtomicBool>>,
+    }
 
     impl Token {
         pub(in super::super) fn new() -> Self {
             Self::default()
         }
 
+        pub(in super::super) fn child_token(&self) -> Self {
+            Self { own: Arc::default(), parent: Some(Arc::clone(&self.own)) }
+        }
+
         pub(in super::super) fn cancel(&self) {
-            self.0.store(true, Ordering::Release);
+            self.own.store(true, Ordering::Release);
         }
 
         pub(in super::super) fn is_cancelled(&self) -> bool {
-            self.0.load(Ordering::Acquire)
+            let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Acquire);
+            is_set(&self.own) || self.parent.as_ref().is_some_and(is_set)
         }
     }
 }
