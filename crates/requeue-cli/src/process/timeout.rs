@@ -1,4 +1,4 @@
-//! Ends a command at its time limit, when its key is lost, or when the run stops.
+//! Ends a command at its time limit, when its key is lost, when its run is cancelled, or when the program stops.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -23,7 +23,7 @@ pub(crate) struct Limits {
     pub(crate) kill_after: Duration,
 }
 
-type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(crate) type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Watches over the command of a slot.
 pub(crate) struct Watchdog<'a> {
@@ -32,8 +32,8 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the lease of the command's key is lost.
-    lost: Timer<'a>,
+    /// Completes when the lease of the command's key is lost, or its run is cancelled.
+    revoked: Timer<'a>,
     phase: Phase,
     /// Completes when the next phase is due.
     timer: Timer<'a>,
@@ -56,15 +56,15 @@ impl<'a> Watchdog<'a> {
         groups: &'a Groups,
         slot: usize,
         level: watch::Receiver<Level>,
-        lost: Option<Timer<'a>>,
+        revoked: Option<Timer<'a>>,
     ) -> Self {
-        let lost = lost.unwrap_or_else(|| Box::pin(pending()));
+        let revoked = revoked.unwrap_or_else(|| Box::pin(pending()));
         let timer: Timer<'a> = match limits.timeout {
             Some(timeout) => Box::pin(clock.sleep(timeout)),
             None => Box::pin(pending()),
         };
         let (phase, timed_out, left) = (Phase::Running, false, None);
-        Self { limits, clock, groups, slot, level, lost, phase, timer, timed_out, left }
+        Self { limits, clock, groups, slot, level, revoked, phase, timer, timed_out, left }
     }
 
     /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
@@ -82,8 +82,8 @@ impl<'a> Watchdog<'a> {
                     }
                     Phase::Ending | Phase::Killed => self.kill(),
                 },
-                () = &mut self.lost => {
-                    self.lost = Box::pin(pending());
+                () = &mut self.revoked => {
+                    self.revoked = Box::pin(pending());
                     self.end(Signal::TERM);
                 }
                 Ok(()) = self.level.changed() => {

@@ -21,7 +21,7 @@ use crate::process::groups::{self, Reaped};
 use crate::process::run_input::RunInput;
 use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
-use crate::process::timeout::Watchdog;
+use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
 use crate::runner::remote::{Job, Lease};
@@ -34,6 +34,8 @@ struct Finished {
     timed_out: bool,
     /// The lease of its key was lost during the run.
     lost: bool,
+    /// The run was cancelled.
+    cancelled: bool,
     /// The number of bytes written to its standard input.
     sent: u64,
     /// The number of bytes of its output that passed through this process.
@@ -48,7 +50,7 @@ impl Finished {
             Err(_) => (125, 0),
         };
         // -1 as in GNU parallel: a terminated command may have exited with 0.
-        let exit = if self.timed_out || self.lost { -1 } else { exit };
+        let exit = if self.timed_out || self.lost || self.cancelled { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
     }
 }
@@ -96,7 +98,8 @@ impl Runner {
             return hooks.begin(item).await;
         }
         let env = match lease {
-            Some(lease) if lease.is_lost() => return Ok(None),
+            // The drop of the lease completes it.
+            Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
             Some(lease) => vec![("REQUEUE_EPOCH", lease.epoch().to_string())],
             None => Vec::new(),
         };
@@ -217,9 +220,16 @@ impl Runner {
     ) -> Finished {
         let group = groups::leader(&child);
         let (limits, groups) = (self.config.commands.limits, &self.commands.groups);
-        let lost = lease.map(Lease::lost);
+        let revoked = lease.map(|lease| -> Timer<'_> {
+            Box::pin(async {
+                tokio::select! {
+                    () = lease.lost() => {}
+                    () = lease.cancelled() => {}
+                }
+            })
+        });
         let mut watchdog =
-            Watchdog::new(limits, &self.commands.clock, groups, run.slot, level, lost);
+            Watchdog::new(limits, &self.commands.clock, groups, run.slot, level, revoked);
         let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));
         let (exit, exited) = watch::channel(false);
         let (stdin, stdout, stderr) =
@@ -267,7 +277,9 @@ impl Runner {
             }
         }
         let lost = lease.is_some_and(Lease::is_lost);
-        Finished { status, starved, timed_out: watchdog.timed_out(), lost, sent, received }
+        let cancelled = lease.is_some_and(Lease::is_cancelled);
+        let timed_out = watchdog.timed_out();
+        Finished { status, starved, timed_out, lost, cancelled, sent, received }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
@@ -283,8 +295,9 @@ impl Runner {
     }
 
     async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
-        let Finished { status, starved, timed_out, lost, .. } = finished;
+        let Finished { status, starved, timed_out, lost, cancelled, .. } = finished;
         let status = match status {
+            Ok(_) if cancelled && !lost => return Outcome::Cancelled,
             Ok(status) if status.success() && !timed_out && !lost => return Outcome::Succeeded,
             Ok(status) => status,
             Err(error) => return self.failed(125, error.to_string()),

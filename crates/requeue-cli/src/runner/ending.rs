@@ -28,7 +28,8 @@ impl Runner {
             return self.end_lease(item, lease, outcome).await;
         }
         match outcome {
-            Outcome::Interrupted => item.release(),
+            // Only runs of leased keys are cancelled.
+            Outcome::Interrupted | Outcome::Cancelled => item.release(),
             Outcome::Succeeded => {
                 self.tally.done.one_more();
                 self.keys.succeed(item);
@@ -78,6 +79,10 @@ impl Runner {
         }
         match outcome {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
+            Outcome::Cancelled => {
+                self.tally.cancelled.one_more();
+                self.output.say(&format!("{}: cancelled", escaped(&key))).await;
+            }
             Outcome::Succeeded if is_recorded => {
                 self.tally.done.one_more();
                 self.halt_if_reached().await;

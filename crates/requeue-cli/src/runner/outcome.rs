@@ -13,6 +13,8 @@ pub(crate) enum Outcome {
         /// The run is not retried.
         is_final: bool,
     },
+    /// The run was cancelled, and its command was terminated. This is neither a success nor a failure.
+    Cancelled,
     /// The end of the program interrupted the run. This is neither a success nor a failure.
     Interrupted,
 }
@@ -24,6 +26,7 @@ impl Outcome {
             Self::Succeeded => Completion::Succeed,
             Self::Failed { is_final: false, .. } => Completion::Retry,
             Self::Failed { is_final: true, .. } => Completion::GiveUp,
+            Self::Cancelled => Completion::Cancelled,
             Self::Interrupted => Completion::Release,
         }
     }
@@ -32,7 +35,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Self::Failed { why, .. } => Some(why),
-            Self::Succeeded | Self::Interrupted => None,
+            Self::Succeeded | Self::Cancelled | Self::Interrupted => None,
         }
     }
 }

@@ -619,3 +619,34 @@ fn adds_are_debounced_up_to_a_bound() {
         assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
     }
 }
+
+#[test]
+fn a_run_is_cancelled_from_another_process() {
+    let dir = directory("store_cancel_running");
+    add(&dir, &["a", "b"]);
+    // The command of `a` ignores SIGTERM.
+    let script =
+        "if [ $1 = a ]; then trap '' TERM; fi; echo $1 >>begun; while :; do sleep 0.1; done";
+    let mut work = requeue(
+        &dir,
+        "work",
+        &["--until-empty", "-j2", "--kill-after", "300ms", "--summary", "json", "-c", script],
+    );
+    let work = Live::spawn(&mut work);
+    let begun = || std::fs::read_to_string(dir.join("begun")).unwrap_or_default().lines().count();
+    until(|| begun() == 2);
+    assert_eq!(call(&dir, "cancel", &["--running", "c"]).code(), Some(1));
+    // The other run of `b` is not cancelled.
+    add(&dir, &["b"]);
+    let ended = call(&dir, "cancel", &["--running", "a", "b"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 cancelled"), "{}", ended.stderr);
+    until(|| begun() == 3);
+    assert_eq!(status(&dir), [0, 0, 1, 0], "nothing of `a` is left");
+    assert_eq!(call(&dir, "cancel", &["--running", "b"]).code(), Some(0));
+    let ended = work.end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("a: cancelled"), "{}", ended.stderr);
+    assert_eq!((ended.count("cancelled"), ended.count("failures")), (3, 0), "{}", ended.stderr);
+    assert_eq!(status(&dir), [0; 4]);
+}

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::CancelledRun;
+
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
 use crate::types::add::{Added, Cancelled, Merge, ReAdd};
@@ -201,6 +203,7 @@ impl Row {
                 self.fail(failure, None, None, re_add, now);
                 None
             }
+            Finish::Cancelled => None,
             Finish::Release(asked) => {
                 self.note(asked);
                 self.demand(self.not_before.max(now), Merge::Earliest, None, now);
@@ -228,8 +231,23 @@ impl Row {
         (!self.is_nothing()).then_some(self)
     }
 
-    /// Handles an expired lease as a failure.
+    /// Cancels the run of a key in flight.
+    pub(crate) const fn cancel_run(&mut self) -> CancelledRun {
+        match &mut self.run {
+            None => CancelledRun::NotInFlight,
+            Some(run) if run.is_cancelled => CancelledRun::AlreadyCancelled,
+            Some(run) => {
+                run.is_cancelled = true;
+                CancelledRun::Cancelled
+            }
+        }
+    }
+
+    /// Handles an expired lease as a failure, unless the run was cancelled.
     pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
+        if self.run.is_some_and(|run| run.is_cancelled) {
+            return self.finish(Finish::Cancelled, re_add, now);
+        }
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
         self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)

@@ -37,6 +37,11 @@ pub(crate) trait Rig {
         true
     }
 
+    /// Returns true if the engine cancels runs.
+    fn cancels_runs(&self) -> bool {
+        true
+    }
+
     /// Returns true if an unclaimed key returns to its place in the order.
     fn keeps_places(&self) -> bool {
         true

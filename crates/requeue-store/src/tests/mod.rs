@@ -8,6 +8,8 @@ pub(crate) mod damage;
 
 mod adding;
 mod ahead;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod cancelling;
 pub(crate) mod dropping;
 mod engine;
 mod errors;

@@ -122,6 +122,7 @@ mod watermark;
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::adding::add_in;
@@ -284,6 +285,15 @@ impl Engine for Postgres {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
         Box::pin(async move { named(queue, self.sessions.cancel(queue, &keys, only).await) })
+    }
+
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        Box::pin(async move { named(queue, self.sessions.cancel_running(queue, key).await) })
+    }
+
+    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
+    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
     }
 
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
@@ -271,7 +272,7 @@ impl Sessions {
         held: &[(Key, i64)],
         lease: Duration,
     ) -> Result<Vec<Renewed>, EngineError> {
-        let sql = "select renewed, busy, rest from requeue.renew($1, $2, $3, $4)";
+        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
         let mut renewed = vec![Renewed::Lost; held.len()];
         let mut left: Vec<usize> = (0..held.len()).collect();
         while !left.is_empty() {
@@ -280,6 +281,7 @@ impl Sessions {
             let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
             numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
             numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
             left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
         }
         Ok(renewed)
@@ -303,6 +305,20 @@ impl Sessions {
             cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: has(16) });
         }
         Ok(cancelled)
+    }
+
+    pub(super) async fn cancel_running(
+        &self,
+        queue: &Place,
+        key: &Key,
+    ) -> Result<CancelledRun, EngineError> {
+        let sql = "select requeue.cancel_running($1, $2)";
+        let row = self.row(sql, &[&number(queue), &&**key]).await?;
+        Ok(match row.get::<_, i32>(0) {
+            0 => CancelledRun::NotInFlight,
+            1 => CancelledRun::Cancelled,
+            _ => CancelledRun::AlreadyCancelled,
+        })
     }
 
     pub(super) async fn revive(

@@ -156,7 +156,8 @@ begin
             continue;
         end if;
         step := (1 - in_share) * expired;
-        k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
+        k := requeue.ended(k, t, in_hold,
+            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
             k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k);
@@ -381,13 +382,14 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- Renews leases. Returns three lists of numbers in the batch: the leases that were renewed; those on which
--- another transaction is currently deciding; and the rest, which need another transaction. Waiting for one
+-- Renews leases. Returns four lists of numbers in the batch: the leases that were renewed; those on which
+-- another transaction is currently deciding; the rest, which need another transaction; and those of the
+-- renewed ones whose runs were cancelled. Waiting for one
 -- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
 -- `renewals`.
 create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
-    out renewed integer[], out busy integer[], out rest integer[]
+    out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -397,14 +399,17 @@ declare
     ids tid[];
     n integer;
     decisions integer := 0;
+    is_cancelled boolean;
 begin
-    select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
-        select e.n::integer, h.id
+    select coalesce(array_agg(f.n), '{}'), array_agg(f.id),
+        coalesce(array_agg(f.n) filter (where f.is_cancelled), '{}')
+    into renewed, ids, cancelled from (
+        select e.n::integer, h.id, h.is_cancelled
         from (
             select * from unnest(in_keys, in_epochs) with ordinality as b (key, epoch, n)
             order by b.key
         ) e, lateral (
-            select x.ctid as id from requeue.keys x
+            select x.ctid as id, x.cancel_epoch = x.epoch as is_cancelled from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
                 and requeue.is_readable(x)
@@ -432,7 +437,7 @@ begin
             continue;
         end if;
         -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
-        perform from requeue.keys x
+        select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             and requeue.is_readable(x);
@@ -441,6 +446,9 @@ begin
             values (in_epochs[n], requeue.later(t, in_lease))
             on conflict (epoch) do update set lease_until = excluded.lease_until;
             renewed := renewed || n;
+            if is_cancelled then
+                cancelled := cancelled || n;
+            end if;
         end if;
     end loop;
     if renewed = '{}' then
@@ -537,6 +545,26 @@ begin
     if cancelled = '{}' then
         perform requeue.check_queue(in_queue);
     end if;
+end $$;
+
+-- Cancels the run of a key in flight, and notifies its holder, which renews its lease. Returns 0 if the key is
+-- not in flight, 1 if the run is cancelled now, and 2 if it was cancelled before.
+create or replace function requeue.cancel_running(in_queue integer, in_key bytea) returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+    k requeue.keys;
+begin
+    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key for update;
+    if not found or k.state <> 1 or not requeue.is_readable(k) then
+        perform requeue.check_queue(in_queue);
+        return 0;
+    elsif k.cancel_epoch = k.epoch then
+        return 2;
+    end if;
+    update requeue.keys x set cancel_epoch = k.epoch where x.queue = in_queue and x.key = in_key;
+    perform pg_notify('requeue_' || in_queue, 'cancel');
+    return 1;
 end $$;
 
 -- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.

@@ -59,7 +59,7 @@ begin
 end $$;
 
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
--- retry_after, 4 give_up, 5 release, 6 unclaim. An unclaimed key, whose run was not started, returns to the
+-- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to the
 -- place that it had when it was claimed. It had then been ready for `delay`.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
@@ -79,7 +79,7 @@ begin
         k := requeue.demanded(k, greatest(k.not_before, t), t);
     elsif how = 6 then
         k := requeue.noted(k, in_priority, in_adds, in_reasons);
-    else
+    elsif how < 5 then
         k.failures := least(k.failures::bigint + 1, 2147483647);
         k.error := in_error;
         k := requeue.noted(k, in_priority, in_adds, in_reasons);

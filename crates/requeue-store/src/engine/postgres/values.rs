@@ -39,7 +39,9 @@ impl<'a> Rest<'a> {
     pub(super) fn push(&mut self, how: &'a Finish) {
         let none = (None, None, None, None);
         let (delay, (base, cap, share, most)) = match how {
-            Finish::Succeed | Finish::GiveUp(_) | Finish::Release(_) => (None, none),
+            Finish::Succeed | Finish::GiveUp(_) | Finish::Release(_) | Finish::Cancelled => {
+                (None, none)
+            }
             Finish::RequeueAfter(delay, _) | Finish::Unclaim(_, delay) => (Some(*delay), none),
             Finish::Retry(how, _) => {
                 let (base, cap, share, most) = failing(how);
@@ -50,7 +52,7 @@ impl<'a> Rest<'a> {
             }
         };
         let asked = match how {
-            Finish::Succeed => Asked::default(),
+            Finish::Succeed | Finish::Cancelled => Asked::default(),
             Finish::RequeueAfter(_, priority) => Asked { priority: *priority, ..Asked::default() },
             Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
             Finish::Retry(_, failure)
@@ -116,6 +118,7 @@ pub(super) const fn how_to_end(how: &Finish) -> i16 {
         Finish::GiveUp(_) => 4,
         Finish::Release(_) => 5,
         Finish::Unclaim(..) => 6,
+        Finish::Cancelled => 7,
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
             format!("retry_after {} {most} {}", asked(&failure.asked), micros(*delay))
         }
         Finish::GiveUp(failure) => format!("give_up {}", asked(&failure.asked)),
+        Finish::Cancelled => "cancelled".to_owned(),
         Finish::Release(given) => format!("release {}", asked(given)),
         Finish::Unclaim(given, queued) => {
             format!("unclaim {} 0 {}", asked(given), micros(*queued))

@@ -42,6 +42,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Ste
         is_ordered: rig.is_ordered(),
         drops: rig.drops(),
         parks: rig.parks(),
+        cancels_runs: rig.cancels_runs(),
         parked: BTreeMap::new(),
         keeps_places: rig.keeps_places(),
         held: Vec::new(),
@@ -83,6 +84,8 @@ struct Held {
     lease_until: Micros,
     /// The time at which the key became ready.
     place: Micros,
+    /// True if the run was cancelled.
+    is_cancelled: bool,
 }
 
 /// A parked key.
@@ -102,6 +105,7 @@ struct Pair {
     is_ordered: bool,
     drops: bool,
     parks: bool,
+    cancels_runs: bool,
     /// The parked keys, which the model does not have.
     parked: BTreeMap<u32, Parked>,
     keeps_places: bool,
@@ -150,8 +154,11 @@ impl Pair {
             Step::Renew => {
                 let now = self.now;
                 let lasts = |held: &Held| held.lease_until > now;
-                let renewed_or_lost =
-                    |held: &Held| if lasts(held) { Renewed::Yes } else { Renewed::Lost };
+                let renewed_or_lost = |held: &Held| match lasts(held) {
+                    true if held.is_cancelled => Renewed::Cancelled,
+                    true => Renewed::Yes,
+                    false => Renewed::Lost,
+                };
                 let all = self.held.clone();
                 for part in by_shard(&*self.engine, &self.place, all, |held| &held.out.key) {
                     let held = part.iter().map(|held| (held.out.key.clone(), held.out.epoch));
@@ -164,6 +171,8 @@ impl Pair {
                 }
             }
             Step::Cancel(keys, only) => self.cancel(keys, *only).await,
+            Step::CancelRunning(which) if self.cancels_runs => self.cancel_running(*which).await,
+            Step::CancelRunning(_) => {}
             Step::Revive(keys) => self.revive(keys).await,
             Step::Walk(state, limit) => self.walk(*state, *limit).await,
             Step::Drop { keys_too } if self.drops => self.drop_queue(*keys_too).await,
@@ -243,6 +252,30 @@ impl Pair {
                 };
                 assert_eq!(cancelled, Some(expected), "the answer to a cancel of {which}");
             }
+        }
+    }
+
+    async fn cancel_running(&mut self, which: u32) {
+        let held = self.held.iter_mut().find(|held| held.out.key == key(which));
+        let expected = match held {
+            None => core::CancelledRun::NotInFlight,
+            Some(held) if held.is_cancelled => core::CancelledRun::AlreadyCancelled,
+            Some(held) => {
+                held.is_cancelled = true;
+                core::CancelledRun::Cancelled
+            }
+        };
+        let cancelled = self.engine.cancel_running(&self.place, &key(which)).await;
+        assert_eq!(cancelled.expect("answered"), expected, "the run of {which}");
+    }
+
+    /// Completes a cancelled run in the model, which remembers the failures of a key without a run.
+    fn end_cancelled(&mut self, of_model: u64, out: &Delivery) {
+        self.end_of_model(of_model, requeue_sim::How::Done, out.asked);
+        let which = number(&out.key);
+        if self.model.see(&which).is_none_or(|seen| seen.phase == 0 && seen.due.is_none()) {
+            self.model.forget(&which);
+            self.until.remove(&which);
         }
     }
 
@@ -358,6 +391,11 @@ impl Pair {
         self.held.sort_by_key(|held| held.lease_until);
         let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
         for held in expired {
+            if held.is_cancelled {
+                self.end_cancelled(held.of_model, &held.out);
+                self.stale.push(held.out);
+                continue;
+            }
             let delay = self.back_off(number(&held.out.key));
             self.end_of_model(held.of_model, core_how(Ending::RetryAfter(delay)), held.out.asked);
             self.stale.push(held.out);
@@ -396,7 +434,8 @@ impl Pair {
             let lease_until = now + crate::engine::time::micros(LEASE);
             let place = now - crate::engine::time::micros(queued);
             let (out, of_model, worker) = (out.clone(), model.epoch, Arc::clone(&worker));
-            self.held.push(Held { out, of_model, worker, lease_until, place });
+            let is_cancelled = false;
+            self.held.push(Held { out, of_model, worker, lease_until, place, is_cancelled });
         }
         if claimed.items.len() < max {
             assert_eq!(self.model.get(self.time()), None, "a ready key was not delivered");
@@ -423,6 +462,7 @@ impl Pair {
                 let is_pending = seen.is_some_and(|seen| seen.phase == 3 || seen.due.is_some());
                 let ending = match ending {
                     Ending::GiveUp if is_pending || !self.parks => Ending::Release,
+                    Ending::Cancelled if !self.cancels_runs => Ending::Release,
                     ending => ending,
                 };
                 endings.push((held, ending));
@@ -445,6 +485,7 @@ impl Pair {
                 Ending::Unclaim if self.keeps_places => Finish::Unclaim(asked, held.out.queued),
                 Ending::Release | Ending::Unclaim => Finish::Release(asked),
                 Ending::GiveUp => Finish::GiveUp(failure),
+                Ending::Cancelled => Finish::Cancelled,
             };
             End { key: held.out.key.clone(), epoch: held.out.epoch, how }
         });
@@ -457,6 +498,11 @@ impl Pair {
                 continue;
             }
             let which = number(&held.out.key);
+            if matches!(ending, Ending::Cancelled) {
+                self.end_cancelled(held.of_model, &held.out);
+                self.stale.push(held.out);
+                continue;
+            }
             let how = match ending {
                 Ending::Retry => core_how(Ending::RetryAfter(self.back_off(which))),
                 other => core_how(other),
@@ -584,6 +630,7 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     said("finish_free", queue, engine.finish_free(queue, vec![end]).await);
     said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
     said("cancel", queue, engine.cancel(queue, vec![one.clone()], None).await);
+    said("cancel_running", queue, engine.cancel_running(queue, &one).await);
     said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
     said("walk", queue, engine.walk(queue, None, None, 3).await);
     said("look_up", queue, engine.look_up(queue, &one).await);
@@ -616,7 +663,7 @@ fn core_how(ending: Ending) -> requeue_sim::How {
         Ending::RequeueAfter(delay) => requeue_sim::How::RequeueAfter(delay),
         Ending::RetryAfter(delay) => requeue_sim::How::RetryAfter(delay),
         Ending::Release | Ending::Unclaim => requeue_sim::How::Release,
-        Ending::Retry => unreachable!("it was replaced by a failure with a delay"),
+        Ending::Retry | Ending::Cancelled => unreachable!("it was handled before"),
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Step {
     Renew,
     /// Cancels distinct keys in one batch, if they are in this state, or in any state with `None`.
     Cancel(BTreeSet<u32>, Option<State>),
+    /// Cancels the run of a key in flight.
+    CancelRunning(u32),
     Revive(BTreeSet<u32>),
     /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
     Walk(Option<State>, usize),
@@ -41,6 +43,7 @@ pub(crate) enum Ending {
     /// The test releases a key that was added during the run instead.
     GiveUp,
     Unclaim,
+    Cancelled,
 }
 
 fn states() -> impl Strategy<Value = Option<State>> {
@@ -83,6 +86,7 @@ fn endings() -> impl Strategy<Value = Ending> {
         1 => Just(Ending::Release),
         3 => Just(Ending::GiveUp),
         2 => Just(Ending::Unclaim),
+        1 => Just(Ending::Cancelled),
     ]
 }
 
@@ -103,8 +107,9 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         6 => (1usize..4).prop_map(Step::Claim),
         6 => prop::collection::vec((0usize..8, endings()), 1..4).prop_map(Step::Finish),
         1 => (0usize..8).prop_map(Step::FinishStale),
-        1 => Just(Step::Renew),
+        2 => Just(Step::Renew),
         1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
+        2 => (0..KEYS).prop_map(Step::CancelRunning),
         1 => keys().prop_map(Step::Revive),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
         1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),

@@ -11,7 +11,7 @@ drop function requeue.is_readable, requeue.damage_of;
 drop function requeue.damage(
     smallint, smallint, bigint, bigint, bigint, bigint, integer, integer, integer, integer, bigint, bigint,
     bigint, smallint, integer, integer, text);
-drop function requeue.add_all, requeue.add_all_soon, requeue.add_free, requeue.add_each;
+drop function requeue.renew, requeue.add_all, requeue.add_all_soon, requeue.add_free, requeue.add_each;
 drop function
     requeue.add(text, bytea, interval, text, text, integer, boolean),
     requeue.add(text, text, interval, text, text, integer, boolean),

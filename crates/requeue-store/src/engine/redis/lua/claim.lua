@@ -34,9 +34,16 @@ local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
   local failing, failed = parsed(ARGV[5], ENDS), {}
-  for i, text in ipairs(find(expired)) do
+  local texts = find(expired)
+  for i, text in ipairs(texts) do
+    if text then
+      read(expired[i], text)
+    end
+  end
+  local cancelled = cancelled_of(expired)
+  for i in ipairs(texts) do
     local key = expired[i]
-    local row = text and read(key, text)
+    local row = rows[key]
     if unreadable[key] then
       put_aside(key, unreadable[key])
     elseif row and row.epoch > 0 then
@@ -45,6 +52,7 @@ if #expired > 0 then
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
         -- Keys that fail at once must not become ready at once: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
+        what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
       finish(row, how, 'the lease expired', hold, at)
       failed[n] = key

@@ -445,7 +445,7 @@ local function finish(row, how, error, hold, now)
   elseif how.what == 'unclaim' then
     note(row, how)
     place = math.max(row.run_since - how.delay, 1)
-  else
+  elseif how.what ~= 'cancelled' then
     fail(row, how, error, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
@@ -467,6 +467,18 @@ local function finish(row, how, error, hold, now)
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
   end
+end
+
+-- Returns which of these keys, whose rows were read, are in flight with a cancelled run.
+local function cancelled_of(keys)
+  local cancelled = {}
+  if #keys > 0 and redis.call('HLEN', CANCELLED) > 0 then
+    for i, epoch in ipairs(redis.call('HMGET', CANCELLED, unpack(keys))) do
+      local row = rows[keys[i]]
+      cancelled[keys[i]] = epoch and row and row.epoch > 0 and row.epoch == tonumber(epoch)
+    end
+  end
+  return cancelled
 end
 
 -- Returns whether the delivery with this fencing token still has a valid lease.
