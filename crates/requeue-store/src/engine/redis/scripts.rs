@@ -11,7 +11,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(parts: &[&str]) -> Self {
+    pub(super) fn new(parts: &[&str]) -> Self {
         let text = parts.join("\n");
         let hash = Hashed::new(&text).get_hash().to_owned();
         Self { text, hash }
