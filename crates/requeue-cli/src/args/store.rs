@@ -299,10 +299,11 @@ pub(crate) struct CancelFlags {
     #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) keys: Vec<OsString>,
 
-    /// Cancel the runs in flight of these keys, and leave their pending runs
+    /// Stop the runs in flight instead
     ///
-    /// Their workers terminate the commands within a second, with SIGTERM and, after --kill-after, SIGKILL. A
-    /// cancelled run counts neither as a success nor as a failure. The key runs again only if it was added again.
+    /// The pending runs of the keys remain. Workers terminate the commands within a second: with SIGTERM and,
+    /// after --kill-after, with SIGKILL. A cancelled run counts neither as a success nor as a failure. The key runs
+    /// again only if it was added again.
     #[arg(long, conflicts_with = "all")]
     pub(crate) running: bool,
 

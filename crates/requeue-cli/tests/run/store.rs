@@ -627,11 +627,8 @@ fn a_run_is_cancelled_from_another_process() {
     // The command of `a` ignores SIGTERM.
     let script =
         "if [ $1 = a ]; then trap '' TERM; fi; echo $1 >>begun; while :; do sleep 0.1; done";
-    let mut work = requeue(
-        &dir,
-        "work",
-        &["--until-empty", "-j2", "--kill-after", "300ms", "-c", script],
-    );
+    let mut work =
+        requeue(&dir, "work", &["--until-empty", "-j2", "--kill-after", "300ms", "-c", script]);
     let work = Live::spawn(&mut work);
     let begun = || std::fs::read_to_string(dir.join("begun")).unwrap_or_default().lines().count();
     until(|| begun() == 2);

@@ -1,5 +1,5 @@
 
--- Ends an upgrade: whoever could execute a function before may execute the function of that name now.
+-- Ends an upgrade: a role that could execute a function can also execute the functions that replace it.
 do $$
 declare
     kept record;
