@@ -246,3 +246,25 @@ async fn an_upgrade_waits_for_open_transactions() {
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
     assert_eq!(version(server, &url), "2");
 }
+
+/// Functions run with the rights of their owner: an upgrade by a superuser must not make them its own.
+#[tokio::test]
+async fn an_upgrade_keeps_the_owner() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let database = name(&url);
+    let sql = format!(
+        "create role keeper; grant create on database {database} to keeper; set role keeper; {STORED}"
+    );
+    server.psql(database, &sql);
+    at(&url, Duration::ZERO).migrate().await.expect("the schema is upgraded");
+    assert_eq!(version(server, &url), "2");
+    let of_others = "select string_agg(name, ', ') from ( \
+         select oid::regprocedure::text as name, proowner as owner from pg_proc \
+         where pronamespace = 'requeue'::regnamespace \
+         union all \
+         select oid::regclass::text, relowner from pg_class \
+         where relnamespace = 'requeue'::regnamespace) x \
+         where owner <> 'keeper'::regrole";
+    assert_eq!(server.psql(database, of_others), "");
+}

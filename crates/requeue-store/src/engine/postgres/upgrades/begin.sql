@@ -1,4 +1,9 @@
--- Begins an upgrade: waits until no other transaction uses the keys, so that the functions and the tables
+-- Begins an upgrade. New functions must belong to the owner of the schema: they run with the rights of their
+-- owner, and a superuser may run the upgrade.
+select pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(n.nspowner), true)
+from pg_catalog.pg_namespace n where n.nspname = 'requeue';
+
+-- Waits until no other transaction uses the keys, so that the functions and the tables
 -- change at once for all others.
 lock table requeue.keys in access exclusive mode;
 
