@@ -14,6 +14,8 @@ const COUNTS: [usize; 4] = [9, 10, 11, 12];
 const RUN_COUNTS: [usize; 2] = [6, 7];
 const PRIORITY: usize = 8;
 const RUN_PRIORITY: usize = 5;
+const BOUND: usize = 16;
+const CANCEL_EPOCH: usize = 17;
 /// The position of the worker's name in a packed row, after its length.
 const NAME: usize = 59;
 
@@ -41,6 +43,13 @@ pub fn rows(data: &[u8]) {
             // Without a run, the values of a run are null.
             kept[RUN].fill(None);
             worker = None;
+        }
+        if kept[STATE] != Some(1) || kept[CANCEL_EPOCH] != kept[EPOCH] {
+            // It belongs to an earlier delivery.
+            kept[CANCEL_EPOCH] = None;
+        }
+        if kept[AT].is_none() {
+            kept[BOUND] = None;
         }
         assert_eq!(row.fields(), (kept, error, worker), "{fields:?}");
         row
@@ -91,7 +100,7 @@ fn run(mut row: Row, input: &mut Input<'_>) {
         assert!(row.explain(now).starts_with("key: "));
         let holds = input.byte() & 1 == 0;
         let number = input.value().unwrap_or(0).unsigned_abs();
-        let operation = match input.byte() % 12 {
+        let operation = match input.byte() % 13 {
             0 => Operation::Add { after: number, exactly: holds },
             1 => Operation::Claim { lease: number },
             2 => Operation::Succeed,
@@ -103,6 +112,10 @@ fn run(mut row: Row, input: &mut Input<'_>) {
             8 => Operation::Unclaim { queued: number },
             9 => Operation::Expire,
             10 => Operation::Cancel,
+            11 => {
+                let at_most = input.value().unwrap_or(0).unsigned_abs();
+                Operation::Debounce { quiet: number, at_most }
+            }
             _ => Operation::Revive,
         };
         let before = row.clone();
@@ -134,6 +147,8 @@ fn is_readable(fields: &Fields) -> bool {
     };
     at_is_right
         && run_is_right
+        && fields[BOUND].is_none_or(|bound| bound >= 0)
+        && fields[CANCEL_EPOCH].is_none_or(|epoch| epoch > 0)
         && TIMES.iter().all(is_time)
         && COUNTS.iter().all(is_count)
         && is_priority(PRIORITY)

@@ -18,6 +18,25 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
 }
 
+/// A quiet time, and the longest wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Debounce {
+    pub(crate) quiet: Duration,
+    pub(crate) most: Duration,
+}
+
+/// Parses "300ms" or "300ms,5s": a quiet time, and the longest wait, which is ten times as long by default.
+pub(crate) fn parse_debounce(text: &str) -> Result<Debounce, String> {
+    let (quiet, most) =
+        text.split_once(',').map_or((text, None), |(quiet, most)| (quiet, Some(most)));
+    let quiet = parse_duration(quiet)?;
+    let most = most.map(parse_duration).transpose()?.unwrap_or(quiet.saturating_mul(10));
+    if most < quiet {
+        return Err("the longest wait, after the comma, is shorter than the quiet time".to_owned());
+    }
+    Ok(Debounce { quiet, most })
+}
+
 /// Formats a measured time as "1.2s", "1m 1s" or "1h 2m 3s".
 pub(crate) fn shown(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();

@@ -12,7 +12,7 @@ use crate::types::add::{Add, Merge, Priority, ReAdd};
 pub struct Row(row::Row);
 
 /// The values of a row, in the order of the fields of `Raw`. `None` is SQL's null.
-pub type Fields = [Option<i64>; 16];
+pub type Fields = [Option<i64>; 18];
 
 /// Reads a row of the table of SQLite or PostgreSQL.
 ///
@@ -26,7 +26,19 @@ pub fn table_row(
 ) -> Result<Row, String> {
     let [state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, ..] =
         fields;
-    let [.., priority, adds, reasons, failures, steps, until, not_before, since] = fields;
+    let [
+        ..,
+        priority,
+        adds,
+        reasons,
+        failures,
+        steps,
+        until,
+        not_before,
+        since,
+        bound,
+        cancel_epoch,
+    ] = fields;
     let raw = Raw {
         state,
         at,
@@ -44,6 +56,8 @@ pub fn table_row(
         until,
         not_before,
         since,
+        bound,
+        cancel_epoch,
         error,
         worker,
     };
@@ -64,6 +78,7 @@ pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Add { after: u64, exactly: bool },
+    Debounce { quiet: u64, at_most: u64 },
     Claim { lease: u64 },
     Succeed,
     RequeueAfter { delay: u64 },
@@ -105,6 +120,8 @@ impl Row {
             Some(row.until),
             Some(row.not_before),
             Some(row.since),
+            row.bound,
+            run.filter(|run| run.is_cancelled).map(|run| run.epoch),
         ];
         (fields, row.error.clone(), row.worker.as_deref().map(str::to_owned))
     }
@@ -136,6 +153,12 @@ impl Row {
                 }
                 let place = Place::new(1, "q", re_add);
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
+                return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
+            }
+            Operation::Debounce { quiet, at_most } => {
+                let add = Add::debounce(micros(quiet)).at_most(micros(at_most));
+                let place = Place::new(1, "q", re_add);
+                let ask = Ask { key: "key".into(), add, adds: 1 };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
             Operation::Claim { lease } => {

@@ -187,7 +187,7 @@ pub mod fuzz_api;
 mod tests;
 mod types;
 
-pub use requeue::Completion;
+pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
 pub use crate::api::item::{Completed, Item};

@@ -126,11 +126,13 @@ pub(crate) enum Subcommand {
     /// queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Revive(store::ReviveFlags),
-    /// Remove the pending runs of keys; runs in flight go on
+    /// Remove the pending runs of keys, or stop their runs in flight
+    ///
+    /// Runs in flight go on, except with --running.
     ///
     /// --all cancels 1,000 keys at a time. After an interruption the rest is unchanged.
     ///
-    /// Exits with 0 if all keys were cancelled, with 1 if some had no pending run, and with 125 if there is no
+    /// Exits with 0 if all keys were cancelled, with 1 if some had no such run, and with 125 if there is no
     /// such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Cancel(store::CancelFlags),

@@ -10,8 +10,8 @@ use requeue::ReAdd;
 
 use crate::args::help::Sections;
 use crate::args::run::{self as args, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary};
-use crate::args::unsupported::{InStore, Unsupported};
-use crate::duration::parse_duration;
+use crate::args::unsupported::{InStore, OfAdd, Unsupported};
+use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::serve::Address;
 
@@ -128,6 +128,13 @@ pub(crate) struct AddFlags {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Adds")]
     pub(crate) after: Option<Duration>,
 
+    /// Wait for TIME without adds, at most MAX
+    ///
+    /// Each add postpones the run of its key. MAX counts from the first add, and is 10 x TIME by default.
+    #[arg(long, value_name = "TIME[,MAX]", value_parser = parse_debounce, help_heading = "Adds")]
+    #[arg(conflicts_with = "after", hide_short_help = true)]
+    pub(crate) debounce: Option<Debounce>,
+
     /// Priority: low, normal, high
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Adds")]
     #[arg(hide_possible_values = true)]
@@ -159,7 +166,7 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported<InStore<false>>,
+    pub(crate) unsupported: Unsupported<OfAdd>,
 }
 
 /// The effect of an add on a parked key.
@@ -291,6 +298,14 @@ pub(crate) struct CancelFlags {
     /// The keys
     #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) keys: Vec<OsString>,
+
+    /// Stop the runs in flight instead
+    ///
+    /// The pending runs of the keys remain. Workers terminate the commands within a second: with SIGTERM and,
+    /// after --kill-after, with SIGKILL. A cancelled run counts neither as a success nor as a failure. The key runs
+    /// again only if it was added again.
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) running: bool,
 
     /// Cancel all keys
     #[arg(long)]

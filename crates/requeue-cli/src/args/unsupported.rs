@@ -58,6 +58,9 @@ pub(crate) trait Table {
     const WHY: &'static str;
 }
 
+#[cfg(feature = "store")]
+const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
+
 /// Flags of `requeue run` that queues in a store do not have.
 #[cfg(feature = "store")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,9 +69,7 @@ pub(crate) struct InStore<const OWN: bool>;
 #[cfg(feature = "store")]
 impl<const OWN: bool> Table for InStore<OWN> {
     const FLAGS: &'static [Flag] = {
-        const DEBOUNCE: &str = "a line {\"key\": KEY, \"after\": TIME, \"merge\": \"latest\"} for \
-                                `requeue add --input json` restarts the wait of a key";
-        const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
+        const DEBOUNCE: &str = "`requeue add --debounce` debounces its adds";
         &[
             Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
             Flag::new("debounce", DEBOUNCE).value(),
@@ -90,6 +91,31 @@ impl<const OWN: bool> Table for InStore<OWN> {
     };
     const OWN: bool = OWN;
     const WHY: &'static str = "not available for a queue in a store";
+}
+
+/// Flags of `requeue run` that `requeue add` does not have.
+#[cfg(feature = "store")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfAdd;
+
+#[cfg(feature = "store")]
+impl Table for OfAdd {
+    const FLAGS: &'static [Flag] = &[
+        Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
+        Flag::new("debounce-max", "the bound is part of --debounce TIME,MAX").value(),
+        Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys").value(),
+        Flag::new("order", "`requeue add --priority` gives keys one of three priorities").value(),
+        Flag::new("group-by", GROUPS).value(),
+        Flag::new("group-jobs", GROUPS).value(),
+        Flag::new("max-keys", "its keys wait in the store, limited by the space there").value(),
+        Flag::new(
+            "dry-run",
+            "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
+        )
+        .value(),
+    ];
+    const OWN: bool = false;
+    const WHY: &'static str = InStore::<false>::WHY;
 }
 
 /// Flags of xargs and GNU parallel.

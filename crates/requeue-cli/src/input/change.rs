@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use requeue::Merge;
 
+use crate::duration::Debounce;
+
 /// The change that a record asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change<'a> {
@@ -18,6 +20,8 @@ pub(crate) enum Change<'a> {
 pub(crate) struct AddOptions {
     /// The least time from reading the key to its run.
     pub(crate) after: Option<Duration>,
+    /// Postpones the run with each add, instead of a delay. Only for queues in a store.
+    pub(crate) debounce: Option<Debounce>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
     /// With `true`, the add revives a parked key in a store, even if the queue keeps parked keys.

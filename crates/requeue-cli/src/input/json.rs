@@ -10,7 +10,7 @@ use requeue::Merge;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::duration::parse_duration;
+use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::input::change::{AddOptions, Change, Why};
 
 /// The fields of a record.
@@ -20,6 +20,7 @@ struct Line {
     key_base64: Option<String>,
     after: Option<Value>,
     at: Option<String>,
+    debounce: Option<Value>,
     priority: Option<i32>,
     merge: Option<HowMerged>,
     revive: Option<bool>,
@@ -69,13 +70,17 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         (None, Some(at)) => Some(until(&at)?),
         (Some(_), Some(_)) => return Err(bad("it has both `after` and `at`".to_owned())),
     };
+    let debounce = line.debounce.map(|value| parse_debounced(&value)).transpose()?;
+    if debounce.is_some() && after.is_some() {
+        return Err(bad("it has both `debounce` and a due time".to_owned()));
+    }
     let merge = match line.merge {
         None | Some(HowMerged::Earliest) => Merge::Earliest,
         Some(HowMerged::Latest) => Merge::Latest,
         Some(HowMerged::Exactly) => Merge::Exactly,
     };
     let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
-    Ok(Change::Add(key, AddOptions { after, merge, priority, revive }))
+    Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, revive }))
 }
 
 fn parse_after(after: &Value) -> Result<Duration, Why> {
@@ -85,6 +90,15 @@ fn parse_after(after: &Value) -> Result<Duration, Why> {
         _ => parse_duration(""),
     };
     parsed.map_err(|expected| Why::Json(format!("after: {after}: {expected}")))
+}
+
+fn parse_debounced(value: &Value) -> Result<Debounce, Why> {
+    let parsed = match value {
+        Value::Number(seconds) => parse_debounce(&seconds.to_string()),
+        Value::String(text) => parse_debounce(text),
+        _ => parse_debounce(""),
+    };
+    parsed.map_err(|expected| Why::Json(format!("debounce: {value}: {expected}")))
 }
 
 /// Returns the duration until a time, or zero if the time has passed.

@@ -1,4 +1,4 @@
-//! Ends a command at its time limit, when its key is lost or added again, or when the run stops.
+//! Ends a command at its time limit, when its key is lost, when its run is cancelled, or when the program stops.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -23,7 +23,7 @@ pub(crate) struct Limits {
     pub(crate) kill_after: Duration,
 }
 
-type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(crate) type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Watches over the command of a slot.
 pub(crate) struct Watchdog<'a> {
@@ -32,7 +32,7 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the command must stop: its key is lost, or was added again.
+    /// Completes when the command must stop: its key is lost, or its run is cancelled.
     cancelled: Timer<'a>,
     phase: Phase,
     /// Completes when the next phase is due.

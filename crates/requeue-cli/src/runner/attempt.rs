@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use requeue::CancelReason;
 use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -21,10 +22,11 @@ use crate::process::groups::{self, Reaped};
 use crate::process::run_input::RunInput;
 use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
-use crate::process::timeout::Watchdog;
+use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
 use crate::runner::remote::Job;
+use requeue::CancelReason;
 
 /// A command that was started, and has exited.
 struct Finished {
@@ -34,8 +36,8 @@ struct Finished {
     timed_out: bool,
     /// The lease of its key was lost during the run.
     lost: bool,
-    /// It was terminated because its key was added again.
-    restarted: bool,
+    /// The command was terminated because its run was cancelled.
+    cancelled: Option<CancelReason>,
     /// The number of bytes written to its standard input.
     sent: u64,
     /// The number of bytes of its output that passed through this process.
@@ -50,7 +52,8 @@ impl Finished {
             Err(_) => (125, 0),
         };
         // -1 as in GNU parallel: a terminated command may have exited with 0.
-        let exit = if self.timed_out || self.lost || self.restarted { -1 } else { exit };
+        let was_ended = self.timed_out || self.lost || self.cancelled.is_some();
+        let exit = if was_ended { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
     }
 }
@@ -98,7 +101,8 @@ impl Runner {
             return hooks.begin(item).await;
         }
         let env = match lease {
-            Some(lease) if lease.is_lost() => return Ok(None),
+            // The drop of the lease completes it.
+            Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
             Some(lease) => vec![("REQUEUE_EPOCH", lease.epoch().to_string())],
             None => Vec::new(),
         };
@@ -219,11 +223,16 @@ impl Runner {
     ) -> Finished {
         let group = groups::leader(&child);
         let (limits, groups) = (self.config.commands.limits, &self.commands.groups);
-        let cancelled = match lease {
-            Some(lease) => lease.lost(),
+        let cancelled: Timer<'_> = match &lease {
+            Some(lease) => Box::pin(async {
+                tokio::select! {
+                    () = lease.lost() => {}
+                    () = lease.cancelled() => {}
+                }
+            }),
             None => {
-                let restarted = item.cancelled();
-                Box::pin(async move { _ = restarted.await })
+                let cancelled = item.cancelled();
+                Box::pin(async move { _ = cancelled.await })
             }
         };
         let mut watchdog =
@@ -275,9 +284,12 @@ impl Runner {
             }
         }
         let lost = lease.as_ref().is_some_and(|lease| lease.is_lost());
-        let restarted = lease.is_none() && watchdog.was_cancelled();
+        let cancelled = (watchdog.was_cancelled() && !lost).then(|| match lease {
+            Some(_) => CancelReason::Cancelled,
+            None => item.cancel_reason().unwrap_or(CancelReason::Cancelled),
+        });
         let timed_out = watchdog.timed_out();
-        Finished { status, starved, timed_out, lost, restarted, sent, received }
+        Finished { status, starved, timed_out, lost, cancelled, sent, received }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
@@ -293,8 +305,8 @@ impl Runner {
     }
 
     async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
-        let Finished { status, starved, timed_out, lost, restarted, .. } = finished;
-        let was_ended = timed_out || lost || restarted;
+        let Finished { status, starved, timed_out, lost, cancelled, .. } = finished;
+        let was_ended = timed_out || lost || cancelled.is_some();
         let status = match status {
             Ok(status) if status.success() && !was_ended => return Outcome::Succeeded,
             Ok(status) => status,
@@ -309,8 +321,8 @@ impl Runner {
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
-        if restarted {
-            return Outcome::Restarted;
+        if let Some(reason) = cancelled {
+            return Outcome::Cancelled(reason);
         }
         if lost {
             return self.failed(exit, "lease lost: another worker may have the key".to_owned());

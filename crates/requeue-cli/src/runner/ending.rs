@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use requeue::Item;
+use requeue::{CancelReason, Item};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
@@ -29,9 +29,9 @@ impl Runner {
         }
         match outcome {
             Outcome::Interrupted => item.release(),
-            Outcome::Restarted => {
-                self.tally.restarted.one_more();
-                self.keys.restart(item);
+            Outcome::Cancelled(reason) => {
+                self.report_cancelled(item.key(), reason).await;
+                self.keys.end_cancelled(item);
             }
             Outcome::Succeeded => {
                 self.tally.done.one_more();
@@ -64,6 +64,16 @@ impl Runner {
         }
     }
 
+    /// Counts a cancelled run. A run that was restarted needs no message.
+    async fn report_cancelled(&self, key: &[u8], reason: CancelReason) {
+        if reason == CancelReason::Restarted {
+            self.tally.restarted.one_more();
+        } else {
+            self.tally.cancelled.one_more();
+            self.output.say(&format!("{}: cancelled", escaped(key))).await;
+        }
+    }
+
     /// Completes a run whose key is leased. If the remote queue does not record the outcome in time, the key runs
     /// again.
     async fn end_lease(&self, item: Item<'static, Key>, lease: Box<dyn Lease>, outcome: Outcome) {
@@ -81,8 +91,8 @@ impl Runner {
             self.output.say(&format!("{}: {why}", escaped(&key))).await;
         }
         match outcome {
-            // No add restarts a run of a leased key.
-            Outcome::Interrupted | Outcome::Restarted => _ = self.tally.unfinished.one_more(),
+            Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
+            Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
                 self.tally.done.one_more();
                 self.halt_if_reached().await;

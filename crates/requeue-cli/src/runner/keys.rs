@@ -186,9 +186,9 @@ impl Keys {
         self.pace.give_up(item);
     }
 
-    /// Completes a run that was cancelled because its key was added again.
-    pub(super) fn restart(&self, item: Item<'static, Key>) {
-        self.pace.restart(item);
+    /// Completes a run that was cancelled.
+    pub(super) fn end_cancelled(&self, item: Item<'static, Key>) {
+        self.pace.end_cancelled(item);
     }
 
     /// Retries a key, or returns it to the caller after its last retry.

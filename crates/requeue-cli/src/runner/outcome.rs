@@ -1,6 +1,6 @@
 //! The outcome of a run, for queues in memory and in a store.
 
-use requeue::Completion;
+use requeue::{CancelReason, Completion};
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
@@ -13,10 +13,10 @@ pub(crate) enum Outcome {
         /// The run is not retried.
         is_final: bool,
     },
+    /// The run was cancelled, and its command was terminated. This is neither a success nor a failure.
+    Cancelled(CancelReason),
     /// The end of the program interrupted the run. This is neither a success nor a failure.
     Interrupted,
-    /// The command was terminated because its key was added again. This is neither a success nor a failure.
-    Restarted,
 }
 
 impl Outcome {
@@ -26,8 +26,8 @@ impl Outcome {
             Self::Succeeded => Completion::Succeed,
             Self::Failed { is_final: false, .. } => Completion::Retry,
             Self::Failed { is_final: true, .. } => Completion::GiveUp,
+            Self::Cancelled(_) => Completion::Cancelled,
             Self::Interrupted => Completion::Release,
-            Self::Restarted => Completion::Cancelled,
         }
     }
 
@@ -35,7 +35,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Self::Failed { why, .. } => Some(why),
-            Self::Succeeded | Self::Interrupted | Self::Restarted => None,
+            Self::Succeeded | Self::Cancelled(_) | Self::Interrupted => None,
         }
     }
 }

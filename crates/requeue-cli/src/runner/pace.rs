@@ -165,8 +165,8 @@ impl Pace {
         self.finish(item, Item::give_up);
     }
 
-    /// Completes a run that was cancelled because its key was added again. The next run also serves its adds.
-    pub(crate) fn restart(&self, item: Item<'static, Key>) {
+    /// Completes a run that was cancelled. If its key was added again, the next run also serves its adds.
+    pub(crate) fn end_cancelled(&self, item: Item<'static, Key>) {
         if self.times.are_none() {
             return item.complete(Completion::Cancelled);
         }

@@ -39,6 +39,10 @@ impl LocalSink {
 
 impl KeySink for LocalSink {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        if matches!(&change, Change::Add(_, options) if options.debounce.is_some()) {
+            let why = "debounce: only a queue in a store has it; use --debounce";
+            return Err(Why::Json(why.to_owned()));
+        }
         Ok(self.runner.take(change, &mut self.held))
     }
 

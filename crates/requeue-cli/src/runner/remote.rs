@@ -53,6 +53,12 @@ pub(crate) trait Lease: Debug + Send + Sync {
     /// Waits until the lease is lost. Then another worker may have the key.
     fn lost(&self) -> BoxFuture<'_, ()>;
 
+    /// Returns true if the run was cancelled.
+    fn is_cancelled(&self) -> bool;
+
+    /// Waits until the run is cancelled.
+    fn cancelled(&self) -> BoxFuture<'_, ()>;
+
     /// Completes the delivery, and returns whether that parked the key. `error` is the reason of a
     /// failure. The lease ends even if the future is dropped after its first poll.
     fn complete(

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::{block_on, re_add, warnings, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
-use crate::duration::shown;
+use crate::duration::{Debounce, shown};
 use crate::exit::{Ended, Exit, Refusal, chain, complain};
 use crate::input::source::{Input, Source};
 use crate::input::{AddOptions, Bad, Change, Format, Records, Why};
@@ -31,6 +31,7 @@ const PART: usize = 256;
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsaid {
     after: Duration,
+    debounce: Option<Debounce>,
     priority: Priority,
     revives: bool,
 }
@@ -111,7 +112,14 @@ impl Adder {
         } else {
             Priority::of(options.priority)
         };
-        let add = Add::after(options.after.unwrap_or(self.unsaid.after)).merge(merge);
+        // The due time of a record replaces both defaults.
+        let debounce =
+            options.debounce.or(self.unsaid.debounce.filter(|_| options.after.is_none()));
+        let add = match debounce {
+            Some(Debounce { quiet, most }) => Add::debounce(quiet).at_most(most),
+            None => Add::after(options.after.unwrap_or(self.unsaid.after)),
+        };
+        let add = add.merge(merge);
         let add = add.priority(priority);
         if options.revive.unwrap_or(self.unsaid.revives) { add.revive() } else { add }
     }
@@ -189,14 +197,18 @@ impl KeySink for Reading {
 
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
-    let AddFlags { keys, place, after, priority, revive, re_add: when_early, .. } = flags;
+    let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, read, summary, unsupported, .. } = flags;
     unsupported.check()?;
     let started = Instant::now();
     let re_add = re_add(when_early)?;
     let (source, format) = read.check()?;
-    let unsaid =
-        Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
+    let unsaid = Unsaid {
+        after: after.unwrap_or_default(),
+        debounce,
+        priority: priority.into(),
+        revives: revive,
+    };
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
         let queue = place.to_change(how).await?;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use requeue_store::{Bulk, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
+use requeue_store::{Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -250,6 +250,14 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
         let queue = flags.place.to_look_at().await?;
         if flags.all {
             return all(queue.cancel_all(flags.state.map(State::from)), "cancelled").await;
+        }
+        if flags.running {
+            let mut cancelled = Vec::with_capacity(flags.keys.len());
+            for key in keys(&flags.keys) {
+                let run = queue.cancel_running(key).await.map_err(refusal)?;
+                cancelled.push(run != CancelledRun::NotInFlight);
+            }
+            return Ok(each(&flags.keys, &cancelled, "cancelled", "was not in flight"));
         }
         let cancelled = queue.cancel_keys(keys(&flags.keys)).await.map_err(refusal)?;
         Ok(each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))

@@ -60,6 +60,14 @@ impl Lease for Item {
         Box::pin(self.lost())
     }
 
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled()
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async { _ = self.cancelled().await })
+    }
+
     fn complete(
         mut self: Box<Self>,
         completion: Completion,

@@ -426,8 +426,8 @@ fn what_makes_no_sense_is_refused() {
     // Flags that a queue in a store does not have. The error names an alternative.
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),
-        (&["--debounce", "1s"], "\"merge\": \"latest\""),
-        (&["--debounce-max", "1s", "--debounce", "1s"], "\"merge\": \"latest\""),
+        (&["--debounce", "1s"], "requeue add --debounce"),
+        (&["--debounce-max", "1s"], "--debounce"),
         (&["--min-interval", "1s"], "--rate"),
         (&["--order", "fifo"], "--priority"),
         (&["--group-by", "x"], "--queue"),
@@ -436,6 +436,10 @@ fn what_makes_no_sense_is_refused() {
         (&["--dry-run"], "requeue status"),
     ] {
         for subcommand in ["run", "work", "add"] {
+            if subcommand == "add" && args[0] == "--debounce" {
+                // It has this flag.
+                continue;
+            }
             let (code, said) = with("sqlite:jobs.db", subcommand, &[args, &["echo"]].concat());
             assert_eq!(code, 2, "{said}");
             let refused = "not available for a queue in a store; ";
@@ -584,5 +588,63 @@ fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
 
     add(&dir, &["bad"]);
     assert_eq!(work(&dir, &["-c", "echo $1"]).sorted(), ["bad"]);
+    assert_eq!(status(&dir), [0; 4]);
+}
+
+#[test]
+fn adds_are_debounced_up_to_a_bound() {
+    let dir = directory("store_debounced");
+    let due = || -> f64 {
+        let ended = call(&dir, "keys", &["--json"]);
+        let entry: serde_json::Value = serde_json::from_str(&ended.text()).expect("it is JSON");
+        let at: jiff::Timestamp = entry["at"].as_str().expect("a time").parse().expect("a time");
+        at.duration_since(jiff::Timestamp::now()).as_secs_f64()
+    };
+    add(&dir, &["--debounce", "1h,2h", "a"]);
+    let ended = add(&dir, &["--debounce", "3h,3h", "a"]);
+    assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
+    // The earliest bound counts.
+    assert!((7_000.0..=7_200.0).contains(&due()), "{}", due());
+    // A record has times of its own.
+    let record = r#"{"key":"a","debounce":"10m"}"#;
+    add(&dir, &["--debounce", "3h", "--input", "json", record]);
+    assert!((500.0..=600.0).contains(&due()), "{}", due());
+    for (args, why) in [
+        (&["--debounce", "2s,1s", "a"][..], "shorter than the quiet time"),
+        (&["--debounce", "2s", "--after", "1s", "a"], "cannot be used with"),
+        (&["--debounce-max", "2s", "a"], "the bound is part of --debounce TIME,MAX"),
+    ] {
+        let ended = call(&dir, "add", args);
+        assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_run_is_cancelled_from_another_process() {
+    let dir = directory("store_cancel_running");
+    add(&dir, &["a", "b"]);
+    // The command of `a` ignores SIGTERM.
+    let script =
+        "if [ $1 = a ]; then trap '' TERM; fi; echo $1 >>begun; while :; do sleep 0.1; done";
+    let mut work =
+        requeue(&dir, "work", &["--until-empty", "-j2", "--kill-after", "300ms", "-c", script]);
+    let work = Live::spawn(&mut work);
+    let begun = || std::fs::read_to_string(dir.join("begun")).unwrap_or_default().lines().count();
+    until(|| begun() == 2);
+    assert_eq!(call(&dir, "cancel", &["--running", "c"]).code(), Some(1));
+    // The other run of `b` is not cancelled.
+    add(&dir, &["b"]);
+    let ended = call(&dir, "cancel", &["--running", "a", "b"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 cancelled"), "{}", ended.stderr);
+    until(|| begun() == 3);
+    // Nothing of `a` is left.
+    until(|| status(&dir) == [0, 0, 1, 0]);
+    assert_eq!(call(&dir, "cancel", &["--running", "b"]).code(), Some(0));
+    let ended = work.end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"a\": cancelled"), "{}", ended.stderr);
+    assert_eq!((ended.count("cancelled"), ended.count("failures")), (3, 0), "{}", ended.stderr);
     assert_eq!(status(&dir), [0; 4]);
 }

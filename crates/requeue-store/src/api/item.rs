@@ -5,14 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::Completion;
+use requeue::{CancelReason, Completion};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
-use crate::client::leases::Ending;
+use crate::client::leases::{Ending, Signals};
 use crate::engine::{Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
@@ -42,7 +42,8 @@ pub struct Completed {
 /// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
 /// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
-/// retried with backoff.
+/// retried with backoff. If its run was [cancelled](crate::Queue::cancel_running), it is completed with
+/// [`Completion::Cancelled`].
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item {
     /// `None` after the completion.
@@ -50,7 +51,7 @@ pub struct Item {
     out: Delivery,
     /// How long the key had been ready when it was claimed.
     place: Duration,
-    lost: CancellationToken,
+    signals: Signals,
     since: Instant,
     /// The error, if the run fails.
     error: Option<String>,
@@ -59,9 +60,9 @@ pub struct Item {
 impl Item {
     /// Creates the item of a key whose claim was sent at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
-        let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
+        let signals = shared.leases.hold(out.key.clone(), out.epoch, since);
         let (place, since) = (out.queued, Instant::now());
-        Self { shared: Some(shared), out, place, lost, since, error: None }
+        Self { shared: Some(shared), out, place, signals, since, error: None }
     }
 
     /// Delivers the key to a worker. Returns false if the lease is lost.
@@ -151,7 +152,7 @@ impl Item {
     ///
     /// The future can be dropped and the call repeated.
     pub async fn lost(&self) {
-        self.lost.cancelled().await;
+        self.signals.lost.cancelled().await;
     }
 
     /// Returns true if the lease is lost. If it returns false, no other worker had received the key before
@@ -164,7 +165,36 @@ impl Item {
     /// Returns a token that is cancelled when the lease is lost.
     #[must_use]
     pub const fn token(&self) -> &CancellationToken {
-        &self.lost
+        &self.signals.lost
+    }
+
+    /// Returns true if the run was [cancelled](crate::Queue::cancel_running).
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.signals.cancelled.is_cancelled()
+    }
+
+    /// Returns the reason why the run was cancelled, or `None` if it was not.
+    #[must_use]
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.is_cancelled().then_some(CancelReason::Cancelled)
+    }
+
+    /// Waits until the run is [cancelled](crate::Queue::cancel_running), and returns the reason.
+    ///
+    /// The worker should then stop, and complete the delivery with
+    /// [`Completion::Cancelled`](requeue::Completion::Cancelled). The lease is renewed until then.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped and the call repeated.
+    pub async fn cancelled(&self) -> CancelReason {
+        self.signals.cancelled.cancelled().await;
+        CancelReason::Cancelled
+    }
+
+    pub(crate) const fn cancel_token(&self) -> &CancellationToken {
+        &self.signals.cancelled
     }
 
     /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
@@ -335,6 +365,7 @@ impl Item {
             }
             Completion::GiveUp => Finish::GiveUp(self.failure(error)),
             Completion::Release => Finish::Release(asked),
+            Completion::Cancelled => Finish::Cancelled,
             // `Retry`, and completions that later versions may add.
             _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
         }
@@ -371,7 +402,9 @@ impl Item {
 impl Drop for Item {
     fn drop(&mut self) {
         if self.shared.is_some() {
-            let how = self.resolve(Completion::Retry, "the item was dropped before its completion");
+            let completion =
+                if self.is_cancelled() { Completion::Cancelled } else { Completion::Retry };
+            let how = self.resolve(completion, "the item was dropped before its completion");
             if let Some(shared) = self.shared.take() {
                 self.send(&shared, how, None);
             }

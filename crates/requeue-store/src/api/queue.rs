@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -282,6 +283,57 @@ impl Queue {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
         cancelled.map_err(|fault| UpdateError::of("the key was not cancelled", fault.of_a_key()))
+    }
+
+    /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
+    /// again.
+    ///
+    /// The worker learns of it within a second, and by the next renewal of its lease if PostgreSQL cannot send
+    /// notifications to it. [`Item::cancelled`] becomes ready there, `Workers` cancel the handler's context, and
+    /// `requeue work` terminates the command. The run counts neither as a success nor as a failure. If the
+    /// worker is gone, the run is over when its lease expires.
+    ///
+    /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never
+    /// cancelled. A run that completes before its worker learns of it counts as it has completed. Workers of
+    /// requeue versions without this feature do not stop their runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the run may have been cancelled. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::{CancelledRun, Completion};
+    ///
+    /// let queue = store.queue("builds").open().await?;
+    /// queue.add("main").await?;
+    /// assert_eq!(queue.cancel_running("main").await?, CancelledRun::NotInFlight);
+    ///
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!(queue.cancel_running("main").await?, CancelledRun::Cancelled);
+    /// item.cancelled().await;
+    /// item.complete(Completion::Cancelled).await?;
+    /// assert_eq!(queue.look_up("main").await?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn cancel_running(&self, key: impl Into<Key>) -> Result<CancelledRun, UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let key = key.into();
+        let cancelled = engine.cancel_running(place, &key).await;
+        cancelled.map_err(|fault| UpdateError::of("the run was not cancelled", fault.of_a_key()))
     }
 
     /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.

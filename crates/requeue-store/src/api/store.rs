@@ -119,9 +119,10 @@ impl Store {
         Address::parse(url).map(drop)
     }
 
-    /// Creates the schema, or updates it to this version. Repeating it is harmless.
+    /// Creates the schema, or upgrades it to this version. Repeating it is harmless.
     ///
-    /// It needs more privileges than operations on queues do.
+    /// It needs more privileges than operations on queues do. Opening a queue upgrades the schema too, if
+    /// this client has these privileges. Processes of the older version that have queues open keep working.
     ///
     /// # Errors
     ///

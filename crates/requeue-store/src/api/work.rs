@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use requeue::clock::{Clock, TokioClock};
 use requeue::workers::{Error, WorkItem, WorkQueue};
-use requeue::{Completion, Drained};
+use requeue::{CancelReason, Completion, Drained};
 
 use crate::api::item::Item;
 use crate::api::queue::Queue;
@@ -112,6 +112,14 @@ impl WorkItem for Item {
 
     fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         self.token().clone().cancelled_owned()
+    }
+
+    fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<> {
+        let token = self.cancel_token().clone();
+        async move {
+            token.cancelled().await;
+            CancelReason::Cancelled
+        }
     }
 
     fn note_error(&mut self, error: &Error) {

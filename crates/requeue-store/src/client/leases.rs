@@ -15,6 +15,12 @@ use crate::engine::{Engine, Place, Renewed, by_shard};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
+/// The interval of polls for cancelled runs. With the renewal after it, a worker learns of a cancelled run within a
+/// second.
+const POLL: Duration = Duration::from_millis(500);
+/// The timeout of such a poll.
+const ANSWERING: Duration = Duration::from_secs(2);
+
 /// A claimed key.
 #[derive(Debug)]
 struct Held {
@@ -25,6 +31,8 @@ struct Held {
     /// The time of the delivery to a worker, or `None` before that.
     since: Option<Instant>,
     lost: CancellationToken,
+    /// Cancelled when the run is cancelled.
+    cancelled: CancellationToken,
     /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The
     /// engine may take long to record it.
     is_ending: bool,
@@ -36,6 +44,13 @@ impl Held {
             self.lost.cancel();
         }
     }
+}
+
+/// The signals to the worker of a delivery.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Signals {
+    pub(crate) lost: CancellationToken,
+    pub(crate) cancelled: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -90,11 +105,13 @@ impl Leases {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a key whose claim was sent at `since`. The token is cancelled when the lease is lost.
-    pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
-        let lost = CancellationToken::new();
+    /// Adds a key whose claim was sent at `since`. The tokens are cancelled when the lease is lost, and when the
+    /// run is cancelled.
+    pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> Signals {
+        let signals = Signals::default();
+        let Signals { lost, cancelled } = signals.clone();
         let deadline = since + self.lease;
-        let held = Held { key, deadline, since: None, lost: lost.clone(), is_ending: false };
+        let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = self.lock();
         all.insert(epoch, held);
         let is_first = all.len() == 1;
@@ -102,7 +119,7 @@ impl Leases {
         if is_first {
             self.begun.notify_one();
         }
-        lost
+        signals
     }
 
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.
@@ -170,9 +187,12 @@ impl Leases {
         let mut all = self.lock();
         for ((_, epoch), renewed) in held.iter().zip(answers) {
             match renewed {
-                Renewed::Yes => {
+                Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
                         held.deadline = since + self.lease;
+                        if *renewed == Renewed::Cancelled {
+                            held.cancelled.cancel();
+                        }
                     }
                 }
                 Renewed::Lost => {
@@ -196,15 +216,22 @@ async fn keep(
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
+    let mut cancels = Cancels::new();
     loop {
         let Some(next) = leases.upgrade().map(|leases| leases.expire()) else { return };
         let Some(next) = next else {
             begun.notified().await;
             renewal = Instant::now() + every;
+            cancels.wait();
             continue;
         };
         tokio::select! {
             () = sleep_until(renewal.min(next)) => {}
+            changed = cancels.changed(&*engine, &place) => {
+                if changed {
+                    renewal = Instant::now();
+                }
+            }
             () = begun.notified() => continue,
         }
         if Instant::now() < renewal {
@@ -233,6 +260,34 @@ async fn keep(
                 () = sleep_until(next.unwrap_or(renewal)) => {}
             }
         }
+    }
+}
+
+/// Polls for cancelled runs while this process holds keys.
+struct Cancels {
+    next: Instant,
+    /// The last number: see [`Engine::cancels`].
+    last: u64,
+}
+
+impl Cancels {
+    fn new() -> Self {
+        Self { next: Instant::now() + POLL, last: 0 }
+    }
+
+    /// Delays the next poll: most runs complete before it.
+    fn wait(&mut self) {
+        self.next = Instant::now() + POLL;
+    }
+
+    /// Waits for the next poll, and returns true if a run may have been cancelled. Cancel safe.
+    async fn changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
+        sleep_until(self.next).await;
+        let found = timeout_at(self.next + ANSWERING, engine.cancels(place)).await;
+        self.next = Instant::now() + POLL;
+        // Renewals report an outage.
+        let Ok(Ok(found)) = found else { return false };
+        std::mem::replace(&mut self.last, found) != found
     }
 }
 

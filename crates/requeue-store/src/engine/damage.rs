@@ -98,6 +98,8 @@ pub(crate) struct Raw {
     pub(crate) until: Option<i64>,
     pub(crate) not_before: Option<i64>,
     pub(crate) since: Option<i64>,
+    pub(crate) bound: Option<i64>,
+    pub(crate) cancel_epoch: Option<i64>,
     pub(crate) error: Option<String>,
     pub(crate) worker: Option<String>,
 }
@@ -126,9 +128,14 @@ impl Raw {
         if matches!((state, at), (0, None) | (2, Some(_))) {
             return Err(bad("at", self.at));
         }
+        let bound = self.bound.map(|bound| time("bound", Some(bound))).transpose()?;
+        if self.cancel_epoch.is_some_and(|epoch| epoch <= 0) {
+            return Err(bad("cancel_epoch", self.cancel_epoch));
+        }
         let run = match self.epoch {
             Some(epoch) if state == 1 && epoch > 0 => Some(Run {
                 epoch,
+                is_cancelled: self.cancel_epoch == Some(epoch),
                 lease_until: time("lease_until", self.lease_until)?,
                 since: time("run_since", self.run_since)?,
                 asked: Asked {
@@ -147,6 +154,8 @@ impl Raw {
         };
         Ok(Row {
             at,
+            // Without a pending run, the bound has no meaning.
+            bound: bound.filter(|_| at.is_some()),
             run,
             worker,
             parked: state == 2,

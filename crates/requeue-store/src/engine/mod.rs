@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::watch;
 
 use crate::engine::counters::Counters;
@@ -197,6 +198,9 @@ pub(crate) enum Finish {
     GiveUp(Failure),
     /// The delivery is undone, and the key becomes the last of the ready keys.
     Release(Asked),
+    /// The run was cancelled, and has stopped. No failure is counted and none is forgotten. Without a pending
+    /// run, nothing of the key remains.
+    Cancelled,
     /// No run was started. The key returns to the place that it had when it was claimed. It had then been
     /// ready for this long.
     Unclaim(Asked, Duration),
@@ -215,7 +219,11 @@ impl Finish {
             Self::Retry(_, failure) | Self::RetryAfter(_, _, failure) | Self::GiveUp(failure) => {
                 Some(failure)
             }
-            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => None,
+            Self::Succeed
+            | Self::RequeueAfter(..)
+            | Self::Release(_)
+            | Self::Cancelled
+            | Self::Unclaim(..) => None,
         }
     }
 
@@ -227,7 +235,11 @@ impl Finish {
                 most.is_some_and(|most| failures >= most)
             }
             Self::GiveUp(_) => true,
-            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => false,
+            Self::Succeed
+            | Self::RequeueAfter(..)
+            | Self::Release(_)
+            | Self::Cancelled
+            | Self::Unclaim(..) => false,
         }
     }
 }
@@ -237,6 +249,8 @@ impl Finish {
 pub(crate) enum Renewed {
     /// The lease was extended by its full duration.
     Yes,
+    /// As `Yes`, and the run was cancelled: the holder should stop it.
+    Cancelled,
     /// The holder no longer has the lease.
     Lost,
     /// Not renewed: another transaction holds the row lock.
@@ -359,6 +373,17 @@ pub(crate) trait Engine: Debug + Send + Sync {
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>>;
+
+    /// Cancels the run of a key in flight. Its holder learns of it by its next renewal, and a later delivery
+    /// of the key is not affected. If another transaction has locked the key, waits for the lock.
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun>;
+
+    /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
+    /// keys asks for it often, and renews its leases at once when it changes. The number may change without a
+    /// cancelled run, and may miss one: the regular renewals find that one.
+    fn cancels<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
 
     /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked keys, are
     /// those of [`cancel`](Self::cancel). Returns for each key whether it was parked.

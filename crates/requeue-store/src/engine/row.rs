@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::CancelledRun;
+
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
 use crate::types::add::{Added, Cancelled, Merge, ReAdd};
@@ -19,6 +21,8 @@ pub(crate) struct Row {
     /// The due time of the pending run. A key has at most one; for a key in flight, it is the run after the
     /// current one.
     pub(crate) at: Option<Micros>,
+    /// The latest time to which debounced adds postpone the pending run, if it waits for such adds.
+    pub(crate) bound: Option<Micros>,
     pub(crate) run: Option<Run>,
     /// The name of the process that has the key in flight. The process chose the name itself.
     pub(crate) worker: Option<Arc<str>>,
@@ -45,6 +49,8 @@ pub(crate) struct Run {
     pub(crate) epoch: i64,
     pub(crate) lease_until: Micros,
     pub(crate) since: Micros,
+    /// True if the run was cancelled, so that its worker should stop it.
+    pub(crate) is_cancelled: bool,
     /// The parameters of the run.
     pub(crate) asked: Asked,
 }
@@ -84,25 +90,38 @@ impl Row {
 
     fn take_back(&mut self) {
         self.forget();
-        (self.at, self.parked) = (None, false);
+        (self.at, self.bound, self.parked) = (None, None, false);
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
 
-    /// Requests a run at `at`.
-    fn demand(&mut self, at: Micros, merge: Merge, now: Micros) -> Added {
+    /// Returns the latest time to which a debounced add may postpone the pending run.
+    fn latest(&self) -> Option<Micros> {
+        self.bound.or(self.at)
+    }
+
+    /// Requests a run at `at`. A debounced add has a `bound`.
+    fn demand(&mut self, at: Micros, merge: Merge, bound: Option<Micros>, now: Micros) -> Added {
         if self.is_dirty(now) {
             return Added::Coalesced;
         }
         if at <= now {
             self.not_before = 0;
-            (self.at, self.since) = (Some(now), now);
+            (self.at, self.since, self.bound) = (Some(now), now, None);
             return if self.run.is_some() { Added::Dirty } else { Added::New };
         }
-        let (at, added) = match self.at {
-            None => (at, Added::New),
-            Some(was) => (merged(was, at, merge), Added::Coalesced),
+        let latest = self.latest();
+        let (at, bound, added) = match (self.at, bound, merge) {
+            (None, bound, _) => (at, bound, Added::New),
+            (Some(_), Some(bound), _) => (at, latest.min(Some(bound)), Added::Coalesced),
+            (Some(was), None, Merge::Earliest) => {
+                (was.min(at), self.bound.map(|bound| bound.min(at)), Added::Coalesced)
+            }
+            (Some(was), None, Merge::Latest) if at <= was => (was, self.bound, Added::Coalesced),
+            (Some(_), None, Merge::Latest | Merge::Exactly) => (at, None, Added::Coalesced),
         };
         (self.at, self.since) = (Some(at), at);
+        // A bound at the due time is the rule for every delayed add.
+        self.bound = bound.filter(|&bound| bound != at);
         added
     }
 
@@ -118,10 +137,14 @@ impl Row {
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
-        let wanted = after(now, add.after);
+        let bound = add.longest_wait().map(|most| after(now, most));
+        let mut wanted = after(now, add.after);
+        if bound.is_some() {
+            wanted = self::earliest(wanted, row.latest());
+        }
         let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
-        let added = row.demand(at, add.merge, now);
+        let added = row.demand(at, add.merge, bound, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
             _ if at > wanted => Added::Held,
@@ -142,10 +165,11 @@ impl Row {
         let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
         let queued = until(self.since, now);
         (self.asked.adds, self.asked.reasons) = (0, 0);
-        self.at = None;
+        (self.at, self.bound) = (None, None);
         self.not_before = 0;
         self.worker = Some(Arc::clone(worker));
-        self.run = Some(Run { epoch, lease_until: after(now, lease), since: now, asked });
+        let lease_until = after(now, lease);
+        self.run = Some(Run { epoch, lease_until, since: now, is_cancelled: false, asked });
         Delivery { key: key.clone(), epoch, asked, failures: self.failures, queued }
     }
 
@@ -179,9 +203,10 @@ impl Row {
                 self.fail(failure, None, None, re_add, now);
                 None
             }
+            Finish::Cancelled => None,
             Finish::Release(asked) => {
                 self.note(asked);
-                self.demand(self.not_before.max(now), Merge::Earliest, now);
+                self.demand(self.not_before.max(now), Merge::Earliest, None, now);
                 None
             }
             Finish::Unclaim(asked, queued) => {
@@ -194,20 +219,35 @@ impl Row {
         (self.run, self.worker) = (None, None);
         if let Some(place) = place {
             // Adds during the delivery have coalesced, as for any ready key.
-            (self.at, self.since) = (Some(place), place);
+            (self.at, self.since, self.bound) = (Some(place), place, None);
         } else if self.is_dirty(now) {
             // The key becomes the last of the ready keys. `since` keeps the time of the add.
-            self.at = Some(now);
+            (self.at, self.bound) = (Some(now), None);
         }
         if let Some((delay, priority)) = later {
             self.note(Asked { adds: 1, reasons: 0, priority });
-            self.demand(after(now, delay), Merge::Earliest, now);
+            self.demand(after(now, delay), Merge::Earliest, None, now);
         }
         (!self.is_nothing()).then_some(self)
     }
 
-    /// Handles an expired lease as a failure.
+    /// Cancels the run of a key in flight.
+    pub(crate) const fn cancel_run(&mut self) -> CancelledRun {
+        match &mut self.run {
+            None => CancelledRun::NotInFlight,
+            Some(run) if run.is_cancelled => CancelledRun::AlreadyCancelled,
+            Some(run) => {
+                run.is_cancelled = true;
+                CancelledRun::Cancelled
+            }
+        }
+    }
+
+    /// Handles an expired lease as a failure, unless the run was cancelled.
     pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
+        if self.run.is_some_and(|run| run.is_cancelled) {
+            return self.finish(Finish::Cancelled, re_add, now);
+        }
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
         self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
@@ -244,9 +284,10 @@ impl Row {
                 // One run serves both the failure and the adds during the run.
                 let at = was.max(at);
                 (self.at, self.since) = (Some(at), at);
+                self.bound = None;
             }
         }
-        self.demand(at, Merge::Earliest, now);
+        self.demand(at, Merge::Earliest, None, now);
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
@@ -326,12 +367,8 @@ impl Row {
     }
 }
 
-fn merged(was: Micros, at: Micros, merge: Merge) -> Micros {
-    match merge {
-        Merge::Earliest => was.min(at),
-        Merge::Latest => was.max(at),
-        Merge::Exactly => at,
-    }
+fn earliest(at: Micros, other: Option<Micros>) -> Micros {
+    other.map_or(at, |other| other.min(at))
 }
 
 /// Returns base · 2ⁿ, or the maximum duration if that overflows.

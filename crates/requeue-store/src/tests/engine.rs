@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -309,10 +310,17 @@ impl Engine for Memory {
             let renew = |(key, epoch): (Key, i64)| {
                 let row = rows.get_mut(&key).filter(|row| row.is_held(epoch, now));
                 let run = row.and_then(|row| row.run.as_mut());
-                let renewed = run.map(|run| run.lease_until = after(now, lease));
-                if renewed.is_some() { Renewed::Yes } else { Renewed::Lost }
+                let Some(run) = run else { return Renewed::Lost };
+                run.lease_until = after(now, lease);
+                if run.is_cancelled { Renewed::Cancelled } else { Renewed::Yes }
             };
             held.into_iter().map(renew).collect()
+        })
+    }
+
+    fn cancel_running<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        self.operation(1, move |rows, _| {
+            rows.get_mut(key).map_or(CancelledRun::NotInFlight, Row::cancel_run)
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use requeue::clock::FakeClock;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{Filter, Item, Order, Phase, RateLimiter, Time};
+use requeue::{CancelledRun, Filter, Item, Order, Phase, RateLimiter, Time};
 use tokio::sync::watch;
 
 use crate::engine::time::Micros;
@@ -102,7 +102,11 @@ impl InMemory {
     }
 
     fn add_one(&self, ask: Ask) -> Added {
-        let add = requeue::Add::after(ask.add.after)
+        let at = match ask.add.longest_wait() {
+            Some(most) => requeue::Add::debounce(ask.add.after).at_most(most),
+            None => requeue::Add::after(ask.add.after),
+        };
+        let add = at
             .priority(ask.add.priority.number().into())
             .reason(ask.add.reasons)
             .merge(ask.add.merge);
@@ -160,6 +164,7 @@ impl InMemory {
             Finish::Retry(..) => item.retry(),
             Finish::RetryAfter(delay, ..) => item.retry_after(delay),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
+            Finish::Cancelled => unreachable!("this engine cancels no runs"),
             // The queue in memory keeps no places in the order. The test does not unclaim its keys.
             Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
@@ -284,6 +289,11 @@ impl Engine for InMemory {
         answer(held.iter().map(|&(_, epoch)| self.renew_one(epoch, lease)).collect())
     }
 
+    fn cancel_running<'a>(&'a self, _: &'a Place, _: &'a Key) -> Answer<'a, CancelledRun> {
+        let why = "a queue in memory has no other process";
+        Box::pin(std::future::ready(Err(crate::types::error::EngineError::refused(why))))
+    }
+
     fn cancel<'a>(
         &'a self,
         _: &'a Place,
@@ -360,6 +370,10 @@ impl Rig for Fixture {
     }
 
     fn drops(&self) -> bool {
+        false
+    }
+
+    fn cancels_runs(&self) -> bool {
         false
     }
 

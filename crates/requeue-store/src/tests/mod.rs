@@ -8,6 +8,8 @@ pub(crate) mod damage;
 
 mod adding;
 mod ahead;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod cancelling;
 pub(crate) mod dropping;
 mod engine;
 mod errors;
@@ -20,6 +22,7 @@ mod metering;
 mod outage;
 pub(crate) mod parking;
 mod settling;
+pub(crate) mod upgrade;
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -93,7 +93,7 @@ impl Priority {
     }
 }
 
-/// The options of an add: its delay, merge rule, priority and reasons.
+/// The options of an add: its delay or debouncing, merge rule, priority and reasons.
 ///
 /// # Examples
 ///
@@ -112,6 +112,8 @@ pub struct Add {
     pub(crate) priority: Priority,
     pub(crate) reasons: u32,
     pub(crate) revives: bool,
+    /// The longest wait of a debounced add, whose quiet time is `after`.
+    at_most: Option<Duration>,
 }
 
 impl Add {
@@ -124,7 +126,58 @@ impl Add {
     /// measured by the engine's clock, and rounded up to a microsecond.
     pub const fn after(delay: Duration) -> Self {
         let (merge, priority) = (Merge::Earliest, Priority::Normal);
-        Self { after: delay, merge, priority, reasons: 0, revives: false }
+        Self { after: delay, merge, priority, reasons: 0, revives: false, at_most: None }
+    }
+
+    /// Creates an add that is due when no debounced add of the key has come for the time `quiet`. Each
+    /// debounced add postpones the pending run.
+    ///
+    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again never
+    /// runs. If the key already has another delayed add, it is due no later than that add. If the key is
+    /// ready or dirty, the add is part of that run. For a key in flight, its next run is debounced. A quiet
+    /// time of zero means now.
+    ///
+    /// Debounced adds combine due times by a rule of their own: [`Merge::Exactly`] is the only
+    /// [merge](Self::merge) that affects them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use std::time::Duration;
+    /// use requeue_store::{Add, Added};
+    ///
+    /// let queue = store.queue("builds").open().await?;
+    /// // 300 ms after the last change, and 3 s after the first at the latest.
+    /// let add = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
+    /// assert_eq!(queue.add_with("main", add).await?, Added::New);
+    /// assert_eq!(queue.add_with("main", add).await?, Added::Coalesced);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn debounce(quiet: Duration) -> Self {
+        Self { at_most: Some(Duration::MAX), ..Self::after(quiet) }
+    }
+
+    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after its first
+    /// add. A `max` that is shorter than the quiet time counts as the quiet time.
+    ///
+    /// If the adds of one run have different bounds, the earliest bound counts. An add that is not debounced
+    /// has no bound, and `at_most` has no effect on it.
+    pub const fn at_most(self, max: Duration) -> Self {
+        let at_most = if self.at_most.is_some() { Some(max) } else { None };
+        Self { at_most, ..self }
+    }
+
+    /// Returns the longest wait, if the add is debounced.
+    pub(crate) fn longest_wait(&self) -> Option<Duration> {
+        self.at_most.filter(|_| !self.after.is_zero()).map(|most| most.max(self.after))
     }
 
     /// Sets how the due time of this add is combined with the due time that the key already has. The

@@ -9,6 +9,23 @@ use crate::types::inspect::Counts;
 pub(crate) const UNPREPARED: &str =
     "the store has no schema yet; run `requeue store init`, or call `Store::migrate`";
 
+/// Returns the error of an engine about a schema that a newer program has created or upgraded.
+pub(crate) fn newer(found: impl fmt::Display, supported: impl fmt::Display) -> EngineError {
+    EngineError::refused(format!(
+        "the schema has version {found}, and this program needs {supported}; update requeue: a newer \
+         version has created or upgraded the store"
+    ))
+}
+
+/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says
+/// how to upgrade it.
+#[cfg(feature = "postgres")]
+pub(crate) fn older(found: i32, supported: i32, next: &str) -> EngineError {
+    EngineError::refused(format!(
+        "the schema has version {found}, and this program needs {supported}; to upgrade it, {next}"
+    ))
+}
+
 type Source = Box<dyn Error + Send + Sync>;
 
 /// The error of an engine.

@@ -21,12 +21,17 @@ pub(super) struct Batch<'a> {
     pub(super) hows: Vec<i16>,
     pub(super) priorities: Vec<i16>,
     pub(super) reasons: Vec<i32>,
+    /// The longest waits of debounced adds. Empty if no add is debounced.
+    pub(super) mosts: Vec<Option<i64>>,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
         let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
         adds.sort_unstable_by_key(|&(_, (key, _))| key);
+        let mosts = adds.iter().map(|(_, (_, add))| add.longest_wait().map(micros));
+        let mosts =
+            if mosts.clone().any(|most| most.is_some()) { mosts.collect() } else { Vec::new() };
         Self {
             order: adds.iter().map(|&(n, _)| n).collect(),
             keys: adds.iter().map(|&(_, (key, _))| key).collect(),
@@ -34,6 +39,7 @@ impl<'a> Batch<'a> {
             hows: adds.iter().map(|&(_, (_, add))| how_to_add(add)).collect(),
             priorities: adds.iter().map(|(_, (_, add))| add.priority.number().into()).collect(),
             reasons: adds.iter().map(|(_, (_, add))| add.reasons.cast_signed()).collect(),
+            mosts,
         }
     }
 
@@ -124,9 +130,9 @@ where
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
         let asked = Batch::new(batch.iter().map(|&n| (&*adds[n].0, adds[n].1)));
-        let Batch { keys, afters, hows, priorities, reasons, .. } = &asked;
-        let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6)";
-        let params = typed(&[&queue, keys, afters, hows, priorities, reasons]);
+        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
+        let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7)";
+        let params = typed(&[&queue, keys, afters, hows, priorities, reasons, mosts]);
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.answers(&row)?) {
             added[n] = answer;

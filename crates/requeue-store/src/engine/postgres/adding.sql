@@ -9,7 +9,7 @@
 -- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. The
 -- process need not call this again for polls within that time. A process that polls within 1.5 s passes at
 -- most 5.5 s: see `SAID`.
-create function requeue.wait(in_queue integer, in_time bigint) returns void
+create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -23,12 +23,12 @@ begin
     where id = in_queue and waited_until < said_until;
 end $$;
 
-create function requeue.horizon(waited_until bigint, t bigint) returns bigint
+create or replace function requeue.horizon(waited_until bigint, t bigint) returns bigint
 language sql immutable as $$
     select greatest(t + 1500000, waited_until - 10000000)
 $$;
 
-create function requeue.wake(in_queue integer) returns void
+create or replace function requeue.wake(in_queue integer) returns void
 language plpgsql as $$
 begin
     perform pg_notify('requeue_' || in_queue, '');
@@ -37,29 +37,30 @@ end $$;
 -- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
 -- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
 -- which distinguishes it from an answer. The row of a new key keeps this value.
-create function requeue.asking(how smallint) returns smallint language sql immutable
+create or replace function requeue.asking(how smallint) returns smallint language sql immutable
     return (8 + how)::smallint;
 
-create function requeue.is_asking(said smallint) returns boolean language sql immutable
+create or replace function requeue.is_asking(said smallint) returns boolean language sql immutable
     return said >= 8;
 
-create function requeue.wants_latest(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_latest(said smallint) returns boolean language sql immutable
     return said & 3 = 1;
 
-create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_exactly(said smallint) returns boolean language sql immutable
     return said & 3 = 2;
 
 -- The names of the answers, from 0. Only `add_free` answers `locked`.
-create function requeue.answers() returns text[] language sql immutable
+create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'];
 
-create function requeue.wants_revival(said smallint) returns boolean language sql immutable
+create or replace function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- Adds the keys in their order. Returns the answers as numbers, which `answers` names.
-create function requeue.add_all(
+-- Adds the keys in their order. Returns the answers as numbers, which `answers` names. `in_mosts` has the
+-- longest waits of debounced adds, and null for others.
+create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
 language plpgsql security definer
@@ -79,17 +80,18 @@ begin
         perform requeue.check_queue(in_queue);
     end if;
     with asked as (
-        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds)
-            as a (key, after, how, priority, reasons, adds)
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds, in_mosts)
+            as a (key, after, how, priority, reasons, adds, most)
     ), added as (
         insert into requeue.keys as k
-            (queue, key, state, at, since, priority, reasons, adds, said)
+            (queue, key, state, at, since, priority, reasons, adds, said, bound)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, requeue.asking(a.how)
+            a.priority, a.reasons, a.adds, requeue.asking(a.how), requeue.later(t, a.most)
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
-             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, said) = (
+             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, bound,
+             cancel_epoch, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -112,8 +114,17 @@ begin
                     case when o.is_damaged then null else k.run_priority end,
                     case when o.is_damaged then null else k.worker end,
                     case
+                        when w.is_due or w.at <= t then null
+                        when excluded.bound is not null
+                            then least(excluded.bound, coalesce(o.bound, o.at))
+                        when o.bound is null then null
+                        when not requeue.wants_latest(excluded.said) then least(o.bound, w.at)
+                        when w.at <= o.at then o.bound
+                    end,
+                    case when o.is_damaged then null else k.cancel_epoch end,
+                    case
                         when k.state = 2 and not o.is_damaged then 6
-                        when w.at > excluded.at then 3
+                        when w.at > w.wanted then 3
                         when w.is_due then 1
                         when w.at <= t then case o.state when 1 then 2 else 0 end
                         when o.at is null then 0
@@ -124,6 +135,7 @@ begin
                     select b.anew, b.is_damaged,
                         case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
+                        case when b.anew then null else k.bound end as bound,
                         case when b.anew then 0 else k.adds end as adds,
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
@@ -135,17 +147,23 @@ begin
                         from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
                     ) b
                 ) o, lateral (
-                    -- The due time that this add requests.
-                    select coalesce(o.at <= t, false) as is_due,
+                    -- The due time that this add requests. A debounced add postpones the run at most to
+                    -- the bound.
+                    select case
+                        when excluded.bound is null then excluded.at
+                        else least(excluded.at, coalesce(o.bound, o.at))
+                    end as wanted
+                ) u, lateral (
+                    select coalesce(o.at <= t, false) as is_due, u.wanted,
                         case
                             when place.hold and not coalesce(o.state = 0 and o.at <= t, false)
-                                then greatest(excluded.at, o.not_before)
-                            else excluded.at
+                                then greatest(u.wanted, o.not_before)
+                            else u.wanted
                         end as at
                 ) v, lateral (
-                    select v.is_due, v.at, case
+                    select v.is_due, v.wanted, v.at, case
                         when v.at <= t then t
-                        when o.at is null then v.at
+                        when o.at is null or excluded.bound is not null then v.at
                         when requeue.wants_latest(excluded.said) then greatest(o.at, v.at)
                         else least(o.at, v.at)
                     end as merged

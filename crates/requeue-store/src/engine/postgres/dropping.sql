@@ -4,7 +4,7 @@
 
 -- Fails if the queue was dropped. Functions call this only if they change or find no key, so that it costs
 -- nothing in the common case.
-create function requeue.check_queue(in_queue integer) returns void
+create or replace function requeue.check_queue(in_queue integer) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
     if not exists (select from requeue.queues q where q.id = in_queue) then
@@ -14,7 +14,7 @@ end $$;
 
 -- Prevents a drop of the queue until the transaction ends. Only adds need this: no other operation inserts
 -- a row. Waits for a drop in progress. Many transactions can hold this lock at the same time.
-create function requeue.keep_queue(in_queue integer) returns void
+create or replace function requeue.keep_queue(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     -- The first number is "rqqu" in bytes.
@@ -28,7 +28,7 @@ end $$;
 
 -- Drops a queue that has no keys, or with `force` any queue. Returns whether it was dropped (null if there
 -- is no such queue), and the number of keys that it had or has.
-create function requeue.drop_queue(
+create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
     out waiting bigint, out processing bigint, out dirty bigint, out parked bigint,
     out damaged bigint

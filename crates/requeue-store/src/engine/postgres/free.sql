@@ -3,19 +3,19 @@
 
 -- As `add_all`, for keys that are not expected to stay locked. After 100 ms it gives up and releases its own
 -- locks, so that the other keys of the batch can be processed.
-create function requeue.add_all_soon(
+create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
 ) returns smallint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 begin
-    return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons,
-        in_adds);
+    return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
+        in_mosts);
 end $$;
 
 -- As `finish`, with the same timeout.
-create function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
+create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
@@ -26,9 +26,9 @@ end $$;
 -- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
 
 -- As `add_all`. The answer for a locked key is 5.
-create function requeue.add_free(
+create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
 ) returns smallint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
@@ -36,22 +36,22 @@ declare
     half integer := cardinality(in_keys) / 2;
 begin
     begin
-        return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons,
-            in_adds);
+        return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
+            in_mosts);
     exception when lock_not_available then
         if half = 0 then
             return '{5}';
         end if;
     end;
     return requeue.add_free(in_queue, in_keys[:half], in_afters[:half], in_hows[:half],
-            in_priorities[:half], in_reasons[:half], in_adds[:half])
+            in_priorities[:half], in_reasons[:half], in_adds[:half], in_mosts[:half])
         || requeue.add_free(in_queue, in_keys[half + 1:], in_afters[half + 1:],
             in_hows[half + 1:], in_priorities[half + 1:], in_reasons[half + 1:],
-            in_adds[half + 1:]);
+            in_adds[half + 1:], in_mosts[half + 1:]);
 end $$;
 
 -- Returns the completions from `first` to `last`, numbered from 1.
-create function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
+create or replace function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
 language plpgsql immutable as $$
 begin
     return row(
@@ -63,7 +63,7 @@ begin
 end $$;
 
 -- As `finish`. Also returns the numbers of the keys that are locked.
-create function requeue.finish_free(
+create or replace function requeue.finish_free(
     in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
 language plpgsql security definer

@@ -28,6 +28,8 @@ pub(super) struct Listener {
 pub(super) struct QueueWakes {
     /// The counter of wakes of each queue.
     senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    /// The number of notifications about cancelled runs of each queue.
+    cancels: Mutex<HashMap<i64, u64>>,
     /// Notified when a queue was added to `senders`.
     more: Notify,
 }
@@ -78,11 +80,27 @@ impl Listener {
         self.wakes.more.notify_one();
         receiver
     }
+
+    /// Returns the number of notifications that a run of the queue was cancelled.
+    pub(super) fn cancels(&self, queue: i64) -> u64 {
+        self.wakes.lock_cancels().get(&queue).copied().unwrap_or(0)
+    }
 }
+
+/// The payload of notifications about cancelled runs: see `requeue.cancel_running`.
+const CANCEL: &str = "cancel";
 
 impl QueueWakes {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<u64>>> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_cancels(&self) -> MutexGuard<'_, HashMap<i64, u64>> {
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_cancel(&self, queue: i64) {
+        *self.lock_cancels().entry(queue).or_default() += 1;
     }
 
     pub(super) fn wake(&self, queue: i64) {
@@ -108,8 +126,12 @@ async fn listen(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                             Ok(AsyncMessage::Notification(note)) => {
                                 let queue = note.channel().strip_prefix("requeue_");
                                 let queue = queue.and_then(|queue| queue.parse().ok());
-                                if let (Some(queue), Some(wakes)) = (queue, heard.upgrade()) {
-                                    wakes.wake(queue);
+                                match (queue, heard.upgrade()) {
+                                    (Some(queue), Some(wakes)) if note.payload() == CANCEL => {
+                                        wakes.note_cancel(queue);
+                                    }
+                                    (Some(queue), Some(wakes)) => wakes.wake(queue),
+                                    _ => {}
                                 }
                             }
                             Ok(_) => {}
@@ -154,8 +176,9 @@ async fn ask(wakes: &Weak<QueueWakes>, client: &Client) {
                 return;
             }
             asked.insert(queue);
-            // Earlier adds have sent no notification.
+            // Earlier adds have sent no notification, and notifications may have been lost.
             strong.wake(queue);
+            strong.note_cancel(queue);
         }
         strong.more.notified().await;
     }

@@ -61,6 +61,7 @@
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
 //!                    reasons => 5, revive => true);
+//! select requeue.add('mail', 'erin', debounce => '300 ms', at_most => '5 s');
 //! select * from requeue.add_many('mail', array['carol', 'dave'], '10 min', priority => 'low');
 //! ```
 //!
@@ -121,6 +122,7 @@ mod watermark;
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::adding::add_in;
@@ -283,6 +285,15 @@ impl Engine for Postgres {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
         Box::pin(async move { named(queue, self.sessions.cancel(queue, &keys, only).await) })
+    }
+
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        Box::pin(async move { named(queue, self.sessions.cancel_running(queue, key).await) })
+    }
+
+    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
+    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
     }
 
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {

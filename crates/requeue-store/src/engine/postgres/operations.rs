@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
@@ -65,7 +66,7 @@ impl Sessions {
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
-        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8)";
         let added = self.added(sql, queue, asks).await?;
         let all: Option<Vec<Added>> = added.into_iter().collect();
         all.ok_or_else(|| EngineError::refused("the server returned no row"))
@@ -77,7 +78,7 @@ impl Sessions {
         queue: &Place,
         asks: &[Ask],
     ) -> Result<Vec<Option<Added>>, EngineError> {
-        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7)", queue, asks).await
+        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8)", queue, asks).await
     }
 
     pub(super) async fn drop_queue(
@@ -125,9 +126,10 @@ impl Sessions {
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
-        let Batch { keys, afters, hows, priorities, reasons, .. } = &batch;
+        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
-        let row = self.row(sql, &[&id, keys, afters, hows, priorities, reasons, &adds]).await?;
+        let params: [&dyn Param; 8] = [&id, keys, afters, hows, priorities, reasons, &adds, mosts];
+        let row = self.row(sql, &params).await?;
         batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
@@ -270,7 +272,7 @@ impl Sessions {
         held: &[(Key, i64)],
         lease: Duration,
     ) -> Result<Vec<Renewed>, EngineError> {
-        let sql = "select renewed, busy, rest from requeue.renew($1, $2, $3, $4)";
+        let sql = "select renewed, busy, rest, cancelled from requeue.renew($1, $2, $3, $4)";
         let mut renewed = vec![Renewed::Lost; held.len()];
         let mut left: Vec<usize> = (0..held.len()).collect();
         while !left.is_empty() {
@@ -279,6 +281,7 @@ impl Sessions {
             let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
             numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
             numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            numbers(&row, 3).into_iter().for_each(|n| renewed[left[n]] = Renewed::Cancelled);
             left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
         }
         Ok(renewed)
@@ -302,6 +305,20 @@ impl Sessions {
             cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: has(16) });
         }
         Ok(cancelled)
+    }
+
+    pub(super) async fn cancel_running(
+        &self,
+        queue: &Place,
+        key: &Key,
+    ) -> Result<CancelledRun, EngineError> {
+        let sql = "select requeue.cancel_running($1, $2)";
+        let row = self.row(sql, &[&number(queue), &&**key]).await?;
+        Ok(match row.get::<_, i32>(0) {
+            0 => CancelledRun::NotInFlight,
+            1 => CancelledRun::Cancelled,
+            _ => CancelledRun::AlreadyCancelled,
+        })
     }
 
     pub(super) async fn revive(

@@ -2,7 +2,7 @@
 -- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
 
 -- Tries to take the right to decide on a lease. Only one transaction has it at a time, until it commits.
-create function requeue.decides(epoch bigint) returns boolean
+create or replace function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     -- The first number is "rque" in bytes.
@@ -11,10 +11,10 @@ end $$;
 
 -- The maximum number of such decisions in one transaction: each takes an entry in the lock table that the
 -- whole server shares.
-create function requeue.most_decisions() returns integer language sql immutable return 64;
+create or replace function requeue.most_decisions() returns integer language sql immutable return 64;
 
 -- Returns whether a row in `renewals` extends the lease: see `renew`.
-create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
+create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
     return exists (
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
@@ -33,7 +33,7 @@ create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean la
 -- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
 -- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
 -- is taken in a subtransaction that is rolled back at once. The rollback does not undo `setval`.
-create function requeue.raise_epochs() returns void
+create or replace function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     slack constant bigint := 50000;
@@ -56,7 +56,7 @@ end $$;
 -- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
 -- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower 32
 -- bits of that number.
-create function requeue.newest(first bigint) returns text language sql volatile as $$
+create or replace function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
         select (l.transactionid::text::bigint - first % 4294967296 + 4294967296) % 4294967296 as after
@@ -65,7 +65,7 @@ create function requeue.newest(first bigint) returns text language sql volatile 
 $$;
 
 -- Sets aside a key whose row is damaged, and keeps the row as text. Returns a description of the damage.
-create function requeue.set_aside(in_queue integer, in_key bytea) returns text
+create or replace function requeue.set_aside(in_queue integer, in_key bytea) returns text
 language plpgsql as $$
 declare
     k requeue.keys;
@@ -79,7 +79,8 @@ begin
     update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
         not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
         lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-        run_priority = null, worker = null, error = why || '; the row was ' || left(k::text, 2000)
+        run_priority = null, worker = null, bound = null, cancel_epoch = null,
+        error = why || '; the row was ' || left(k::text, 2000)
     where x.queue = in_queue and x.key = in_key;
     return why;
 end $$;
@@ -95,7 +96,7 @@ end $$;
 -- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
 -- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
 -- them without a fencing token, and with their failures.
-create function requeue.claim(
+create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean default false, in_worker text default null
@@ -155,7 +156,8 @@ begin
             continue;
         end if;
         step := (1 - in_share) * expired;
-        k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
+        k := requeue.ended(k, t, in_hold,
+            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
             k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k);
@@ -222,7 +224,7 @@ begin
         perform requeue.check_queue(in_queue);
     end if;
     return query
-    update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
+    update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0, reasons = 0,
         epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
         run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority,
         worker = in_worker
@@ -265,7 +267,7 @@ end $$;
 -- With floors of -2^63 it scans everything below `in_lows`. Then it also clears `renewals`, and returns the
 -- time until the next lease expires. It reads the index entries of past deliveries, which claims skip, so
 -- it runs outside of claims. It locks no key, because claims skip locked keys.
-create function requeue.passed_over(
+create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
 language plpgsql security definer
@@ -301,17 +303,9 @@ begin
     end if;
 end $$;
 
--- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
--- set.
-create type requeue.ends as (
-    keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
-    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
-    shares double precision[], mosts integer[]
-);
-
 -- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
 -- leases.
-create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
+create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -358,7 +352,8 @@ begin
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, epoch = null,
                 lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-                run_priority = null, worker = null
+                run_priority = null, worker = null, cancel_epoch = null,
+                bound = case when x.at > t then x.bound end
             where x.ctid = any (again)
             returning x.at
         )
@@ -387,13 +382,14 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- Renews leases. Returns three lists of numbers in the batch: the leases that were renewed; those on which
--- another transaction is currently deciding; and the rest, which need another transaction. Waiting for one
+-- Renews leases. Returns four lists of numbers in the batch: the leases that were renewed; those on which
+-- another transaction is currently deciding; the rest, which need another transaction; and those of the
+-- renewed ones whose runs were cancelled. Waiting for one
 -- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
 -- `renewals`.
-create function requeue.renew(
+create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
-    out renewed integer[], out busy integer[], out rest integer[]
+    out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -403,14 +399,17 @@ declare
     ids tid[];
     n integer;
     decisions integer := 0;
+    is_cancelled boolean;
 begin
-    select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
-        select e.n::integer, h.id
+    select coalesce(array_agg(f.n), '{}'), array_agg(f.id),
+        coalesce(array_agg(f.n) filter (where f.is_cancelled), '{}')
+    into renewed, ids, cancelled from (
+        select e.n::integer, h.id, h.is_cancelled
         from (
             select * from unnest(in_keys, in_epochs) with ordinality as b (key, epoch, n)
             order by b.key
         ) e, lateral (
-            select x.ctid as id from requeue.keys x
+            select x.ctid as id, x.cancel_epoch = x.epoch as is_cancelled from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
                 and requeue.is_readable(x)
@@ -438,7 +437,7 @@ begin
             continue;
         end if;
         -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
-        perform from requeue.keys x
+        select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             and requeue.is_readable(x);
@@ -447,6 +446,9 @@ begin
             values (in_epochs[n], requeue.later(t, in_lease))
             on conflict (epoch) do update set lease_until = excluded.lease_until;
             renewed := renewed || n;
+            if is_cancelled then
+                cancelled := cancelled || n;
+            end if;
         end if;
     end loop;
     if renewed = '{}' then
@@ -458,7 +460,7 @@ end $$;
 -- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
 -- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
 -- transactions have locked.
-create function requeue.lock(
+create or replace function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
 language plpgsql as $$
@@ -493,7 +495,7 @@ end $$;
 -- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked, 4
 -- damaged. Returns the numbers of the keys that matched, and for each the sum of what was cancelled: 1
 -- ready, 2 dirty, 4 waiting, 8 parked, 16 damaged.
-create function requeue.cancel(
+create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
 )
@@ -537,16 +539,36 @@ begin
     ) f
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
-    update requeue.keys x set at = null, adds = 0, reasons = 0, failures = 0, steps = 0, until = 0,
-        not_before = 0, error = null
+    update requeue.keys x set at = null, bound = null, adds = 0, reasons = 0, failures = 0, steps = 0,
+        until = 0, not_before = 0, error = null
     where x.ctid = any (running);
     if cancelled = '{}' then
         perform requeue.check_queue(in_queue);
     end if;
 end $$;
 
+-- Cancels the run of a key in flight, and notifies its holder, which renews its lease. Returns 0 if the key is
+-- not in flight, 1 if the run is cancelled now, and 2 if it was cancelled before.
+create or replace function requeue.cancel_running(in_queue integer, in_key bytea) returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+    k requeue.keys;
+begin
+    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key for update;
+    if not found or k.state <> 1 or not requeue.is_readable(k) then
+        perform requeue.check_queue(in_queue);
+        return 0;
+    elsif k.cancel_epoch = k.epoch then
+        return 2;
+    end if;
+    update requeue.keys x set cancel_epoch = k.epoch where x.queue = in_queue and x.key = in_key;
+    perform pg_notify('requeue_' || in_queue, 'cancel');
+    return 1;
+end $$;
+
 -- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.
-create function requeue.revive(
+create or replace function requeue.revive(
     in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
 )
 language plpgsql security definer
@@ -575,7 +597,7 @@ begin
 end $$;
 
 -- Returns whether no key is ready, waiting or in flight.
-create function requeue.is_idle(in_queue integer) returns boolean
+create or replace function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin

@@ -2,14 +2,14 @@
 
 -- Returns the number and the settings of the queue with this name: whether its re-adds are held, and
 -- whether its adds revive parked keys. Returns no row if the queue does not exist.
-create function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
+create or replace function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
 end;
 
 -- The same, but creates the queue if it does not exist.
-create function requeue.open(
+create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
 )
@@ -27,11 +27,11 @@ begin
 end $$;
 
 -- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
--- priority and reasons. No key may occur twice. Returns the answers in the order of the keys' bytes: see
+-- priority and reasons; debounced adds also have a longest wait in `mosts`. No key may occur twice. Returns the answers in the order of the keys' bytes: see
 -- `answers`.
-create function requeue.add_each(
+create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
-    reasons integer[]
+    reasons integer[], mosts bigint[] default null
 ) returns smallint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -43,35 +43,40 @@ begin
     end if;
     perform requeue.checked(k) from unnest(keys) k;
     return requeue.add_all(id, keys, afters, hows, priorities, reasons,
-        array_fill(1, array[cardinality(keys)]));
+        array_fill(1, array[cardinality(keys)]), mosts);
 end $$;
 
 -- Adds a key to a queue, in the transaction of the caller. See the documentation of requeue-store.
-create function requeue.add(
+create or replace function requeue.add(
     queue text, key bytea, after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false
+    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    debounce interval default null, at_most interval default null
 ) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    answers smallint[] := requeue.add_each(queue, array[key], array[requeue.delay(after)],
-        array[requeue.how_number(merge, revive)], array[requeue.priority_number(priority)],
-        array[reasons]);
+    answers smallint[] := requeue.add_each(queue, array[key],
+        array[requeue.delay(coalesce(debounce, after))], array[requeue.how_number(merge, revive)],
+        array[requeue.priority_number(priority)], array[reasons],
+        array[requeue.longest_wait(after, debounce, at_most)]);
 begin
     return (requeue.answers())[answers[1] + 1];
 end $$;
 
-create function requeue.add(
+create or replace function requeue.add(
     queue text, key text, after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false
+    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    debounce interval default null, at_most interval default null
 ) returns text
 language sql security definer set search_path = pg_catalog, pg_temp
-    return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive);
+    return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive, debounce,
+        at_most);
 
 -- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys
 -- that got each answer of `add`.
-create function requeue.add_many(
+create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false
+    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    debounce interval default null, at_most interval default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
 )
@@ -80,9 +85,10 @@ declare
     different bytea[] := array(select distinct k from unnest(keys) k);
     size integer[] := array[cardinality(different)];
     answers smallint[] := requeue.add_each(queue, different,
-        array_fill(requeue.delay(after), size),
+        array_fill(requeue.delay(coalesce(debounce, after)), size),
         array_fill(requeue.how_number(merge, revive), size),
-        array_fill(requeue.priority_number(priority), size), array_fill(reasons, size));
+        array_fill(requeue.priority_number(priority), size), array_fill(reasons, size),
+        array_fill(requeue.longest_wait(after, debounce, at_most), size));
 begin
     return query
     select count(*) filter (where a.name = 'new'), count(*) filter (where a.name = 'coalesced'),
@@ -91,9 +97,10 @@ begin
     from (select (requeue.answers())[n + 1] as name from unnest(answers) n) a;
 end $$;
 
-create function requeue.add_many(
+create or replace function requeue.add_many(
     queue text, keys text[], after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false
+    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    debounce interval default null, at_most interval default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
 )
@@ -101,13 +108,32 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return query
     select * from requeue.add_many(queue, array(select convert_to(k, 'UTF8') from unnest(keys) k),
-        after, merge, priority, reasons, revive);
+        after, merge, priority, reasons, revive, debounce, at_most);
 end $$;
 
-create function requeue.delay(after interval) returns bigint language sql immutable
+create or replace function requeue.delay(after interval) returns bigint language sql immutable
     return greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint;
 
-create function requeue.how_number(merge text, revive boolean) returns smallint
+-- Returns the longest wait of a debounced add in microseconds, or null for other adds.
+create or replace function requeue.longest_wait(after interval, debounce interval, at_most interval)
+returns bigint
+language plpgsql immutable as $$
+begin
+    if after <> '0' and debounce is not null then
+        raise exception 'an add has either a delay or debounce: omit one of them'
+            using errcode = 'invalid_parameter_value';
+    elsif at_most is not null and debounce is null then
+        raise exception 'at_most needs debounce' using errcode = 'invalid_parameter_value';
+    elsif requeue.delay(debounce) > 0 then
+        return case
+            when at_most is null then 9223372036854775807
+            else greatest(requeue.delay(at_most), requeue.delay(debounce))
+        end;
+    end if;
+    return null;
+end $$;
+
+create or replace function requeue.how_number(merge text, revive boolean) returns smallint
 language plpgsql immutable as $$
 declare
     how integer := array_position(array['earliest', 'latest', 'exactly'], merge) - 1;
@@ -119,7 +145,7 @@ begin
     return how + case when revive then 4 else 0 end;
 end $$;
 
-create function requeue.priority_number(priority text) returns smallint
+create or replace function requeue.priority_number(priority text) returns smallint
 language plpgsql immutable as $$
 declare
     number integer := array_position(array['low', 'normal', 'high'], priority) - 2;
@@ -131,7 +157,7 @@ begin
     return number;
 end $$;
 
-create function requeue.checked(key bytea) returns bytea
+create or replace function requeue.checked(key bytea) returns bytea
 language plpgsql as $$
 begin
     if key is null then

@@ -1,4 +1,5 @@
--- Run this as the role that migrates. Run the grants again after a later version has migrated the schema.
+-- Run this as the role that migrates. Grants last when a later version upgrades the schema. Run them again for
+-- its new functions.
 create role worker login;
 grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;
@@ -12,9 +13,9 @@ grant usage on schema requeue to producer;
 grant select on requeue.version to producer;
 grant execute on function
     requeue.find,
-    requeue.add(text, text, interval, text, text, integer, boolean),
-    requeue.add(text, bytea, interval, text, text, integer, boolean),
-    requeue.add_many(text, text[], interval, text, text, integer, boolean),
-    requeue.add_many(text, bytea[], interval, text, text, integer, boolean),
+    requeue.add(text, text, interval, text, text, integer, boolean, interval, interval),
+    requeue.add(text, bytea, interval, text, text, integer, boolean, interval, interval),
+    requeue.add_many(text, text[], interval, text, text, integer, boolean, interval, interval),
+    requeue.add_many(text, bytea[], interval, text, text, integer, boolean, interval, interval),
     requeue.add_each, requeue.add_all_soon, requeue.add_free
 to producer;

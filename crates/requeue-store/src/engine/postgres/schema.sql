@@ -1,8 +1,6 @@
--- Version 1. Times are microseconds since 1970, measured by the server's clock.
-create schema requeue;
-
+-- The tables of version 2. Times are microseconds since 1970, measured by the server's clock.
 create table requeue.version (version integer not null);
-insert into requeue.version values (1);
+insert into requeue.version values (2);
 
 create table requeue.queues (
     id integer generated always as identity primary key,
@@ -17,37 +15,6 @@ create table requeue.queues (
 
 -- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
-
--- Names the first invalid value of a row, or returns null. No operation writes an invalid row, and the
--- table rejects it unless its constraint was dropped. A claim sets such rows aside. `damage.rs` has the
--- same rules. (Times are from 1970 on, so that the difference between two times never overflows. The text
--- is built only from immutable parts: otherwise each use would repeat the whole expression.)
-create function requeue.damage(
-    state smallint, priority smallint, at bigint, since bigint, until bigint, not_before bigint,
-    adds integer, reasons integer, failures integer, steps integer, epoch bigint,
-    lease_until bigint, run_since bigint, run_priority smallint, run_adds integer,
-    run_reasons integer, worker text
-) returns text language sql immutable
-    return case
-        when (state between 0 and 2) is not true then 'state is ' || coalesce(state::text, 'null')
-        when (priority between -1 and 1) is not true then 'priority is ' || coalesce(priority::text, 'null')
-        when (at >= 0 and state <> 2 or at is null and state <> 0) is not true then 'at is ' || coalesce(at::text, 'null')
-        when (since >= 0) is not true then 'since is ' || coalesce(since::text, 'null')
-        when (until >= 0) is not true then 'until is ' || coalesce(until::text, 'null')
-        when (not_before >= 0) is not true then 'not_before is ' || coalesce(not_before::text, 'null')
-        when (adds >= 0) is not true then 'adds is ' || coalesce(adds::text, 'null')
-        when (reasons is not null) is not true then 'reasons is ' || coalesce(reasons::text, 'null')
-        when (failures >= 0) is not true then 'failures is ' || coalesce(failures::text, 'null')
-        when (steps >= 0) is not true then 'steps is ' || coalesce(steps::text, 'null')
-        when state <> 1 then case when epoch is not null then 'epoch is ' || epoch::text end
-        when (epoch > 0) is not true then 'epoch is ' || coalesce(epoch::text, 'null')
-        when (lease_until >= 0) is not true then 'lease_until is ' || coalesce(lease_until::text, 'null')
-        when (run_since >= 0) is not true then 'run_since is ' || coalesce(run_since::text, 'null')
-        when (run_priority between -1 and 1) is not true then 'run_priority is ' || coalesce(run_priority::text, 'null')
-        when (run_adds >= 0) is not true then 'run_adds is ' || coalesce(run_adds::text, 'null')
-        when (run_reasons is not null) is not true then 'run_reasons is ' || coalesce(run_reasons::text, 'null')
-        when octet_length(worker) > 100 or worker ~ '[\u0001-\u001f\u007f-\u009f]' then 'worker is not valid'
-    end;
 
 -- One row for each key that has a state.
 create table requeue.keys (
@@ -77,9 +44,14 @@ create table requeue.keys (
     error text,
     -- For a key in flight: the name of its worker.
     worker text,
+    -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
+    bound bigint,
+    -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
+    -- another token, and is not cancelled.
+    cancel_epoch bigint,
     constraint readable check (state = 3 or requeue.damage(
         state, priority, at, since, until, not_before, adds, reasons, failures, steps, epoch, lease_until,
-        run_since, run_priority, run_adds, run_reasons, worker
+        run_since, run_priority, run_adds, run_reasons, worker, bound, cancel_epoch
     ) is null),
     primary key (queue, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -95,13 +67,11 @@ create index keys_ready on requeue.keys (queue, priority, at) where state = 0;
 create index keys_leases on requeue.keys (queue, lease_until) where state = 1;
 create index keys_parked on requeue.keys (queue, key) where state = 2;
 
-create function requeue.damage_of(k requeue.keys) returns text language sql immutable
-    return requeue.damage(
-        k.state, k.priority, k.at, k.since, k.until, k.not_before, k.adds, k.reasons,
-        k.failures, k.steps, k.epoch, k.lease_until, k.run_since, k.run_priority, k.run_adds,
-        k.run_reasons, k.worker
-    );
+-- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
+-- set.
+create type requeue.ends as (
+    keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
+    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
+    shares double precision[], mosts integer[]
+);
 
--- (The planner assumes that this accepts half of all rows. With `is null`, it would assume one in 200.)
-create function requeue.is_readable(k requeue.keys) returns boolean language sql immutable
-    return case when requeue.damage_of(k) is null then true else false end;

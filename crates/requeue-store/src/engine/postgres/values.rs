@@ -19,7 +19,7 @@ pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      greatest(k.lease_until, \
          (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
-     k.not_before, k.since, left(k.error, 4096), left(k.worker, 101)";
+     k.not_before, k.since, k.bound, k.cancel_epoch, left(k.error, 4096), left(k.worker, 101)";
 
 /// The parameters of a batch of completions, except the way to complete.
 #[derive(Default)]
@@ -39,7 +39,9 @@ impl<'a> Rest<'a> {
     pub(super) fn push(&mut self, how: &'a Finish) {
         let none = (None, None, None, None);
         let (delay, (base, cap, share, most)) = match how {
-            Finish::Succeed | Finish::GiveUp(_) | Finish::Release(_) => (None, none),
+            Finish::Succeed | Finish::GiveUp(_) | Finish::Release(_) | Finish::Cancelled => {
+                (None, none)
+            }
             Finish::RequeueAfter(delay, _) | Finish::Unclaim(_, delay) => (Some(*delay), none),
             Finish::Retry(how, _) => {
                 let (base, cap, share, most) = failing(how);
@@ -50,7 +52,7 @@ impl<'a> Rest<'a> {
             }
         };
         let asked = match how {
-            Finish::Succeed => Asked::default(),
+            Finish::Succeed | Finish::Cancelled => Asked::default(),
             Finish::RequeueAfter(_, priority) => Asked { priority: *priority, ..Asked::default() },
             Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
             Finish::Retry(_, failure)
@@ -116,6 +118,7 @@ pub(super) const fn how_to_end(how: &Finish) -> i16 {
         Finish::GiveUp(_) => 4,
         Finish::Release(_) => 5,
         Finish::Unclaim(..) => 6,
+        Finish::Cancelled => 7,
     }
 }
 
@@ -157,7 +160,7 @@ pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
 pub(super) fn seen(row: &SqlRow) -> Entry {
     let key = Key::from(row.get::<_, &[u8]>(0));
     match raw(row).and_then(Raw::read) {
-        Ok(kept) => kept.seen(key, row.get(19)),
+        Ok(kept) => kept.seen(key, row.get(21)),
         Err(damage) => Damaged { key, damage }.seen(),
     }
 }
@@ -181,8 +184,10 @@ fn raw(row: &SqlRow) -> Result<Raw, Damage> {
         until: value(row, 14)?,
         not_before: value(row, 15)?,
         since: value(row, 16)?,
-        error: value(row, 17)?,
-        worker: value(row, 18)?,
+        bound: value(row, 17)?,
+        cancel_epoch: value(row, 18)?,
+        error: value(row, 19)?,
+        worker: value(row, 20)?,
     })
 }
 

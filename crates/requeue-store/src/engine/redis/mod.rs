@@ -67,6 +67,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
+use requeue::CancelledRun;
 use tokio::sync::watch;
 
 use self::faults::garbled;
@@ -269,7 +270,11 @@ impl Engine for Redis {
                 command.arg(&**key).arg(epoch / shards.len() as i64);
             }
             let answer = self.run(&shards[number], &self.scripts.renew, &command).await?;
-            let renewed = |digit| if digit == b'1' { Renewed::Yes } else { Renewed::Lost };
+            let renewed = |digit| match digit {
+                b'1' => Renewed::Yes,
+                b'2' => Renewed::Cancelled,
+                _ => Renewed::Lost,
+            };
             Ok(values::digits(answer, held.len())?.into_iter().map(renewed).collect())
         })
     }
@@ -288,6 +293,38 @@ impl Engine for Redis {
             keys.iter().for_each(|key| _ = command.arg(&**key));
             let answer = self.run(&shards[number], &self.scripts.cancel, &command).await?;
             values::cancelled(answer, keys.len())
+        })
+    }
+
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        Box::pin(async move {
+            let (shards, number) = self.find(queue, key)?;
+            let mut command = self.scripts.cancel_running.on(&shards[number]);
+            command.arg(&**key);
+            let script = &self.scripts.cancel_running;
+            let cancelled =
+                match values::number(self.run(&shards[number], script, &command).await?)? {
+                    0 => return Ok(CancelledRun::NotInFlight),
+                    1 => CancelledRun::Cancelled,
+                    _ => CancelledRun::AlreadyCancelled,
+                };
+            // Holders renew their leases when the value changes. It expires after all of them have seen it.
+            let (signal, slot) = names::cancels(&queue.name);
+            let mut set = redis::cmd("SET");
+            set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
+            self.nodes.run(slot, &set, None).await?;
+            Ok(cancelled)
+        })
+    }
+
+    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let (signal, slot) = names::cancels(&queue.name);
+            let mut get = redis::cmd("GET");
+            match self.nodes.run(slot, get.arg(signal), None).await? {
+                Value::Nil => Ok(0),
+                found => Ok(values::number(found)?.unsigned_abs()),
+            }
         })
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
     /// The Redis keys, in the order in which the scripts use them.
-    pub(super) keys: [String; 11],
+    pub(super) keys: [String; 12],
     /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
     /// True while this process repairs the shard.
@@ -85,6 +85,7 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
             &wake,
             "generation",
             "aside",
+            "cancelled",
         ];
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
         let (silent, is_repaired) = (Mutex::default(), AtomicBool::new(false));
@@ -102,6 +103,12 @@ pub(super) fn shard_of(key: &Key, count: usize) -> usize {
 pub(super) fn queue(queue: &str) -> (String, u16) {
     let tag = encoded(queue);
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
+}
+
+/// Returns the Redis key whose value changes when a run of the queue is cancelled, and its slot.
+pub(super) fn cancels(queue: &str) -> (String, u16) {
+    let tag = encoded(queue);
+    (format!("requeue:{{{tag}}}:cancels"), slot(&tag))
 }
 
 /// Returns the slot of a Redis key, or of all keys that have `tag` between braces.

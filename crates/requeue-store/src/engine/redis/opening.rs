@@ -16,10 +16,11 @@ use super::values::{self, Values};
 use super::{Redis, dropping, lock, names, repairing};
 use crate::engine::{Place, Settings};
 use crate::types::add::{ParkedAdd, ReAdd};
-use crate::types::error::EngineError;
+use crate::types::error::{EngineError, newer};
 use crate::types::inspect::QueueInfo;
 
-/// The version of the data.
+/// The version of the data. It is still the first: the scripts belong to the program, and the rows of later
+/// programs can be read by earlier ones.
 const VERSION: &str = "1";
 /// The maximum number of attempts to open a queue that others drop and create at the same time.
 const ATTEMPTS: u32 = 10;
@@ -60,10 +61,7 @@ impl Redis {
                 names::SCHEMA
             )),
             None => refuse(crate::types::error::UNPREPARED),
-            Some(other) => refuse(&format!(
-                "the schema has version {other:?}, and this program needs \
-                 {VERSION}; use a matching version of requeue"
-            )),
+            Some(other) => refuse(&newer(other, VERSION).source.to_string()),
         }
     }
 

@@ -11,7 +11,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(parts: &[&str]) -> Self {
+    pub(super) fn new(parts: &[&str]) -> Self {
         let text = parts.join("\n");
         let hash = Hashed::new(&text).get_hash().to_owned();
         Self { text, hash }
@@ -54,6 +54,7 @@ pub(super) struct Scripts {
     pub(super) finish: Script,
     pub(super) renew: Script,
     pub(super) cancel: Script,
+    pub(super) cancel_running: Script,
     pub(super) revive: Script,
     pub(super) look_up: Script,
     pub(super) walk: Script,
@@ -111,6 +112,7 @@ impl Scripts {
             finish: operation(include_str!("lua/finish.lua")),
             renew: operation(include_str!("lua/renew.lua")),
             cancel: operation(include_str!("lua/cancel.lua")),
+            cancel_running: operation(include_str!("lua/cancel_running.lua")),
             revive: operation(include_str!("lua/revive.lua")),
             look_up: look(include_str!("lua/look_up.lua")),
             walk: look(include_str!("lua/walk.lua")),

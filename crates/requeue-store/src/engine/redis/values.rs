@@ -1,5 +1,6 @@
 //! Encodes the arguments of scripts, and decodes their answers.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -26,7 +27,11 @@ pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
     };
     let (delay, priority) = (micros(after), priority.number());
     let revives = u8::from(queue.revives(&ask.add));
-    let said = format!("{delay} {merge} {} {reasons} {priority} {revives}", ask.adds);
+    let mut said = format!("{delay} {merge} {} {reasons} {priority} {revives}", ask.adds);
+    if let Some(most) = ask.add.longest_wait() {
+        // Writing to a string cannot fail.
+        let _ = write!(said, " {}", micros(most));
+    }
     to.arg(&*ask.key).arg(said);
 }
 
@@ -44,6 +49,7 @@ pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
             format!("retry_after {} {most} {}", asked(&failure.asked), micros(*delay))
         }
         Finish::GiveUp(failure) => format!("give_up {}", asked(&failure.asked)),
+        Finish::Cancelled => "cancelled".to_owned(),
         Finish::Release(given) => format!("release {}", asked(given)),
         Finish::Unclaim(given, queued) => {
             format!("unclaim {} 0 {}", asked(given), micros(*queued))
@@ -256,8 +262,13 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
         let number = fields.time("epoch")?;
         let (lease_until, since) = (fields.time("lease_until")?, fields.time("run_since")?);
         let asked = fields.asked("run_priority")?;
-        row.run =
-            some(number).map(|number| Run { epoch: epoch(number), lease_until, since, asked });
+        row.run = some(number).map(|number| Run {
+            epoch: epoch(number),
+            lease_until,
+            since,
+            is_cancelled: false,
+            asked,
+        });
         row.worker = worker(fields.name()?)?;
         if row.worker.is_some() && row.run.is_none() {
             return Err(bad_worker());
@@ -272,6 +283,12 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
             [other] => return Err(bad("parked", Some(i8::from_be_bytes([other]).into()))),
         };
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
+    }
+    if let Some(at) = row.at
+        && (row.since > at || row.since < at && row.not_before == at)
+    {
+        // It is the bound of debounced adds: see rows.lua.
+        (row.bound, row.since) = (Some(row.since), at);
     }
     let has_run = row.at.is_some() || row.run.is_some();
     match (row.parked, has_run) {

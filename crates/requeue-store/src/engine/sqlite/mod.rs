@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -258,6 +259,16 @@ impl Engine for Sqlite {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
         Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &keys, only)))
+    }
+
+    fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
+        let key = key.clone();
+        Box::pin(self.change(queue, move |at, queue| at.cancel_running(&queue, &key)))
+    }
+
+    fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
+        // Other processes do not send wakes.
+        Box::pin(self.look(queue, |at, queue| at.cancels(&queue)))
     }
 
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
@@ -271,7 +272,8 @@ impl Work<'_> {
             };
             row.run.iter_mut().for_each(|run| run.lease_until = after(self.now, lease));
             keep(self.connection, queue.id, key, Some(&row))?;
-            Ok(Renewed::Yes)
+            let is_cancelled = row.run.is_some_and(|run| run.is_cancelled);
+            Ok(if is_cancelled { Renewed::Cancelled } else { Renewed::Yes })
         };
         held.iter().map(renew).collect()
     }
@@ -299,6 +301,26 @@ impl Work<'_> {
             Ok(Some(cancelled))
         };
         keys.iter().map(cancel).collect()
+    }
+
+    pub(super) fn cancel_running(&self, queue: &Place, key: &Key) -> Result<CancelledRun> {
+        let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
+            return Ok(CancelledRun::NotInFlight);
+        };
+        let cancelled = row.cancel_run();
+        if cancelled == CancelledRun::Cancelled {
+            keep(self.connection, queue.id, key, Some(&row))?;
+        }
+        Ok(cancelled)
+    }
+
+    /// Returns a number that depends on the cancelled runs in flight.
+    pub(super) fn cancels(&self, queue: &Place) -> Result<u64> {
+        let sql = "select epoch from keys indexed by keys_leases \
+                   where queue = ?1 and state = 1 and cancel_epoch = epoch";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut epochs = statement.query_map([queue.id], |row| row.get::<_, i64>(0))?;
+        epochs.try_fold(0, |sum: u64, epoch| Ok(sum.wrapping_add(epoch?.unsigned_abs())))
     }
 
     pub(super) fn revive(&self, queue: &Place, keys: &[Key]) -> Result<Vec<Option<bool>>> {

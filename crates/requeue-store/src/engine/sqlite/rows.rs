@@ -12,17 +12,27 @@ use crate::types::key::Key;
 use crate::types::text::prefix;
 
 pub(super) const COLUMNS: &str = "state, at, epoch, lease_until, run_since, run_priority, run_adds, \
-     run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
+     run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, bound, \
+     cancel_epoch, error, worker, key";
 
 /// An SQL expression that is true if the row can be read. [`define_readable`] defines its function. No
 /// value of `error` makes a row unreadable.
 pub(super) const READABLE: &str = "readable(state, at, epoch, lease_until, run_since, run_priority, \
-     run_adds, run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, null, \
-     worker, key)";
+     run_adds, run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, bound, \
+     cancel_epoch, null, worker, key)";
+/// The number of these columns, and the positions of those that are not numbers.
+const COUNT: usize = 21;
+const ERROR: usize = 18;
+const WORKER: usize = 19;
+const KEY: usize = 20;
 
 /// The part of the rules that SQL can express, for a constraint that also applies to other programs. It
 /// accepts each readable row, and rejects all others except those with an invalid worker.
 pub(super) const CHECK: &str = include_str!("check.sql");
+/// As [`CHECK`], for the columns that an upgrade has added: each has a constraint of its own.
+pub(super) const BOUND_CHECK: &str = "bound is null or typeof(bound) = 'integer' and bound >= 0";
+pub(super) const CANCEL_EPOCH_CHECK: &str =
+    "cancel_epoch is null or typeof(cancel_epoch) = 'integer' and cancel_epoch > 0";
 
 /// The maximum length of the text that is kept of a damaged row, in bytes.
 const LONGEST_TEXT: usize = 2_000;
@@ -46,7 +56,7 @@ impl Found {
 
 /// Reads a row of [`COLUMNS`].
 pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<Found> {
-    let stored = row.get_ref(18)?;
+    let stored = row.get_ref(KEY)?;
     let (key, odd_key) = match stored {
         ValueRef::Blob(key) => (Key::from(key), None),
         ValueRef::Text(text) => {
@@ -64,7 +74,7 @@ pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_DIRECTONLY;
-    connection.create_scalar_function("readable", 19, flags, |row| {
+    connection.create_scalar_function("readable", COUNT as i32, flags, |row| {
         Ok(decoded(|column| Ok(row.get_raw(column)))?.is_ok())
     })
 }
@@ -73,7 +83,7 @@ pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
 fn decoded<'a>(
     column: impl Fn(usize) -> rusqlite::Result<ValueRef<'a>>,
 ) -> rusqlite::Result<Result<Row, Damage>> {
-    let is_blob = matches!(column(18)?, ValueRef::Blob(_));
+    let is_blob = matches!(column(KEY)?, ValueRef::Blob(_));
     Ok(raw(column)?
         .and_then(Raw::read)
         .and_then(|row| if is_blob { Ok(row) } else { Err(Damage::new("the key is not a blob")) }))
@@ -100,6 +110,8 @@ fn raw<'a>(
         &mut raw.until,
         &mut raw.not_before,
         &mut raw.since,
+        &mut raw.bound,
+        &mut raw.cancel_epoch,
     ];
     for (column, field) in fields.into_iter().enumerate() {
         *field = match value(column)? {
@@ -111,12 +123,12 @@ fn raw<'a>(
             }
         };
     }
-    raw.error = match value(16)? {
+    raw.error = match value(ERROR)? {
         ValueRef::Null => None,
         ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
         other => Some(shown(other)),
     };
-    let worker = value(17)?;
+    let worker = value(WORKER)?;
     raw.worker = match worker.as_str_or_null() {
         Ok(text) => text.map(str::to_owned),
         // Without a run in flight, the worker's name has no meaning.
@@ -176,7 +188,8 @@ pub(super) fn set_aside(
         .execute(params![queue, stored])?;
     let sql = format!(
         "insert into keys ({COLUMNS}, queue) values \
-         (3, null, null, null, null, null, null, null, 0, 0, 0, 0, 0, 0, 0, ?1, ?2, null, ?3, ?4) \
+         (3, null, null, null, null, null, null, null, 0, 0, 0, 0, 0, 0, 0, ?1, null, null, ?2, null, \
+         ?3, ?4) \
          on conflict do nothing"
     );
     let error = format!("{}; the row was {}", damage.said, text.unwrap_or_default());
@@ -187,7 +200,7 @@ pub(super) fn set_aside(
 /// Formats the row's values, without the key.
 fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
     let mut text = String::new();
-    for (column, name) in COLUMNS.split(", ").enumerate().take(18) {
+    for (column, name) in COLUMNS.split(", ").enumerate().take(KEY) {
         let value = shown(row.get_ref(column)?);
         text += &format!("{}{name}={value}", if column == 0 { "" } else { " " });
     }
@@ -213,7 +226,8 @@ pub(super) fn keep(
     };
     let sql = format!(
         "insert or replace into keys ({COLUMNS}, queue) values \
-         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
+         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
+         ?21, ?22)"
     );
     let run = row.run;
     connection.prepare_cached(&sql)?.execute(params![
@@ -233,6 +247,8 @@ pub(super) fn keep(
         row.until,
         row.not_before,
         row.since,
+        row.bound,
+        run.filter(|run| run.is_cancelled).map(|run| run.epoch),
         row.error,
         row.worker,
         &**key,

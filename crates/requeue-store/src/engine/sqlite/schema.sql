@@ -1,4 +1,4 @@
--- Version 1.
+-- Version 2.
 create table queues (
     -- Never reused after a drop of the queue: a process may still have the queue open.
     id integer primary key autoincrement,
@@ -48,6 +48,11 @@ create table keys (
     error text,
     -- For a key in flight: the name of its worker.
     worker text,
+    -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
+    bound integer check ({bound}),
+    -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
+    -- another token, and is not cancelled.
+    cancel_epoch integer check ({cancel_epoch}),
     -- Other programs may write rows without this check: see `damage.rs`, which has the same rules.
     constraint readable check (state = 3 or {readable}),
     primary key (queue, key)

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod file;
+mod upgrading;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -727,4 +728,14 @@ fn all_who_open_a_new_file_at_once_have_it() {
             }
         });
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_reaches_its_process() {
+    use crate::tests::cancelling::{check_cancels, check_workers};
+
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
+    check_cancels(&one, &other, "q").await;
+    check_workers(&one, &other, "r").await;
 }

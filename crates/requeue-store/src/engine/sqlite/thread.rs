@@ -14,13 +14,17 @@ use tokio::sync::oneshot;
 use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::reserve::Reserve;
-use super::rows::{CHECK, define_readable};
+use super::rows::{BOUND_CHECK, CANCEL_EPOCH_CHECK, CHECK, define_readable};
 use crate::engine::time::Micros;
-use crate::types::error::{self, ConnectErrorKind, EngineError, Reason};
+use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
 
 /// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
+/// The oldest version that this program upgrades.
+const OLDEST: i32 = 1;
+/// The upgrades from each version to the next, starting with [`OLDEST`].
+const UPGRADES: [&str; 1] = [include_str!("to_2.sql")];
 /// The maximum number of operations in one transaction.
 const MOST: usize = 256;
 /// The maximum time that a transaction waits while another process has the file locked.
@@ -444,38 +448,48 @@ impl Server {
         found(&*self.connection.unchecked_transaction()?)
     }
 
-    fn check(&self) -> Result<(), EngineError> {
+    /// Checks that the file has the schema of this version. Upgrades an older schema.
+    fn check(&mut self) -> Result<(), EngineError> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => Ok(()),
-            Found::Ours(version) => {
-                let said = format!(
-                    "the schema has version {version}, and this program needs \
-                     {VERSION}; use a matching version of requeue"
-                );
-                Err(self.refuse(&said))
-            }
+            found if found.is_older() => self.migrate(),
+            Found::Ours(version) => Err(self.refuse(&newer(version, VERSION).source.to_string())),
             Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
             Found::Foreign => Err(self.refuse("the file belongs to another program")),
         }
     }
 
+    /// Creates the tables, or upgrades them.
     fn migrate(&mut self) -> Result<(), EngineError> {
         // Needs no lock if there is nothing to do.
-        if matches!(self.found(), Ok(Found::Ours(_))) {
+        if self.found().is_ok_and(|found| matches!(found, Found::Ours(_)) && !found.is_older()) {
             return self.check();
         }
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // Check again within the transaction: another process may have migrated.
-            if found(transaction)? == Found::Nothing {
-                let schema = include_str!("schema.sql").replace("{readable}", CHECK);
-                transaction.execute_batch(&schema)?;
-                transaction.pragma_update(None, "application_id", OURS)?;
-                transaction.pragma_update(None, "user_version", VERSION)?;
+            match found(transaction)? {
+                Found::Nothing => {
+                    transaction.execute_batch(&with_checks(include_str!("schema.sql")))?;
+                    transaction.pragma_update(None, "application_id", OURS)?;
+                    transaction.pragma_update(None, "user_version", VERSION)?;
+                }
+                found @ Found::Ours(version) if found.is_older() => {
+                    let done = (version - OLDEST).unsigned_abs() as usize;
+                    for upgrade in UPGRADES.iter().skip(done) {
+                        transaction.execute_batch(&with_checks(upgrade))?;
+                    }
+                    transaction.pragma_update(None, "user_version", VERSION)?;
+                    tracing::info!(from = version, to = VERSION, "the schema was upgraded");
+                }
+                Found::Ours(_) | Found::Foreign => {}
             }
             Ok(())
         });
         migrated.map_err(|error| fault(&self.path, &error))?;
-        self.check()
+        match self.found().map_err(|error| fault(&self.path, &error))? {
+            found if found.is_older() => Err(self.refuse("the schema was not upgraded")),
+            _ => self.check(),
+        }
     }
 }
 
@@ -518,6 +532,20 @@ enum Found {
     /// A file of requeue, with the version of its schema.
     Ours(i32),
     Foreign,
+}
+
+impl Found {
+    /// Returns true for a file whose schema this program upgrades.
+    const fn is_older(self) -> bool {
+        matches!(self, Self::Ours(OLDEST..VERSION))
+    }
+}
+
+/// Inserts the rules for readable rows into the definition of a table.
+fn with_checks(sql: &str) -> String {
+    sql.replace("{readable}", CHECK)
+        .replace("{bound}", BOUND_CHECK)
+        .replace("{cancel_epoch}", CANCEL_EPOCH_CHECK)
 }
 
 fn found(connection: &Connection) -> rusqlite::Result<Found> {

@@ -8,6 +8,7 @@ use requeue_servers::PgBouncer;
 
 use super::*;
 use crate::engine::BoxFuture;
+use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -116,4 +117,28 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let one = store().await;
     one.migrate().await.expect("the schema is created");
     check_drops(&one, &store().await, "drop").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_reaches_its_process() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
+    let one = store().await;
+    one.migrate().await.expect("the schema is created");
+    check_cancels(&one, &store().await, "q").await;
+    check_workers(&one, &store().await, "r").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_is_found_by_a_renewal_through_a_pooler() {
+    let Some(server) = Server::shared() else { return };
+    let Some(pooler) = PgBouncer::start(server, 2) else { return };
+    let url = server.database();
+    let direct = crate::Store::connect(&url).await.expect("the store connects");
+    direct.migrate().await.expect("the schema is created");
+    let pooled = format!("{}?pooler=transaction", pooler.url(name(&url)));
+    let pooled = crate::Store::connect(&pooled).await.expect("the store connects");
+    check_renewals(&pooled, &direct, "q").await;
+    check_renewals(&pooled, &pooled, "r").await;
 }

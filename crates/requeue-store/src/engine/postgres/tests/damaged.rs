@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::{Dropped, Engine as _};
 use crate::tests::damage::{BAD, Kind, Scene, number};
 
-const COLUMNS: [(&str, &str); 17] = [
+const COLUMNS: [(&str, &str); 19] = [
     ("state", "smallint"),
     ("priority", "smallint"),
     ("run_priority", "smallint"),
@@ -16,6 +16,8 @@ const COLUMNS: [(&str, &str); 17] = [
     ("since", "bigint"),
     ("until", "bigint"),
     ("not_before", "bigint"),
+    ("bound", "bigint"),
+    ("cancel_epoch", "bigint"),
     ("epoch", "bigint"),
     ("lease_until", "bigint"),
     ("run_since", "bigint"),
@@ -249,8 +251,8 @@ async fn a_long_error_is_cut_before_its_row_is_set_aside() {
     let claimed = engine.claim(&place, crate::tests::damage::claim(9, Duration::ZERO)).await;
     assert_eq!(claimed.expect("claimed").damaged.len(), 1);
     let found = engine.look_up(&place, &BAD.into()).await.expect("looked up").expect("set aside");
-    // The worker follows the error.
-    assert!(found.error.is_some_and(|error| error.ends_with("xxx,w)")));
+    // The worker follows the error, and then two columns that are null.
+    assert!(found.error.is_some_and(|error| error.ends_with("xxx,w,,)")));
     scene.check("a long error").await;
 }
 

@@ -13,6 +13,7 @@ mod locked;
 mod pooled;
 mod roles;
 mod sql;
+mod upgrading;
 mod waking;
 
 use requeue_servers::Postgres as Server;

@@ -227,3 +227,46 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
         assert_eq!((error.code().code(), error.message()), (code, said));
     }
 }
+
+#[tokio::test]
+async fn sql_debounces_keys() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = store(&url).await;
+    let queue = store.queue("q").open().await.expect("the queue opens");
+    let engine = at(&url, Duration::ZERO);
+    stop_time(&engine).await;
+    let sql = |sql: &str| server.psql(name(&url), sql);
+    let second = 1_000_000;
+    let due = async |key: &str| {
+        let entry = queue.look_up(key).await.expect("looked up").expect("the key exists");
+        entry.due.map(|due| due.as_secs())
+    };
+    let add = "select requeue.add('q', 'a', debounce => '2 s', at_most => '5 s')";
+    for (now, added, left) in [
+        (10, "new", 2),
+        (11, "coalesced", 2),
+        (12, "coalesced", 2),
+        (13, "coalesced", 2),
+        (14, "coalesced", 1),
+    ] {
+        set_time(&engine, now * second).await;
+        assert_eq!(sql(add), added, "at {now} s");
+        assert_eq!(due("a").await, Some(left), "at {now} s");
+    }
+    // A bound below the quiet time is the quiet time, and a quiet time of zero is now.
+    let many = "select new from requeue.add_many('q', array['b', 'c'], debounce => '3 s', at_most => '1 s')";
+    assert_eq!(sql(many), "2");
+    assert_eq!(due("c").await, Some(3));
+    assert_eq!(sql("select requeue.add('q', 'b', debounce => '0')"), "new");
+    assert_eq!(due("b").await, None);
+    for (wrong, said) in [
+        ("after => '1 s', debounce => '1 s'", "either a delay or debounce"),
+        ("at_most => '1 s'", "at_most needs debounce"),
+    ] {
+        let refused =
+            engine.sessions.rows(&format!("select requeue.add('q', 'd', {wrong})"), &[]).await;
+        let refused = refused.expect_err(wrong).source.to_string();
+        assert!(refused.contains(said) && refused.contains("[22023]"), "{refused}");
+    }
+}

@@ -1,7 +1,8 @@
 -- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. Answers one
 -- digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set
 -- aside.
-local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
+-- `most` is the longest wait of a debounced add, and missing for others.
+local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, answers = keys_given(2), {}, {}
 load(keys)
@@ -16,12 +17,15 @@ local function add(row, ask)
     take_back(row)
   end
   note(row, ask)
-  local wanted = after(at, ask.delay)
+  local wanted, bound = after(at, ask.delay), ask.most and after(at, ask.most)
+  if bound then
+    wanted = math.min(wanted, latest(row))
+  end
   local due = wanted
   if hold and not (row.epoch == 0 and is_dirty(row, at)) then
     due = math.max(wanted, row.not_before)
   end
-  local answer = demand(row, due, ask.merge, at)
+  local answer = demand(row, due, ask.merge, at, bound)
   return was_parked and 6 or due > wanted and 3 or answer
 end
 

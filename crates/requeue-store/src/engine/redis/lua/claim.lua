@@ -34,9 +34,16 @@ local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
   local failing, failed = parsed(ARGV[5], ENDS), {}
-  for i, text in ipairs(find(expired)) do
+  local texts = find(expired)
+  for i, text in ipairs(texts) do
+    if text then
+      read(expired[i], text)
+    end
+  end
+  local cancelled = cancelled_of(expired)
+  for i in ipairs(texts) do
     local key = expired[i]
-    local row = text and read(key, text)
+    local row = rows[key]
     if unreadable[key] then
       put_aside(key, unreadable[key])
     elseif row and row.epoch > 0 then
@@ -45,6 +52,7 @@ if #expired > 0 then
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
         -- Keys that fail at once must not become ready at once: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
+        what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
       finish(row, how, 'the lease expired', hold, at)
       failed[n] = key
@@ -122,6 +130,8 @@ if #keys > 0 then
       else
         epoch = math.max(epoch + 1, least)
         adds = math.max(adds, 1)
+        -- A later time is the bound of debounced adds.
+        since = math.min(since, due)
         written[#written + 1] = key
         written[#written + 1] = struct.pack(
           RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
@@ -144,6 +154,7 @@ if #keys > 0 then
         row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
         row.run_priority, row.worker = row.priority, worker
         row.at, row.adds, row.reasons = 0, 0, 0
+        unbind(row)
         if row.not_before > 0 then
           row.not_before = 0
         end

@@ -21,6 +21,9 @@ for i, text in ipairs(find(keys)) do
   local row = not over[key] and (rows[key] or text and read(key, text))
   if row and is_held(row, epoch, at) then
     finish(row, parsed(how, ENDS), ARGV[4 * i + 1], hold, at)
+    if how == 'cancelled' then
+      redis.call('HDEL', CANCELLED, key)
+    end
     changed[#changed + 1] = key
     answers[i] = 1
   end

@@ -7,10 +7,16 @@ local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
+  bound = 0,
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
 -- at the end; and after a failure the additional fields, followed by the error. values.rs reads the same
 -- encodings.
+--
+-- The bound of debounced adds has no field of its own, so that earlier programs can read the row. The `since`
+-- of a key that waits equals its `at`. If the key has a bound, the row has the bound instead of `since`. A
+-- bound after `at` is then greater than `at`. A bound before `at` occurs only if the backoff determines `at`,
+-- which then equals `not_before`. A bound at `at` is no bound.
 local PENDING = '>ddI4I4b'
 local RUN, FAILED = '>dddI4I4bBc0', '>I4I4ddb'
 local RUNNING = PENDING .. string.sub(RUN, 2)
@@ -98,6 +104,9 @@ local function unpacked(packed)
     end
   end
   setmetatable(row, NOTHING)
+  if row.at > 0 and (row.since > row.at or row.since < row.at and row.not_before == row.at) then
+    row.bound, row.since = row.since, row.at
+  end
   if row.parked == 1 and (row.at > 0 or row.epoch > 0) then
     return nil, 'the row is parked and has a run'
   elseif row.parked == 0 and row.at == 0 and row.epoch == 0 then
@@ -112,11 +121,12 @@ end
 
 local function packed(row)
   local failed = has_failed(row)
+  local since = row.bound > 0 and row.bound or row.since
   if not failed and row.epoch == 0 then
-    return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
+    return struct.pack(PENDING, row.at, since, row.adds, row.reasons, row.priority)
   end
   local running = struct.pack(
-    RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
+    RUNNING, row.at, since, row.adds, row.reasons, row.priority,
     row.epoch, row.lease_until, row.run_since,
     row.run_adds, row.run_reasons, row.run_priority, #row.worker, row.worker
   )
@@ -318,6 +328,12 @@ local function note(row, asked)
   row.reasons = bit.bor(row.reasons, asked.reasons) % 4294967296
 end
 
+local function unbind(row)
+  if row.bound > 0 then
+    row.bound = 0
+  end
+end
+
 local function forget(row)
   if has_failed(row) then
     row.failures, row.steps, row.backing_off, row.not_before, row.error = 0, 0, 0, 0, ''
@@ -327,13 +343,20 @@ end
 local function take_back(row)
   forget(row)
   row.at, row.adds, row.reasons = 0, 0, 0
+  unbind(row)
   if row.parked == 1 then
     row.parked = 0
   end
 end
 
--- Requests a run at `at`. Returns the outcome as in Added: 0 New, 1 Coalesced, 2 Dirty.
-local function demand(row, at, merge, now)
+-- Returns the latest time to which a debounced add may postpone the pending run.
+local function latest(row)
+  return row.bound > 0 and row.bound or row.at > 0 and row.at or NEVER
+end
+
+-- Requests a run at `at`. A debounced add has a `bound`. Returns the outcome as in Added: 0 New, 1 Coalesced,
+-- 2 Dirty.
+local function demand(row, at, merge, now, bound)
   if is_dirty(row, now) then
     return 1
   elseif at <= now then
@@ -341,18 +364,27 @@ local function demand(row, at, merge, now)
       row.not_before = 0
     end
     row.at, row.since = now, now
+    unbind(row)
     return row.epoch > 0 and 2 or 0
   end
   local answer = 0
   if row.at > 0 then
     answer = 1
-    if merge == 'earliest' then
+    if bound then
+      bound = math.min(bound, latest(row))
+    elseif merge == 'earliest' then
+      bound = row.bound > 0 and math.min(row.bound, at)
       at = math.min(row.at, at)
-    elseif merge == 'latest' then
-      at = math.max(row.at, at)
+    elseif merge == 'latest' and at <= row.at then
+      bound, at = row.bound, row.at
     end
   end
   row.at, row.since = at, at
+  if bound and bound ~= at then
+    row.bound = bound
+  else
+    unbind(row)
+  end
   return answer
 end
 
@@ -396,6 +428,7 @@ local function fail(row, how, error, hold, now)
       -- One run serves both the failure and the adds during the run.
       row.at = math.max(row.at, at)
       row.since = row.at
+      unbind(row)
     end
   end
   demand(row, at, 'earliest', now)
@@ -412,7 +445,7 @@ local function finish(row, how, error, hold, now)
   elseif how.what == 'unclaim' then
     note(row, how)
     place = math.max(row.run_since - how.delay, 1)
-  else
+  elseif how.what ~= 'cancelled' then
     fail(row, how, error, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
@@ -420,14 +453,32 @@ local function finish(row, how, error, hold, now)
   if place then
     -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
+    unbind(row)
   elseif is_dirty(row, now) then
     -- The key becomes the last of the ready keys. `since` keeps the time of the add.
     row.at = now
+    unbind(row)
+    if row.not_before > 0 and row.not_before <= now then
+      -- The backoff is over. (`since` would otherwise be read as a bound.)
+      row.not_before = 0
+    end
   end
   if how.what == 'requeue_after' then
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
   end
+end
+
+-- Returns which of these keys, whose rows were read, are in flight with a cancelled run.
+local function cancelled_of(keys)
+  local cancelled = {}
+  if #keys > 0 and redis.call('HLEN', CANCELLED) > 0 then
+    for i, epoch in ipairs(redis.call('HMGET', CANCELLED, unpack(keys))) do
+      local row = rows[keys[i]]
+      cancelled[keys[i]] = epoch and row and row.epoch > 0 and row.epoch == tonumber(epoch)
+    end
+  end
+  return cancelled
 end
 
 -- Returns whether the delivery with this fencing token still has a valid lease.

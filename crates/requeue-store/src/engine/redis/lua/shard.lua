@@ -3,6 +3,9 @@ local ROWS, BANDS = KEYS[1], { KEYS[2], KEYS[3], KEYS[4] }
 local LEASES, AGAIN, PARKED, EPOCH, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- Keys whose rows cannot be read. Their rows are not changed.
 local ASIDE = KEYS[11]
+-- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
+-- token than the key's row has no meaning.
+local CANCELLED = KEYS[12]
 -- A time that is never reached: the largest exact integer of a double.
 local NEVER = 9007199254740991
 

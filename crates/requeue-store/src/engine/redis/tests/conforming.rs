@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::BoxFuture;
+use crate::tests::cancelling::{check_cancels, check_workers};
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -133,4 +134,15 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     }
     let Some(cluster) = Cluster::shared() else { return };
     check_drops(&store(&cluster.url()).await, &store(&cluster.url()).await, &name("drop")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_reaches_its_process() {
+    let Some(server) = Server::shared() else { return };
+    let (one, other) = (store(&server.url("")).await, store(&server.url("")).await);
+    check_cancels(&one, &other, &name("cancel")).await;
+    check_workers(&one, &other, &name("cancel")).await;
+    let Some(cluster) = Cluster::shared() else { return };
+    let (one, other) = (store(&cluster.url()).await, store(&cluster.url()).await);
+    check_cancels(&one, &other, &name("cancel")).await;
 }

@@ -153,8 +153,8 @@ async fn what_is_not_ours_stays_as_it_is() {
     let error = chain(&bare.migrate().await.expect_err("the version differs"));
     assert!(
         error.ends_with(
-            "the schema has version \"7\", and this program needs 1; \
-             use a matching version of requeue"
+            "the schema has version 7, and this program needs 1; update \
+             requeue: a newer version has created or upgraded the store"
         ),
         "{error}"
     );

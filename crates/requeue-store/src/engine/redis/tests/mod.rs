@@ -9,6 +9,7 @@ mod dropping;
 mod faults;
 mod losing;
 mod nodes;
+mod upgrading;
 
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::tests::damage::{BAD, Kind, Scene, number};
 
 /// The columns, and whether each may be null.
-const COLUMNS: [(&str, bool); 18] = [
+const COLUMNS: [(&str, bool); 20] = [
     ("state", false),
     ("at", true),
     ("epoch", true),
@@ -23,6 +23,8 @@ const COLUMNS: [(&str, bool); 18] = [
     ("until", false),
     ("not_before", false),
     ("since", false),
+    ("bound", true),
+    ("cancel_epoch", true),
     ("error", true),
     ("worker", true),
 ];
@@ -118,7 +120,9 @@ async fn a_malformed_row_harms_no_other_key() {
 /// the operations, and the constraint in the schema, which also applies to other programs.
 #[test]
 fn queries_and_the_check_accept_the_rows_that_can_be_read() {
-    use super::super::rows::{CHECK, COLUMNS as ALL, READABLE, define_readable, read};
+    use super::super::rows::{
+        BOUND_CHECK, CANCEL_EPOCH_CHECK, CHECK, COLUMNS as ALL, READABLE, define_readable, read,
+    };
 
     let raw = rusqlite::Connection::open_in_memory().expect("the database opens");
     define_readable(&raw).expect("the function is defined");
@@ -131,6 +135,7 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
         (1, "run_priority" | "run_reasons") => "1",
         (2, "at") | (_, "epoch" | "lease_until" | "run_since" | "run_adds") => "null",
         (_, "run_priority" | "run_reasons" | "error" | "worker") => "null",
+        (_, "bound" | "cancel_epoch") => "null",
         (_, "key") => "x'61'",
         (_, _) => "1",
     };
@@ -164,10 +169,11 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
         let values = values.join(", ");
         raw.execute("delete from keys", []).expect("the table is emptied");
         raw.execute(&format!("insert into keys values ({values})"), []).expect(&values);
-        let sql = format!("select {ALL}, {READABLE}, ({CHECK}) from keys");
+        let checks = format!("({CHECK}) and ({BOUND_CHECK}) and ({CANCEL_EPOCH_CHECK})");
+        let sql = format!("select {ALL}, {READABLE}, {checks} from keys");
         let (read, queried, checked) = raw
             .query_row(&sql, [], |row| {
-                Ok((read(row)?.row, row.get::<_, bool>(19)?, row.get::<_, bool>(20)?))
+                Ok((read(row)?.row, row.get::<_, bool>(21)?, row.get::<_, bool>(22)?))
             })
             .expect(&values);
         assert_eq!(read.is_ok(), queried, "{n}: {values}: {read:?}");
@@ -202,6 +208,8 @@ async fn a_file_takes_no_malformed_row() {
         "since = 'text'",
         "since = null",
         "epoch = 5",
+        "bound = -1",
+        "cancel_epoch = 0",
     ] {
         let refused = raw.execute(&format!("update keys set {change}"), []);
         refused.expect_err(change);

@@ -1,0 +1,16 @@
+-- Begins an upgrade. New functions must belong to the owner of the schema: they run with the rights of their
+-- owner, and a superuser may run the upgrade.
+select pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(n.nspowner), true)
+from pg_catalog.pg_namespace n where n.nspname = 'requeue';
+
+-- Waits until no other transaction uses the keys, so that the functions and the tables
+-- change at once for all others.
+lock table requeue.keys in access exclusive mode;
+
+-- An upgrade that changes the parameters of a function drops the function, which loses its grants: see
+-- `end.sql`.
+create table requeue.kept_grants as
+    select p.proname as name, a.grantee
+    from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
+    where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
+

@@ -1,0 +1,132 @@
+//! Tests of upgrades of a file that an earlier version has made.
+
+use rusqlite::{Connection, params};
+
+use super::*;
+use crate::tests::upgrade;
+
+const STORED: &str = include_str!("../../../tests/stored/sqlite-1.sql");
+
+/// Creates the file of version 1.
+fn stored(dir: &TempDir) -> std::path::PathBuf {
+    let path = at(dir);
+    Connection::open(&path).and_then(|raw| raw.execute_batch(STORED)).expect("the file is created");
+    path
+}
+
+fn version(raw: &Connection) -> i32 {
+    raw.pragma_query_value(None, "user_version", |row| row.get(0)).expect("the version is read")
+}
+
+#[tokio::test]
+async fn a_file_of_the_previous_version_is_upgraded_when_it_is_opened() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    upgrade::open(&format!("sqlite:{}", path.display())).await;
+    assert_eq!(version(&Connection::open(&path).expect("the file opens")), 2);
+    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    upgrade::check_upgraded(&engine).await;
+}
+
+#[tokio::test]
+async fn two_openers_upgrade_a_file_once() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    let open = || Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    let (one, other) = (open(), open());
+    // A second upgrade would fail: its columns would exist.
+    let (first, second) = tokio::join!(one.find("mail"), other.find("mail"));
+    first.expect("answered").expect("the queue exists");
+    second.expect("answered").expect("the queue exists");
+    upgrade::check_upgraded(&other).await;
+}
+
+/// A process that is killed leaves the files as they are at that moment.
+#[tokio::test]
+async fn an_upgrade_that_is_killed_halfway_leaves_a_usable_file() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    let raw = Connection::open(&path).expect("the file opens");
+    raw.execute_batch(
+        "pragma journal_mode = wal; pragma cache_size = 1; begin immediate;
+         alter table keys add column bound integer;
+         update keys set bound = 1;",
+    )
+    .expect("the upgrade begins");
+    let left = tempfile::tempdir().expect("a temporary directory");
+    for suffix in ["", "-wal"] {
+        let name = |dir: &TempDir| format!("{}{suffix}", at(dir).display());
+        std::fs::copy(name(&dir), name(&left)).expect("the file is copied");
+    }
+    drop(raw);
+    let engine = Sqlite::open(&at(&left), Synchronous::Normal).expect("the file opens");
+    upgrade::check_upgraded(&engine).await;
+}
+
+/// A process of version 1 runs its prepared statements on the upgraded file.
+#[tokio::test]
+async fn a_process_of_the_previous_version_keeps_working() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    let old = Connection::open(&path).expect("the file opens");
+    let columns = "state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, \
+         priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
+    let mut read = old
+        .prepare(&format!("select {columns} from keys where queue = ?1 and key = ?2"))
+        .expect("the statement is prepared");
+    let mut write = old
+        .prepare(&format!(
+            "insert or replace into keys ({columns}, queue) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, \
+             ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
+        ))
+        .expect("the statement is prepared");
+    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    let place = engine.find("mail").await.expect("answered").expect("the queue exists");
+
+    // It releases the key in flight.
+    let key = b"in-flight".as_slice();
+    let since: i64 =
+        read.query_row(params![place.id, key], |row| row.get(15)).expect("the row is read");
+    let (none, zero) = (None::<i64>, 0);
+    write
+        .execute(params![
+            0,
+            since,
+            none,
+            none,
+            none,
+            none,
+            none,
+            none,
+            zero,
+            1,
+            zero,
+            zero,
+            zero,
+            zero,
+            zero,
+            since,
+            None::<&str>,
+            None::<&str>,
+            key,
+            place.id
+        ])
+        .expect("the row is written");
+    let entry = engine.look_up(&place, &key.into()).await.expect("answered");
+    assert_eq!(entry.expect("the key has a state").state, crate::State::Ready);
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_refused_with_both_versions() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    let raw = Connection::open(&path).expect("the file opens");
+    raw.pragma_update(None, "user_version", 3).expect("the version is written");
+    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    for refused in [engine.find("mail").await.map(drop), engine.migrate().await] {
+        let said = refused.expect_err("the version is newer").source.to_string();
+        let expected = "the schema has version 3, and this program needs 2; update requeue";
+        assert!(said.contains(expected), "{said}");
+    }
+    assert_eq!(version(&raw), 3);
+}

@@ -1,0 +1,674 @@
+//! Applies operations to an engine and to the model, and compares their answers and the state of all keys.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue_core as core;
+use requeue_sim::model::{self, Model, Ranking, Rules, Team};
+
+use super::steps::{Ending, Step};
+use super::{BACKOFF, BEGIN, KEYS, LEASE, Rig, STATES, WORKERS};
+use crate::engine::time::Micros;
+use crate::engine::{
+    Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
+    Renewed, Settings, by_shard,
+};
+use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, State};
+use crate::types::key::Key;
+
+/// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
+pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
+    let engine = rig.engine();
+    let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let settings = Settings { re_add, parked_add };
+    let place = engine.open(name, settings).await.expect("the queue opens");
+    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
+    let rules = Rules {
+        rerun: core::Rerun::After,
+        pace: None,
+        re_add,
+        ranking: Ranking::Priority { oldest_every: u32::MAX },
+        fair: false,
+        limit: None,
+    };
+    let mut pair = Pair {
+        engine,
+        place,
+        model: Model::new(&rules),
+        rules,
+        now: BEGIN,
+        is_ordered: rig.is_ordered(),
+        drops: rig.drops(),
+        parks: rig.parks(),
+        cancels_runs: rig.cancels_runs(),
+        parked: BTreeMap::new(),
+        keeps_places: rig.keeps_places(),
+        held: Vec::new(),
+        claims: 0,
+        stale: Vec::new(),
+        until: BTreeMap::new(),
+        last_epoch: BTreeMap::new(),
+        ready_at: BTreeMap::new(),
+        released: BTreeMap::new(),
+    };
+    for step in steps {
+        // No two steps happen at the same time, so that the order by age is unique.
+        pair.now += 1;
+        if let Step::Pass(micros) = step {
+            pair.now += i64::try_from(*micros).expect("a short time");
+        }
+        rig.set_time(pair.now).await;
+        // In an engine, a key becomes ready when it is due, and not when a call finds it.
+        while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
+            pair.model.promote(due, usize::MAX);
+            let due = i64::try_from(due.as_nanos() / 1000).expect("in the past");
+            for which in 0..KEYS {
+                pair.note_ready(which, due);
+            }
+        }
+        pair.step(step).await;
+        // The clock belongs to the queue, which the step may have replaced.
+        rig.set_time(pair.now).await;
+        pair.compare().await;
+    }
+}
+
+/// A delivery that is not completed.
+#[derive(Clone, Debug)]
+struct Held {
+    out: Delivery,
+    of_model: u64,
+    worker: Arc<str>,
+    lease_until: Micros,
+    /// The time at which the key became ready.
+    place: Micros,
+    /// True if the run was cancelled.
+    is_cancelled: bool,
+}
+
+/// A parked key.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    since: Micros,
+    failures: u32,
+    asked: Asked,
+}
+
+struct Pair {
+    engine: Arc<dyn Engine>,
+    place: Place,
+    rules: Rules,
+    model: Model<u32>,
+    now: Micros,
+    is_ordered: bool,
+    drops: bool,
+    parks: bool,
+    cancels_runs: bool,
+    /// The parked keys, which the model does not have.
+    parked: BTreeMap<u32, Parked>,
+    keeps_places: bool,
+    held: Vec<Held>,
+    /// The number of claims. Two workers take turns.
+    claims: usize,
+    stale: Vec<Delivery>,
+    /// For each key, the end of the backoff after the last failure that counted.
+    until: BTreeMap<u32, Micros>,
+    /// The epoch of the last delivery of each key.
+    last_epoch: BTreeMap<u32, i64>,
+    /// The times that determine the order of ready keys. Keys without one became ready in this step.
+    ready_at: BTreeMap<u32, Micros>,
+    /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
+    released: BTreeMap<u32, Micros>,
+}
+
+fn key(number: u32) -> Key {
+    // It has bytes of all kinds.
+    Key::from(vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'])
+}
+
+fn number(key: &Key) -> u32 {
+    u32::from(key[5])
+}
+
+fn priority(number: u32) -> Priority {
+    Priority::ALL[number as usize % 3]
+}
+
+impl Pair {
+    fn time(&self) -> core::Time {
+        time(self.now)
+    }
+
+    async fn step(&mut self, step: &Step) {
+        match step {
+            Step::Add(adds) => self.add(adds).await,
+            Step::Claim(max) => self.claim(*max).await,
+            Step::Finish(which) => self.finish(which).await,
+            Step::FinishStale(which) => {
+                let Some(out) = pick(&self.stale, *which).cloned() else { return };
+                let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
+                assert_eq!(self.engine.finish(&self.place, ends).await.expect("answered"), [false]);
+            }
+            Step::Renew => {
+                let now = self.now;
+                let lasts = |held: &Held| held.lease_until > now;
+                let renewed_or_lost = |held: &Held| match lasts(held) {
+                    true if held.is_cancelled => Renewed::Cancelled,
+                    true => Renewed::Yes,
+                    false => Renewed::Lost,
+                };
+                let all = self.held.clone();
+                for part in by_shard(&*self.engine, &self.place, all, |held| &held.out.key) {
+                    let held = part.iter().map(|held| (held.out.key.clone(), held.out.epoch));
+                    let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
+                    let expected: Vec<Renewed> = part.iter().map(renewed_or_lost).collect();
+                    assert_eq!(renewed.expect("renewed"), expected);
+                }
+                for held in self.held.iter_mut().filter(|held| lasts(held)) {
+                    held.lease_until = now + crate::engine::time::micros(LEASE);
+                }
+            }
+            Step::Cancel(keys, only) => self.cancel(keys, *only).await,
+            Step::CancelRunning(which) if self.cancels_runs => self.cancel_running(*which).await,
+            Step::CancelRunning(_) => {}
+            Step::Revive(keys) => self.revive(keys).await,
+            Step::Walk(state, limit) => self.walk(*state, *limit).await,
+            Step::Drop { keys_too } if self.drops => self.drop_queue(*keys_too).await,
+            Step::Drop { .. } | Step::Pass(_) => {}
+        }
+    }
+
+    async fn drop_queue(&mut self, keys_too: bool) {
+        let mut expected = Counts::default();
+        for which in 0..KEYS {
+            match self.state(which) {
+                None => {}
+                Some(State::Ready) => expected.ready += 1,
+                Some(State::Waiting) => expected.waiting += 1,
+                Some(State::Parked) => expected.parked += 1,
+                Some(State::Damaged) => expected.damaged += 1,
+                Some(State::Processing) => {
+                    expected.processing += 1;
+                    let is_dirty = self.model.see(&which).is_some_and(|seen| seen.phase == 3);
+                    expected.dirty += u64::from(is_dirty);
+                }
+            }
+        }
+        let name = self.place.name.clone();
+        let dropped = self.engine.drop_queue(&name, keys_too).await.expect("answered");
+        let (found, is_dropped) = match dropped {
+            Dropped::Yes(found) => (found, true),
+            Dropped::HasKeys(found) => (found, false),
+            Dropped::Missing => unreachable!("the queue exists"),
+        };
+        assert_eq!(
+            Counts { oldest_ready: Duration::ZERO, ..found },
+            expected,
+            "the counts of the keys"
+        );
+        let has_keys = (0..KEYS).any(|which| self.state(which).is_some());
+        assert_eq!(is_dropped, keys_too || !has_keys, "with {expected:?}");
+        if !is_dropped {
+            return;
+        }
+        let missing = self.engine.find(&name).await.expect("answered");
+        assert!(missing.is_none(), "{missing:?}");
+        let again = self.engine.drop_queue(&name, keys_too).await.expect("answered");
+        assert_eq!(again, Dropped::Missing);
+        assert_dropped(&*self.engine, &self.place, &self.held).await;
+        let Place { re_add, parked_add, .. } = self.place;
+        let settings = Settings { re_add, parked_add };
+        let place = self.engine.open(&name, settings).await.expect("the queue is created again");
+        let old = std::mem::replace(&mut self.place, place);
+        assert_dropped(&*self.engine, &old, &self.held).await;
+        self.model = Model::new(&self.rules);
+        self.parked.clear();
+        self.until.clear();
+        self.ready_at.clear();
+        self.released.clear();
+        // Completions of the old deliveries must change nothing in the new queue.
+        self.stale.extend(self.held.drain(..).map(|held| held.out));
+    }
+
+    async fn cancel(&mut self, keys: &BTreeSet<u32>, only: Option<State>) {
+        let keys = keys.iter().copied().map(key).collect();
+        for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
+            let cancelled = self.engine.cancel(&self.place, part.clone(), only).await;
+            let cancelled = cancelled.expect("cancelled");
+            assert_eq!(cancelled.len(), part.len());
+            for (which, cancelled) in part.iter().map(number).zip(cancelled) {
+                let fits = only.is_none_or(|only| self.state(which) == Some(only));
+                let expected = if !fits {
+                    Cancelled::default()
+                } else if self.parked.remove(&which).is_some() {
+                    Cancelled { parked: true, ..Cancelled::default() }
+                } else {
+                    self.until.remove(&which);
+                    let model = self.model.cancel(&which).unwrap_or_default();
+                    let core::Cancelled { ready, dirty, waiting, .. } = model;
+                    Cancelled { ready, dirty, waiting, parked: false, damaged: false }
+                };
+                assert_eq!(cancelled, Some(expected), "the answer to a cancel of {which}");
+            }
+        }
+    }
+
+    async fn cancel_running(&mut self, which: u32) {
+        let held = self.held.iter_mut().find(|held| held.out.key == key(which));
+        let expected = match held {
+            None => core::CancelledRun::NotInFlight,
+            Some(held) if held.is_cancelled => core::CancelledRun::AlreadyCancelled,
+            Some(held) => {
+                held.is_cancelled = true;
+                core::CancelledRun::Cancelled
+            }
+        };
+        let cancelled = self.engine.cancel_running(&self.place, &key(which)).await;
+        assert_eq!(cancelled.expect("answered"), expected, "the run of {which}");
+    }
+
+    /// Completes a cancelled run in the model, which remembers the failures of a key without a run.
+    fn end_cancelled(&mut self, of_model: u64, out: &Delivery) {
+        self.end_of_model(of_model, requeue_sim::How::Done, out.asked);
+        let which = number(&out.key);
+        if self.model.see(&which).is_none_or(|seen| seen.phase == 0 && seen.due.is_none()) {
+            self.model.forget(&which);
+            self.until.remove(&which);
+        }
+    }
+
+    async fn revive(&mut self, keys: &BTreeSet<u32>) {
+        let keys = keys.iter().copied().map(key).collect();
+        for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
+            let revived = self.engine.revive(&self.place, part.clone()).await.expect("revived");
+            assert_eq!(revived.len(), part.len());
+            for (which, revived) in part.iter().map(number).zip(revived) {
+                let parked = self.parked.remove(&which);
+                assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
+                let Some(Parked { asked, .. }) = parked else { continue };
+                // The key has the adds, reasons and priority that it had when it was parked.
+                for _ in 0..asked.adds {
+                    let request = model::AddRequest {
+                        when: core::When::After(Duration::ZERO),
+                        merge: Merge::Earliest,
+                        priority: asked.priority.number().into(),
+                        reasons: asked.reasons,
+                        failed: false,
+                        debounce: None,
+                    };
+                    self.model.add(&which, TEAM, &request, self.time());
+                }
+            }
+        }
+    }
+
+    async fn walk(&self, state: Option<State>, limit: usize) {
+        let (mut met, mut next) = (BTreeSet::new(), None);
+        loop {
+            let walked = self.engine.walk(&self.place, state, next, limit).await.expect("a step");
+            let distinct: BTreeSet<Key> = walked.keys.iter().cloned().collect();
+            assert_eq!(distinct.len(), walked.keys.len(), "no step has a key twice");
+            met.extend(distinct);
+            next = walked.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        let page = self.engine.page(&self.place, state, None, 100).await.expect("a page");
+        let there: BTreeSet<Key> = page.into_iter().map(|entry| entry.key).collect();
+        assert_eq!(met, there, "the keys that are {state:?}");
+    }
+
+    fn state(&self, which: u32) -> Option<State> {
+        if self.parked.contains_key(&which) {
+            return Some(State::Parked);
+        }
+        Some(match self.model.see(&which)?.phase {
+            0 => State::Waiting,
+            1 => State::Ready,
+            _ => State::Processing,
+        })
+    }
+
+    async fn add(&mut self, adds: &[(u32, Add)]) {
+        let asks = adds.iter().map(|&(which, add)| Ask {
+            key: key(which),
+            add: add.priority(priority(which)),
+            adds: 1,
+        });
+        let mut answers = Vec::new();
+        for part in by_shard(&*self.engine, &self.place, asks.collect(), |request| &request.key) {
+            let added = self.engine.add(&self.place, part.clone()).await.expect("added");
+            answers.extend(part.into_iter().map(|request| number(&request.key)).zip(added));
+        }
+        assert_eq!(answers.len(), adds.len());
+        for (which, answer) in answers {
+            let add = adds.iter().find(|add| add.0 == which).expect("the key was added").1;
+            let merge = add.merge;
+            if merge == Merge::Exactly {
+                self.until.remove(&which);
+                self.ready_at.remove(&which);
+                self.released.remove(&which);
+            }
+            let request = model::AddRequest {
+                when: core::When::After(add.after),
+                merge,
+                priority: priority(which).number().into(),
+                reasons: add.reasons,
+                failed: false,
+                debounce: add.longest_wait(),
+            };
+            let was_parked = self.parked.contains_key(&which);
+            if was_parked && !self.place.revives(&add) {
+                assert_eq!(answer, Added::Parked, "the answer to an add of {which}");
+                continue;
+            }
+            self.parked.remove(&which);
+            let model = self.model.add(&which, TEAM, &request, self.time());
+            let model = match model {
+                core::Added::New if was_parked => Added::Revived,
+                core::Added::New => Added::New,
+                core::Added::Coalesced => Added::Coalesced,
+                core::Added::Dirty => Added::Dirty,
+                core::Added::Held => Added::Held,
+                other => unreachable!("{other:?}"),
+            };
+            assert_eq!(answer, model, "the answer to an add of {which}");
+        }
+    }
+
+    async fn claim(&mut self, max: usize) {
+        // Claim from all shards: only a claim detects the expired leases of a shard.
+        let max = if self.is_ordered { max } else { 2 * KEYS as usize };
+        let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
+        let worker: Arc<str> = WORKERS[self.claims % WORKERS.len()].into();
+        self.claims += 1;
+        let of_worker = Place { worker: Arc::clone(&worker), ..self.place.clone() };
+        let claimed = self.engine.claim(&of_worker, claim).await.expect("claimed");
+        let now = self.now;
+        self.held.sort_by_key(|held| held.lease_until);
+        let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
+        for held in expired {
+            if held.is_cancelled {
+                self.end_cancelled(held.of_model, &held.out);
+                self.stale.push(held.out);
+                continue;
+            }
+            let delay = self.back_off(number(&held.out.key));
+            self.end_of_model(held.of_model, core_how(Ending::RetryAfter(delay)), held.out.asked);
+            self.stale.push(held.out);
+        }
+        for out in &claimed.items {
+            let which = number(&out.key);
+            let rank = |&which: &u32| {
+                let ready_at = self.ready_at.get(&which).copied().unwrap_or(now);
+                (Reverse(priority(which)), ready_at)
+            };
+            // Keys that one batch made ready have the same age.
+            let first = self.model.by_age().map(rank).min();
+            assert!(!self.is_ordered || Some(rank(&which)) == first, "{which}");
+            self.ready_at.remove(&which);
+            let model = self
+                .model
+                .get_this(&which, self.time())
+                .expect("the key is ready in the model, too");
+            let last = self.last_epoch.values().copied();
+            let last = last.chain(self.held.iter().map(|held| held.out.epoch));
+            let is_new = last.clone().all(|last| out.epoch != last);
+            assert!(is_new, "epochs are unique");
+            let before =
+                if self.is_ordered { last.max() } else { self.last_epoch.get(&which).copied() };
+            assert!(before.is_none_or(|before| out.epoch > before), "epochs rise");
+            self.last_epoch.insert(which, out.epoch);
+            let (asked, failures) = (core_asked(out.asked), out.failures);
+            assert_eq!(
+                (asked, failures),
+                (model.asked, model.failures),
+                "adds, reasons, priority and failures"
+            );
+            let place = self.released.remove(&which);
+            let queued = place.map_or(model.queued, |place| time(now).since(time(place)));
+            assert_eq!(out.queued, queued, "how long {} was ready", model.key);
+            let lease_until = now + crate::engine::time::micros(LEASE);
+            let place = now - crate::engine::time::micros(queued);
+            let (out, of_model, worker) = (out.clone(), model.epoch, Arc::clone(&worker));
+            let is_cancelled = false;
+            self.held.push(Held { out, of_model, worker, lease_until, place, is_cancelled });
+        }
+        if claimed.items.len() < max {
+            assert_eq!(self.model.get(self.time()), None, "a ready key was not delivered");
+            // A key in flight that is due later cannot be claimed.
+            let waiting = (0..KEYS).filter_map(|which| self.model.see(&which));
+            let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
+            let due = waiting.min().map(|due| due.since(self.time()));
+            let leases = self.held.iter().map(|held| {
+                Duration::from_micros((held.lease_until - now).try_into().expect("in the future"))
+            });
+            let next = due.into_iter().chain(leases).min();
+            // With several shards, a shard that found as many keys as requested does not report a time.
+            let is_said = self.is_ordered || claimed.items.is_empty();
+            assert!(!is_said || claimed.next == next, "the next due time: {next:?}, {claimed:?}");
+        }
+    }
+
+    async fn finish(&mut self, which: &[(usize, Ending)]) {
+        let mut endings: Vec<(Held, Ending)> = Vec::new();
+        for &(which, ending) in which {
+            if !self.held.is_empty() {
+                let held = self.held.remove(which % self.held.len());
+                let seen = self.model.see(&number(&held.out.key));
+                let is_pending = seen.is_some_and(|seen| seen.phase == 3 || seen.due.is_some());
+                let ending = match ending {
+                    Ending::GiveUp if is_pending || !self.parks => Ending::Release,
+                    Ending::Cancelled if !self.cancels_runs => Ending::Release,
+                    ending => ending,
+                };
+                endings.push((held, ending));
+            }
+        }
+        for part in by_shard(&*self.engine, &self.place, endings, |(held, _)| &held.out.key) {
+            self.finish_of_shard(part).await;
+        }
+    }
+
+    async fn finish_of_shard(&mut self, endings: Vec<(Held, Ending)>) {
+        let ends = endings.iter().map(|(held, ending)| {
+            let asked = held.out.asked;
+            let failure = Failure { asked, error: "no".to_owned() };
+            let how = match *ending {
+                Ending::Succeed => Finish::Succeed,
+                Ending::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
+                Ending::RetryAfter(delay) => Finish::RetryAfter(delay, None, failure),
+                Ending::Retry => Finish::Retry(failing(), failure),
+                Ending::Unclaim if self.keeps_places => Finish::Unclaim(asked, held.out.queued),
+                Ending::Release | Ending::Unclaim => Finish::Release(asked),
+                Ending::GiveUp => Finish::GiveUp(failure),
+                Ending::Cancelled => Finish::Cancelled,
+            };
+            End { key: held.out.key.clone(), epoch: held.out.epoch, how }
+        });
+        let held = self.engine.finish(&self.place, ends.collect()).await.expect("finished");
+        for ((held, ending), was_held) in endings.into_iter().zip(held) {
+            assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
+            if !was_held {
+                // The next claim counts it as failed.
+                self.held.push(held);
+                continue;
+            }
+            let which = number(&held.out.key);
+            if matches!(ending, Ending::Cancelled) {
+                self.end_cancelled(held.of_model, &held.out);
+                self.stale.push(held.out);
+                continue;
+            }
+            let how = match ending {
+                Ending::Retry => core_how(Ending::RetryAfter(self.back_off(which))),
+                other => core_how(other),
+            };
+            if matches!(ending, Ending::Succeed | Ending::RequeueAfter(_) | Ending::GiveUp) {
+                self.until.remove(&which);
+            }
+            if matches!(ending, Ending::GiveUp) {
+                let asked = held.out.asked;
+                // An add with `Merge::Exactly` and a `cancel` forget earlier failures.
+                let failures = self.model.failures(&which) + 1;
+                self.parked.insert(which, Parked { since: self.now, failures, asked });
+            }
+            self.end_of_model(held.of_model, how, held.out.asked);
+            if matches!(ending, Ending::Unclaim) && self.keeps_places {
+                self.ready_at.insert(which, held.place);
+                self.released.insert(which, held.place);
+            }
+            self.stale.push(held.out);
+        }
+    }
+
+    fn note_ready(&mut self, which: u32, now: Micros) {
+        if self.model.see(&which).is_some_and(|model| model.phase == 1) {
+            self.ready_at.entry(which).or_insert(now);
+        } else {
+            self.ready_at.remove(&which);
+            self.released.remove(&which);
+        }
+    }
+
+    fn end_of_model(&mut self, epoch: u64, how: requeue_sim::How, asked: Asked) {
+        let ended = self.model.finish(epoch, how, core_asked(asked), self.time());
+        assert!(ended.is_some(), "the key is in flight in the model, too");
+    }
+
+    fn back_off(&mut self, which: u32) -> Duration {
+        let until = self.until.get(&which).copied().unwrap_or(0);
+        if self.now < until {
+            return Duration::from_micros((until - self.now).try_into().expect("in the future"));
+        }
+        self.until.insert(which, self.now + crate::engine::time::micros(BACKOFF));
+        BACKOFF
+    }
+
+    async fn compare(&mut self) {
+        let page = self.engine.page(&self.place, None, None, 100).await.expect("a page");
+        assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "sorted by key");
+        let mut states = BTreeMap::<State, u64>::new();
+        for which in 0..KEYS {
+            self.note_ready(which, self.now);
+            let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
+            assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
+            let model = self.model.see(&which);
+            if let Some(parked) = self.parked.get(&which) {
+                assert!(model.is_none(), "{which} is parked, and {model:?}");
+                let found = found.expect("the key is parked");
+                let since = Duration::from_micros((self.now - parked.since).unsigned_abs());
+                let ours = (found.state, found.since, found.failures, found.adds, found.reasons);
+                let Parked { failures, asked, .. } = *parked;
+                let expected = (State::Parked, Some(since), failures, asked.adds, asked.reasons);
+                assert_eq!(ours, expected, "parked key {which}: since, failures, adds, reasons");
+                assert_eq!(
+                    (found.error.as_deref(), found.due, found.epoch, found.worker),
+                    (Some("no"), None, None, None)
+                );
+                *states.entry(State::Parked).or_default() += 1;
+                continue;
+            }
+            assert_eq!(found.is_some(), model.is_some(), "{which}: {found:?}, {model:?}");
+            let (Some(found), Some(model)) = (found, model) else { continue };
+            *states.entry(found.state).or_default() += 1;
+            let phase = match (found.state, found.dirty) {
+                (State::Waiting, _) => 0,
+                (State::Ready, _) => 1,
+                (State::Processing, false) => 2,
+                (State::Processing, true) => 3,
+                (State::Parked | State::Damaged, _) => unreachable!("{which} is not parked"),
+            };
+            let due = model.due.map(|due| due.since(self.time()));
+            let ours = (phase, found.due, found.failures, found.adds, found.reasons);
+            let models = (model.phase, due, model.failures, model.adds, model.reasons);
+            assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
+            let held = self.held.iter().find(|held| held.out.key == found.key);
+            assert_eq!(
+                found.epoch,
+                held.map(|held| held.out.epoch.unsigned_abs()),
+                "the epoch of its delivery"
+            );
+            assert_eq!(found.worker.as_deref(), held.map(|held| &*held.worker), "the worker");
+            let lease = held.map(|held| held.lease_until.saturating_sub(self.now).max(0));
+            let lease = lease.map(|lease| Duration::from_micros(lease.unsigned_abs()));
+            assert_eq!(found.lease, lease, "the rest of the lease");
+            let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
+            let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
+            assert_eq!(found.since, since, "key {which}, {found:?}: since");
+        }
+        let counts = self.engine.counts(&self.place).await.expect("counted");
+        let state = |state| states.get(&state).copied().unwrap_or(0);
+        let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
+        let all = STATES.map(state);
+        assert_eq!(found, all, "ready, waiting, processing, parked");
+        let is_idle = self.engine.is_idle(&self.place).await.expect("answered");
+        assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
+    }
+}
+
+/// Checks that all operations fail because the queue was dropped.
+async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
+    fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Result<T, EngineError>) {
+        let fault = answer.expect_err(operation);
+        assert_eq!(fault.kind, Kind::Dropped, "{operation}: {}", fault.source);
+        let expected = format!("queue {:?} was dropped", queue.name);
+        assert_eq!(fault.source.to_string(), expected, "{operation}");
+    }
+    let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
+    let request = Ask { key: one.clone(), add: Add::now(), adds: 1 };
+    said("add", queue, engine.add(queue, vec![request.clone()]).await);
+    said("add_free", queue, engine.add_free(queue, vec![request]).await);
+    let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
+    said("claim", queue, engine.claim(queue, claim).await);
+    let (of, epoch) = out.map_or((one.clone(), 1), |out| (out.key, out.epoch));
+    let end = End { key: of.clone(), epoch, how: Finish::Succeed };
+    said("finish", queue, engine.finish(queue, vec![end.clone()]).await);
+    said("finish_free", queue, engine.finish_free(queue, vec![end]).await);
+    said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
+    said("cancel", queue, engine.cancel(queue, vec![one.clone()], None).await);
+    said("cancel_running", queue, engine.cancel_running(queue, &one).await);
+    said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
+    said("walk", queue, engine.walk(queue, None, None, 3).await);
+    said("look_up", queue, engine.look_up(queue, &one).await);
+    said("counts", queue, engine.counts(queue).await);
+    said("is_idle", queue, engine.is_idle(queue).await);
+    for state in STATES {
+        said("page", queue, engine.page(queue, Some(state), None, 3).await);
+    }
+}
+
+const TEAM: Team = Team { id: 0, weight: 1 };
+
+fn time(now: Micros) -> core::Time {
+    core::Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000)
+}
+
+fn failing() -> Failing {
+    Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
+}
+
+fn core_asked(asked: Asked) -> core::Asked {
+    let priority = asked.priority.number().into();
+    core::Asked { adds: asked.adds, reasons: asked.reasons, priority }
+}
+
+fn core_how(ending: Ending) -> requeue_sim::How {
+    match ending {
+        // The model does not have parked keys.
+        Ending::Succeed | Ending::GiveUp => requeue_sim::How::Succeed,
+        Ending::RequeueAfter(delay) => requeue_sim::How::RequeueAfter(delay),
+        Ending::RetryAfter(delay) => requeue_sim::How::RetryAfter(delay),
+        Ending::Release | Ending::Unclaim => requeue_sim::How::Release,
+        Ending::Retry | Ending::Cancelled => unreachable!("it was handled before"),
+    }
+}
+
+fn pick<T>(list: &[T], which: usize) -> Option<&T> {
+    list.get(which % list.len().max(1))
+}

@@ -1,0 +1,120 @@
+//! Generates the operations of the conformance tests.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{KEYS, STATES};
+use crate::types::add::{Add, Merge};
+use crate::types::inspect::State;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Adds distinct keys in one batch.
+    Add(Vec<(u32, Add)>),
+    Claim(usize),
+    /// Completes held keys, by their numbers, in one batch.
+    Finish(Vec<(usize, Ending)>),
+    /// Completes a delivery that has already been completed or lost.
+    FinishStale(usize),
+    Renew,
+    /// Cancels distinct keys in one batch, if they are in this state, or in any state with `None`.
+    Cancel(BTreeSet<u32>, Option<State>),
+    /// Cancels the run of a key in flight.
+    CancelRunning(u32),
+    Revive(BTreeSet<u32>),
+    /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
+    Walk(Option<State>, usize),
+    /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
+    Drop {
+        keys_too: bool,
+    },
+    Pass(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    Succeed,
+    RequeueAfter(Duration),
+    RetryAfter(Duration),
+    Retry,
+    Release,
+    /// The test releases a key that was added during the run instead.
+    GiveUp,
+    Unclaim,
+    Cancelled,
+}
+
+fn states() -> impl Strategy<Value = Option<State>> {
+    prop::option::of(prop::sample::select(&STATES[..]))
+}
+
+fn delays() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        2 => Just(Duration::ZERO),
+        6 => (1u64..60).prop_map(Duration::from_micros),
+        1 => (1u64..1 << 40).prop_map(Duration::from_micros),
+    ]
+}
+
+fn adds() -> impl Strategy<Value = Add> {
+    let merge = prop_oneof![
+        6 => Just(Merge::Earliest),
+        2 => Just(Merge::Latest),
+        1 => Just(Merge::Exactly),
+    ];
+    let reasons = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
+    let at = prop_oneof![
+        3 => Just(Add::now()),
+        2 => delays().prop_map(Add::after),
+        1 => delays().prop_map(Add::debounce),
+        2 => (delays(), delays()).prop_map(|(quiet, max)| Add::debounce(quiet).at_most(max)),
+    ];
+    (at, merge, reasons, any::<bool>()).prop_map(|(at, merge, reasons, revives)| {
+        let add = at.merge(merge).reason(reasons);
+        if revives { add.revive() } else { add }
+    })
+}
+
+fn endings() -> impl Strategy<Value = Ending> {
+    prop_oneof![
+        3 => Just(Ending::Succeed),
+        2 => delays().prop_map(Ending::RequeueAfter),
+        2 => delays().prop_map(Ending::RetryAfter),
+        3 => Just(Ending::Retry),
+        1 => Just(Ending::Release),
+        3 => Just(Ending::GiveUp),
+        2 => Just(Ending::Unclaim),
+        1 => Just(Ending::Cancelled),
+    ]
+}
+
+/// Generates sequences of operations.
+///
+/// The priority of a key never changes. If it changed while the key is ready, engines would order by age,
+/// and the queue in memory by the time of the change.
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let batch = |of| prop::collection::vec(of, 1..4usize);
+    let add = batch((0..KEYS, adds()));
+    let keys = || prop::collection::btree_set(0..KEYS, 1..4usize);
+    let step = prop_oneof![
+        8 => add.prop_map(|mut adds| {
+            adds.sort_by_key(|&(key, _)| key);
+            adds.dedup_by_key(|&mut (key, _)| key);
+            Step::Add(adds)
+        }),
+        6 => (1usize..4).prop_map(Step::Claim),
+        6 => prop::collection::vec((0usize..8, endings()), 1..4).prop_map(Step::Finish),
+        1 => (0usize..8).prop_map(Step::FinishStale),
+        2 => Just(Step::Renew),
+        1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
+        2 => (0..KEYS).prop_map(Step::CancelRunning),
+        1 => keys().prop_map(Step::Revive),
+        1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
+        1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),
+        5 => (1u64..70).prop_map(Step::Pass),
+        1 => (200u64..400).prop_map(Step::Pass),
+    ];
+    prop::collection::vec(step, 1..most)
+}

@@ -1,0 +1,65 @@
+-- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. Answers one
+-- digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set
+-- aside.
+local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
+local at, hold = now(), ARGV[1] == '1'
+local keys, changed, answers = keys_given(2), {}, {}
+load(keys)
+
+-- Applies an add to a row. Returns the outcome.
+local function add(row, ask)
+  local was_parked = row.parked == 1
+  if was_parked and ask.revives == 0 then
+    return 4
+  end
+  if was_parked or ask.merge == 'exactly' then
+    take_back(row)
+  end
+  note(row, ask)
+  local wanted = after(at, ask.delay)
+  local due = wanted
+  if hold and not (row.epoch == 0 and is_dirty(row, at)) then
+    due = math.max(wanted, row.not_before)
+  end
+  local answer = demand(row, due, ask.merge, at)
+  return was_parked and 6 or due > wanted and 3 or answer
+end
+
+-- New keys with the same parameters share a row and an outcome.
+local fresh = {}
+for i, key in ipairs(keys) do
+  local said = ARGV[2 * i + 1]
+  local row = rows[key]
+  local is_replaced = not row and unreadable[key]
+  if is_replaced then
+    row = replace(key)
+  end
+  if not row then
+    local like = fresh[said]
+    if not like then
+      like = { row = new() }
+      like.answer = add(like.row, parsed(said, ASKS))
+      share(like.row)
+      fresh[said] = like
+    end
+    rows[key], answers[i] = like.row, like.answer
+    changed[#changed + 1] = key
+  else
+    if row.text then
+      -- The batch has this key twice. Copy the row, which now differs from the shared one.
+      row = unpacked(row.text)
+      rows[key] = row
+      row.is_changed = true
+    end
+    answers[i] = add(row, parsed(said, ASKS))
+    if is_replaced and not is_aside(key) then
+      answers[i] = 7
+    end
+    if answers[i] ~= 4 and not row.is_changed then
+      changed[#changed + 1] = key
+      row.is_changed = true
+    end
+  end
+end
+keep(changed, at)
+return table.concat(answers)

@@ -1,0 +1,189 @@
+-- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
+-- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, and the
+-- name of the worker.
+-- Answers the time until the next key may be ready (-1 if unknown or never, -2 or less if the shard is
+-- damaged: -2 minus the number of dropped places), a list of the keys that were set aside, each with the
+-- reason, and a list of the keys that were parked, each with its failures. Then for each claimed key the
+-- key itself, and a packed string, which values.rs reads: epoch, adds, reasons, priority, failures, and the
+-- time for which it was ready.
+local HAND_OUT = '>dI4I4bI4d'
+local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
+local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
+
+-- Removes the places of a row that another client has deleted, even if the key has been added again since
+-- then.
+local removed, is_odd = 0, false
+local function remove(key, ...)
+  is_odd = true
+  for _, set in ipairs({ ... }) do
+    removed = removed + redis.call('ZREM', set, key)
+  end
+end
+
+-- Keys that were set aside, each followed by the reason.
+local aside = {}
+local function put_aside(key, why)
+  if set_aside(key) then
+    aside[#aside + 1] = key
+    aside[#aside + 1] = why
+  end
+end
+
+-- Keys whose expired lease was their last permitted failure, each followed by its failures.
+local parked = {}
+local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
+if #expired > 0 then
+  local failing, failed = parsed(ARGV[5], ENDS), {}
+  for i, text in ipairs(find(expired)) do
+    local key = expired[i]
+    local row = text and read(key, text)
+    if unreadable[key] then
+      put_aside(key, unreadable[key])
+    elseif row and row.epoch > 0 then
+      local n = #failed + 1
+      local how = setmetatable({
+        adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
+        -- Keys that fail at once must not become ready at once: see `Failing::nth`.
+        share = 1 - (1 - failing.share) * n % 1,
+      }, { __index = failing })
+      finish(row, how, 'the lease expired', hold, at)
+      failed[n] = key
+      if row.parked == 1 then
+        parked[#parked + 1] = key
+        parked[#parked + 1] = row.failures
+      end
+    else
+      remove(key, LEASES)
+      redis.call('ZREM', AGAIN, key)
+    end
+  end
+  keep(failed, at)
+end
+
+-- Returns the ready keys by priority. `...` has options of ZRANGEBYSCORE, which may limit the number of keys
+-- or add their times.
+local function ready_keys(...)
+  local ready, some = {}, {}
+  for band, set in ipairs(BANDS) do
+    ready[band] = redis.call('ZRANGEBYSCORE', set, '-inf', at, ...)
+    if #ready[band] > 0 then
+      some[#some + 1] = ready[band]
+    end
+  end
+  return ready, some
+end
+
+local ready, some = ready_keys('LIMIT', 0, max)
+local keys = some[1] or {}
+if #some > 1 then
+  keys, ready = {}, ready_keys('WITHSCORES', 'LIMIT', 0, max)
+  local heads = { 1, 1, 1 }
+  for n = 1, max do
+    local best
+    for band = 3, 1, -1 do
+      local score = tonumber(ready[band][heads[band] + 1])
+      if score and (not best or n <= oldest and score < tonumber(ready[best][heads[best] + 1])) then
+        best = band
+      end
+    end
+    if not best then
+      break
+    end
+    keys[n] = ready[best][heads[best]]
+    heads[best] = heads[best] + 2
+  end
+end
+
+local answer = { -1, aside, parked }
+if #keys > 0 then
+  -- Each fencing token is greater than the last one. If the last one was lost, the clock makes the next one
+  -- greater. The queue's token is the shard's token times the number of shards. So the shard counts in steps
+  -- of that many microseconds: the time in microseconds times 16 exceeds 2^53, the limit of exact integers in
+  -- a double.
+  local epoch = last_epoch()
+  local least = math.ceil(at / tonumber(ARGV[6]))
+  local written, leased, taken, changed = {}, {}, {}, {}
+  local leased_until = text_of(lease_until)
+  -- A key that is in several sets is delivered once.
+  local given = #some > 1 and {}
+  for i, text in ipairs(find(keys)) do
+    local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
+    if given and given[key] then
+      is_odd = true
+    elseif not text then
+      remove(key, BANDS[1], BANDS[2], BANDS[3])
+    elseif #text == PENDING_SIZE and not is_aside(key) then
+      -- The most common case: the row is only pending.
+      local due
+      due, since, adds, reasons, priority = unpacked_pending(text)
+      if not due or due == 0 then
+        put_aside(key, due and 'the row has no state' or since)
+        since = nil
+      else
+        epoch = math.max(epoch + 1, least)
+        adds = math.max(adds, 1)
+        written[#written + 1] = key
+        written[#written + 1] = struct.pack(
+          RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
+          #worker, worker
+        )
+        leased[#leased + 1] = leased_until
+        leased[#leased + 1] = key
+        append(taken, BANDS[priority + 2], key)
+      end
+    else
+      local row = read(key, text)
+      if not row then
+        put_aside(key, unreadable[key])
+      elseif row.epoch > 0 or row.parked == 1 then
+        -- The key is not ready: this place remains from an old row.
+        remove(key, BANDS[1], BANDS[2], BANDS[3])
+      else
+        epoch = math.max(epoch + 1, least)
+        row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
+        row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
+        row.run_priority, row.worker = row.priority, worker
+        row.at, row.adds, row.reasons = 0, 0, 0
+        if row.not_before > 0 then
+          row.not_before = 0
+        end
+        changed[#changed + 1] = key
+        since, adds, reasons = row.since, row.run_adds, row.run_reasons
+        priority, failures = row.run_priority, row.failures
+      end
+    end
+    if given then
+      given[key] = true
+    end
+    if since then
+      local queued = math.max(at - since, 0)
+      answer[#answer + 1] = key
+      answer[#answer + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+    end
+  end
+  keep(changed, at)
+  redis.call('SET', EPOCH, epoch)
+  if #written > 0 then
+    redis.call('HSET', ROWS, unpack(written))
+    for set, list in pairs(taken) do
+      redis.call('ZREM', set, unpack(list))
+    end
+    redis.call('ZADD', LEASES, unpack(leased))
+  end
+end
+local due = next_due()
+if #answer == 3 + 2 * max then
+  if due <= at then
+    -- Let another worker claim the remaining keys.
+    wake()
+  end
+else
+  local next = math.min(due, first(LEASES))
+  if next < NEVER then
+    answer[1] = math.max(next - at, 0)
+  end
+end
+if is_odd or #answer == 3 and is_damaged() then
+  answer[1] = -2 - removed
+end
+return answer

@@ -1,0 +1,33 @@
+-- Completes deliveries. ARGV: 1 if re-adds are held; then for each completion the key, epoch, encoded
+-- parameters, and error. Answers one digit per completion: 1 if its holder still had the lease.
+local at, hold = now(), ARGV[1] == '1'
+local keys, changed, over, answers = keys_given(4), {}, {}, {}
+for i, text in ipairs(find(keys)) do
+  local key, epoch, how = keys[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
+  answers[i] = 0
+  if how == 'succeed' and text and #text == RUNNING_SIZE + (string.byte(text, RUNNING_SIZE) or 0)
+    and not rows[key] and not is_aside(key) then
+    -- The key has no failures. Unless it was added again, nothing of it remains.
+    local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
+    if again == 0 then
+      text = nil
+      if held == epoch and lease_until > at and not over[key] then
+        over[key] = true
+        over[#over + 1] = key
+        answers[i] = 1
+      end
+    end
+  end
+  local row = not over[key] and (rows[key] or text and read(key, text))
+  if row and is_held(row, epoch, at) then
+    finish(row, parsed(how, ENDS), ARGV[4 * i + 1], hold, at)
+    changed[#changed + 1] = key
+    answers[i] = 1
+  end
+end
+keep(changed, at)
+if #over > 0 then
+  redis.call('HDEL', ROWS, unpack(over))
+  redis.call('ZREM', LEASES, unpack(over))
+end
+return table.concat(answers)

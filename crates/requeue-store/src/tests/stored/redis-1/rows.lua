@@ -1,0 +1,463 @@
+-- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are microseconds
+-- since 1970, and 0 means none. Operations change rows in memory. `keep` writes them at the end, so that a
+-- script that fails has changed nothing.
+
+-- The default values of a row.
+local NOTHING = { __index = {
+  at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
+  epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
+  worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
+} }
+-- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
+-- at the end; and after a failure the additional fields, followed by the error. values.rs reads the same
+-- encodings.
+local PENDING = '>ddI4I4b'
+local RUN, FAILED = '>dddI4I4bBc0', '>I4I4ddb'
+local RUNNING = PENDING .. string.sub(RUN, 2)
+local PENDING_SIZE = struct.size(PENDING)
+-- Without the name.
+local RUNNING_SIZE, FAILED_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(FAILED)
+
+-- The loaded rows by key, and for each unreadable row the reason.
+local rows, unreadable = {}, {}
+
+local function is_priority(priority)
+  return priority >= -1 and priority <= 1
+end
+
+-- The multi-byte characters of UTF-8, without control characters.
+local LONG_CHARACTERS = {
+  '\194[\160-\191]', '[\195-\223][\128-\191]',
+  '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+}
+
+-- Returns whether this is a valid name of a worker, or empty.
+local function is_name(name)
+  if #name > 100 then
+    return false
+  elseif string.find(name, '[^ -~]') then
+    for _, character in ipairs(LONG_CHARACTERS) do
+      name = string.gsub(name, character, ' ')
+    end
+  end
+  return not string.find(name, '[^ -~]')
+end
+
+-- Describes the first invalid time. The arguments alternate between names and values.
+local function wrong_time(name, time, ...)
+  if not name then
+    return nil
+  elseif not is_time(time) then
+    return name .. ' is ' .. string.format('%.17g', time)
+  end
+  return wrong_time(...)
+end
+
+-- Returns the values of a row that is only pending; nil and the reason if they are invalid.
+local function unpacked_pending(packed)
+  local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
+  if is_time(at) and is_time(since) and is_priority(priority) then
+    return at, since, adds, reasons, priority
+  end
+  return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
+end
+
+-- Returns the row; nil and the reason if it cannot be read. values.rs has the same rules.
+local function unpacked(packed)
+  local size = #packed
+  local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
+  if size ~= PENDING_SIZE and size ~= running and size < running + FAILED_SIZE then
+    return nil, 'the row has ' .. size .. ' bytes'
+  end
+  local at, since, adds, reasons, priority = unpacked_pending(packed)
+  if not at then
+    return nil, since
+  end
+  local row = { at = at, since = since, adds = adds, reasons = reasons, priority = priority }
+  if size > PENDING_SIZE then
+    row.epoch, row.lease_until, row.run_since, row.run_adds, row.run_reasons, row.run_priority, row.worker =
+      struct.unpack(RUN, packed, PENDING_SIZE + 1)
+    local wrong = wrong_time(
+      'epoch', row.epoch, 'lease_until', row.lease_until, 'run_since', row.run_since
+    )
+    if wrong or not is_priority(row.run_priority) then
+      return nil, wrong or 'run_priority is ' .. row.run_priority
+    elseif not is_name(row.worker) or row.epoch == 0 and row.worker ~= '' then
+      return nil, 'worker is not valid'
+    end
+    if size > running then
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked =
+        struct.unpack(FAILED, packed, running + 1)
+      row.error = string.sub(packed, running + FAILED_SIZE + 1)
+      wrong = wrong_time('backing_off', row.backing_off, 'not_before', row.not_before)
+      if wrong or row.parked ~= 0 and row.parked ~= 1 then
+        return nil, wrong or 'parked is ' .. row.parked
+      end
+    end
+  end
+  setmetatable(row, NOTHING)
+  if row.parked == 1 and (row.at > 0 or row.epoch > 0) then
+    return nil, 'the row is parked and has a run'
+  elseif row.parked == 0 and row.at == 0 and row.epoch == 0 then
+    return nil, 'the row has no state'
+  end
+  return row
+end
+
+local function has_failed(row)
+  return row.failures > 0 or row.steps > 0 or row.not_before > 0 or row.parked == 1
+end
+
+local function packed(row)
+  local failed = has_failed(row)
+  if not failed and row.epoch == 0 then
+    return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
+  end
+  local running = struct.pack(
+    RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
+    row.epoch, row.lease_until, row.run_since,
+    row.run_adds, row.run_reasons, row.run_priority, #row.worker, row.worker
+  )
+  if not failed then
+    return running
+  end
+  return running .. struct.pack(
+    FAILED, row.failures, row.steps, row.backing_off, row.not_before, row.parked
+  ) .. row.error
+end
+
+-- Returns the sorted set of the key and its score; nothing if the key has no state.
+local function place(row)
+  if row.parked == 1 then
+    -- All have the same score, so that the keys determine the order.
+    return PARKED, 0
+  elseif row.epoch > 0 then
+    return LEASES, row.lease_until
+  elseif row.at > 0 then
+    return BANDS[row.priority + 2], row.at
+  end
+end
+
+-- Returns the due time of the next run of a key in flight.
+local function runs_again(row)
+  return row.epoch > 0 and row.at > 0 and row.at or nil
+end
+
+-- Returns the encoded row of each key, or false.
+local function find(keys)
+  return redis.call('HMGET', ROWS, unpack(keys))
+end
+
+local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
+
+-- Returns whether the key was set aside. In most shards, no key is.
+local some_aside
+local function is_aside(key)
+  if some_aside == nil then
+    some_aside = redis.call('ZCARD', ASIDE) > 0
+  end
+  return some_aside and redis.call('ZSCORE', ASIDE, key)
+end
+
+-- Sets aside a key whose row cannot be read: it is kept, and no claim finds it. Returns false if it already
+-- was.
+local function set_aside(key)
+  for _, set in ipairs(ALL_PLACES) do
+    redis.call('ZREM', set, key)
+  end
+  return redis.call('ZADD', ASIDE, 0, key) == 1
+end
+
+-- Returns the row of a key, decoded from `text`, if it can be read.
+local function read(key, text)
+  local row, why = unpacked(text)
+  if not row then
+    unreadable[key] = why
+    return nil
+  end
+  if is_aside(key) then
+    -- Another client has repaired the row since then.
+    row.is_misplaced = true
+  else
+    row.was_in, row.was_at = place(row)
+    row.was_again = runs_again(row)
+  end
+  rows[key] = row
+  return row
+end
+
+local function load(keys)
+  for i, text in ipairs(find(keys)) do
+    if text then
+      read(keys[i], text)
+    end
+  end
+end
+
+-- Returns the row of a new key.
+local function new()
+  return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
+end
+
+-- Returns a new row of a key, instead of the unreadable one.
+local function replace(key)
+  local row = new()
+  row.is_misplaced = true
+  rows[key] = row
+  return row
+end
+
+-- Lets several keys share the row, which no longer changes.
+local function share(row)
+  row.text = packed(row)
+  row.set, row.score = place(row)
+end
+
+-- Times as text. Many keys have the same time.
+local written_as = {}
+local function text_of(time)
+  local text = written_as[time]
+  if not text then
+    text = string.format('%.0f', time)
+    written_as[time] = text
+  end
+  return text
+end
+
+local function append(lists, set, what)
+  local list = lists[set]
+  if not list then
+    list = {}
+    lists[set] = list
+  end
+  list[#list + 1] = what
+end
+
+-- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
+-- due before all others.
+local function keep(keys, now)
+  local written, gone, put, taken = {}, {}, {}, {}
+  local soonest = NEVER
+  for i = 1, #keys do
+    local key = keys[i]
+    local row = rows[key]
+    local set, at, text = row.set, row.score, row.text
+    if not text then
+      set, at = place(row)
+      text = set and packed(row)
+    end
+    local was_in = row.was_in
+    if set then
+      written[#written + 1] = key
+      written[#written + 1] = text
+      if was_in ~= set or row.was_at ~= at then
+        append(put, set, text_of(at))
+        append(put, set, key)
+        if at < soonest and set ~= LEASES and set ~= PARKED then
+          soonest = at
+        end
+      end
+    elseif was_in or row.is_misplaced then
+      gone[#gone + 1] = key
+    end
+    if row.is_misplaced then
+      for _, other in ipairs(ALL_PLACES) do
+        append(taken, other, key)
+      end
+      append(taken, ASIDE, key)
+    end
+    if was_in and was_in ~= set then
+      append(taken, was_in, key)
+    end
+    local again = runs_again(row)
+    if again and again ~= row.was_again then
+      append(put, AGAIN, text_of(again))
+      append(put, AGAIN, key)
+    elseif row.was_again and not again then
+      append(taken, AGAIN, key)
+    end
+  end
+  local wakes = soonest <= now or soonest < NEVER and soonest < next_due()
+  if #written > 0 then
+    redis.call('HSET', ROWS, unpack(written))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', ROWS, unpack(gone))
+  end
+  for set, list in pairs(taken) do
+    redis.call('ZREM', set, unpack(list))
+  end
+  for set, list in pairs(put) do
+    redis.call('ZADD', set, unpack(list))
+  end
+  if wakes then
+    wake()
+  end
+end
+
+local function after(now, delay)
+  return math.min(now + delay, NEVER)
+end
+
+-- Returns whether the pending run is due.
+local function is_dirty(row, now)
+  return row.at > 0 and row.at <= now
+end
+
+local MOST = 4294967295
+
+local function note(row, asked)
+  if row.at > 0 then
+    row.priority = math.max(row.priority, asked.priority)
+  else
+    row.priority = asked.priority
+  end
+  row.adds = math.min(row.adds + asked.adds, MOST)
+  row.reasons = bit.bor(row.reasons, asked.reasons) % 4294967296
+end
+
+local function forget(row)
+  if has_failed(row) then
+    row.failures, row.steps, row.backing_off, row.not_before, row.error = 0, 0, 0, 0, ''
+  end
+end
+
+local function take_back(row)
+  forget(row)
+  row.at, row.adds, row.reasons = 0, 0, 0
+  if row.parked == 1 then
+    row.parked = 0
+  end
+end
+
+-- Requests a run at `at`. Returns the outcome as in Added: 0 New, 1 Coalesced, 2 Dirty.
+local function demand(row, at, merge, now)
+  if is_dirty(row, now) then
+    return 1
+  elseif at <= now then
+    if row.not_before > 0 then
+      row.not_before = 0
+    end
+    row.at, row.since = now, now
+    return row.epoch > 0 and 2 or 0
+  end
+  local answer = 0
+  if row.at > 0 then
+    answer = 1
+    if merge == 'earliest' then
+      at = math.min(row.at, at)
+    elseif merge == 'latest' then
+      at = math.max(row.at, at)
+    end
+  end
+  row.at, row.since = at, at
+  return answer
+end
+
+local function back_off(row, how, now)
+  if now < row.backing_off then
+    return row.backing_off - now
+  end
+  local expired = after(after(row.backing_off, how.cap), how.cap) < now
+  local steps = expired and 0 or row.steps
+  local most = math.min(how.delay * 2 ^ math.min(steps, 63), how.cap)
+  local delay = math.ceil(most * (0.5 + how.share / 2))
+  row.steps = math.min(steps + 1, MOST)
+  row.backing_off = after(now, delay)
+  return delay
+end
+
+local function fail(row, how, error, hold, now)
+  row.failures = math.min(row.failures + 1, MOST)
+  row.error = error
+  note(row, how)
+  local delay
+  if how.what == 'retry' then
+    delay = back_off(row, how, now)
+  elseif how.what == 'retry_after' then
+    delay = how.delay
+  end
+  if not delay or row.failures >= how.most then
+    if row.at > 0 then
+      -- The key was added during the run, so its failures are forgotten.
+      forget(row)
+    else
+      row.parked, row.since = 1, now
+    end
+    return
+  end
+  local at = after(now, delay)
+  if hold then
+    row.not_before = math.max(row.not_before, at)
+    at = row.not_before
+    if at > now and row.at > 0 then
+      -- One run serves both the failure and the adds during the run.
+      row.at = math.max(row.at, at)
+      row.since = row.at
+    end
+  end
+  demand(row, at, 'earliest', now)
+end
+
+-- Completes the delivery.
+local function finish(row, how, error, hold, now)
+  local place
+  if how.what == 'succeed' or how.what == 'requeue_after' then
+    forget(row)
+  elseif how.what == 'release' then
+    note(row, how)
+    demand(row, math.max(row.not_before, now), 'earliest', now)
+  elseif how.what == 'unclaim' then
+    note(row, how)
+    place = math.max(row.run_since - how.delay, 1)
+  else
+    fail(row, how, error, hold, now)
+  end
+  row.epoch, row.lease_until, row.run_since = 0, 0, 0
+  row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''
+  if place then
+    -- Adds during the delivery have coalesced, as for any ready key.
+    row.at, row.since = place, place
+  elseif is_dirty(row, now) then
+    -- The key becomes the last of the ready keys. `since` keeps the time of the add.
+    row.at = now
+  end
+  if how.what == 'requeue_after' then
+    note(row, how)
+    demand(row, after(now, how.delay), 'earliest', now)
+  end
+end
+
+-- Returns whether the delivery with this fencing token still has a valid lease.
+local function is_held(row, epoch, now)
+  return row and row.epoch > 0 and row.epoch == epoch and row.lease_until > now
+end
+
+-- Parses the words of `spec` into a table with these names. Most specs of a batch are equal.
+local specs = {}
+local function parsed(spec, names)
+  local found = specs[spec]
+  if not found then
+    found = {}
+    local i = 0
+    for word in string.gmatch(spec, '%S+') do
+      i = i + 1
+      found[names[i]] = tonumber(word) or word
+    end
+    specs[spec] = found
+  end
+  return found
+end
+
+-- Returns the keys among the arguments: every `step`-th one, starting with the second.
+local function keys_given(step)
+  local keys = {}
+  for i = 2, #ARGV, step do
+    keys[#keys + 1] = ARGV[i]
+  end
+  return keys
+end
+
+local ENDS = { 'what', 'adds', 'reasons', 'priority', 'most', 'delay', 'cap', 'share' }
