@@ -26,7 +26,6 @@ use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
 use crate::runner::remote::Job;
-use requeue::CancelReason;
 
 /// A command that was started, and has exited.
 struct Finished {
