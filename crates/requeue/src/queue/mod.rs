@@ -17,6 +17,7 @@ mod lifecycle;
 mod limiter;
 mod shared;
 mod waiters;
+mod watchers;
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
-use super::cancelling::Watchers;
 use super::drainers::Drainers;
 use super::dropped_keys::DroppedKeys;
 use super::hooks::Events;
 use super::limiter::LockedLimiter;
 use super::waiters::{Waiters, Wakes};
+use super::watchers::Watchers;
 use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
@@ -253,7 +253,11 @@ impl<K: Key> Shared<K> {
     fn release_and_notify(&self, mut state: RankedGuard<'_, State<K>>) {
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         let mut restarted = Wakes::new();
-        state.wake_restarted(&mut restarted);
+        if self.restarts {
+            for epoch in state.core.take_restarted() {
+                state.watchers.take(epoch, &mut restarted);
+            }
+        }
         if state.needs_alarm() || !state.drainers.is_empty() {
             self.settle(state);
         } else {
