@@ -171,7 +171,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// ```
     /// use requeue::Queue;
-    ///     ///
+    /// use std::time::Duration;
+    ///
     /// let queue = Queue::new();
     /// queue.add_after("a", Duration::from_secs(60));
     /// assert!(queue.cancel(&"a").waiting);
