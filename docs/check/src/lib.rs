@@ -19,6 +19,7 @@ pages! {
     Testing = "docs/guides/testing.md";
     Shutdown = "docs/guides/shutdown.md";
     Debouncing = "docs/guides/debouncing.md";
+    Cancelling = "docs/guides/cancelling.md";
     Priorities = "docs/guides/priorities.md";
     Migrating = "docs/guides/migrating.md";
     Deployment = "docs/operations/deployment.md";
