@@ -20,6 +20,7 @@ pages! {
     Shutdown = "docs/guides/shutdown.md";
     Debouncing = "docs/guides/debouncing.md";
     Pace = "docs/guides/pace.md";
+    Cancelling = "docs/guides/cancelling.md";
     Priorities = "docs/guides/priorities.md";
     Migrating = "docs/guides/migrating.md";
     Deployment = "docs/operations/deployment.md";

@@ -14,7 +14,7 @@ use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
 use requeue::workers::{self, Context};
-use requeue::{Add, Completion};
+use requeue::{Add, CancelReason, Completion};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -68,6 +68,25 @@ struct Tried<K: Lookup> {
     attempt: u32,
     /// The number of adds that the run served.
     adds: u32,
+}
+
+/// A key in the list of runs in flight. If the run is dropped because the controller stops, the key stays in the list.
+struct Listed<'a> {
+    running: &'a Mutex<BTreeSet<ObjectKey>>,
+    key: &'a ObjectKey,
+    run: &'a Context,
+    is_over: bool,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let reason = self.run.cancel_reason();
+        let was_cancelled =
+            matches!(reason, Some(CancelReason::Cancelled | CancelReason::Restarted));
+        if self.is_over || was_cancelled {
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(self.key);
+        }
+    }
 }
 
 /// The result of a run.
@@ -160,10 +179,11 @@ where
         );
         let (begun, active) = (Instant::now(), self.meters.begin());
         self.running().insert(key.clone());
+        let mut listed = Listed { running: &self.running, key: &key, run: &run, is_over: false };
         let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
         let ended = run_of_key.instrument(span.clone()).await;
-        // Not reached if the run is dropped: then the key stays in the list.
-        self.running().remove(&key);
+        listed.is_over = true;
+        drop(listed);
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
         let tried = Tried { key, object, version, attempt, adds: run.adds() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter};
+use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter, Rerun};
 
 use crate::ObjectKey;
 
@@ -48,6 +48,7 @@ pub struct Config {
     pub(super) reconcile_unchanged: bool,
     pub(super) own_writes_timeout: Duration,
     pub(super) suppress_own_writes: bool,
+    rerun: Rerun,
     rate_limiter: Option<MakeLimiter>,
     oldest_every: u32,
     fair_namespaces: bool,
@@ -70,6 +71,7 @@ impl Default for Config {
             reconcile_unchanged: false,
             own_writes_timeout: Duration::from_secs(10),
             suppress_own_writes: false,
+            rerun: Rerun::After,
             rate_limiter: None,
             oldest_every: 10,
             fair_namespaces: false,
@@ -246,6 +248,27 @@ impl Config {
         self
     }
 
+    /// Sets the effect of a change of an object that is being reconciled.
+    ///
+    /// The default is [`Rerun::After`]: the run goes on, and the object runs once more after it.
+    ///
+    /// With [`Rerun::Restart`], the run is dropped at an `await`, and the object runs again at once. A dropped run is
+    /// neither a success nor a failure, and no metric counts its result. Choose this for long runs whose result a change
+    /// makes useless. A reconciler that changes its own object causes such a change: filter these events, or write last.
+    ///
+    /// ```
+    /// use requeue::Rerun;
+    /// use requeue_kube::controller::Config;
+    /// use std::time::Duration;
+    ///
+    /// let config = Config::default().rerun(Rerun::Restart { at_most: Duration::from_secs(60) });
+    /// # drop(config);
+    /// ```
+    pub const fn rerun(mut self, rerun: Rerun) -> Self {
+        self.rerun = rerun;
+        self
+    }
+
     /// Sets the constructor of the rate limiter, which computes the delay after a failure.
     ///
     /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each
@@ -317,6 +340,7 @@ impl Config {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
             .clock(TokioClock::current())
+            .rerun(self.rerun)
             .order(Order::Priority { oldest_every: self.oldest_every });
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::utils::Backoff;
+use requeue::{CancelledRun, Rerun};
+use requeue_kube::ObjectKey;
 use requeue_kube::controller::Action;
 use requeue_kube::policy;
 use tokio::sync::oneshot;
@@ -53,6 +55,48 @@ async fn a_graceful_shutdown_cuts_off_what_takes_too_long() {
     assert_eq!(reading.end().await, [cut_off]);
     assert_eq!(at.elapsed().as_secs(), 3);
     tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(log.names(), ["a begins"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_restarts_a_run_in_flight() {
+    let (feed, controller) = controller();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let log = Log::new();
+    let controller = controller
+        .graceful_shutdown_on(async { _ = stopped.await })
+        .with_config(config().rerun(Rerun::restart()));
+    let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    feed.apply(&map("a", 2));
+    log.reaches(2).await;
+    stop.send(()).unwrap();
+    assert_eq!(reading.end().await, ["ok a"]);
+    assert_eq!(log.names(), ["a begins", "a begins", "a ends"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cancelled_by_name_is_dropped_and_not_reported() {
+    let (feed, controller) = controller();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (send, queue) = oneshot::channel();
+    let log = Log::new();
+    let controller = controller
+        .graceful_shutdown_on(async { _ = stopped.await })
+        .queue_on_start(|queue| drop(send.send(queue)));
+    let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    let queue = queue.await.unwrap();
+    let key = ObjectKey::new(Some("ns"), "a");
+    assert_eq!(queue.cancel_running(&key), CancelledRun::Cancelled);
+    while !queue.is_idle() {
+        tokio::task::yield_now().await;
+    }
+    stop.send(()).unwrap();
+    let items = reading.end().await;
+    assert!(items.is_empty(), "{items:?}");
     assert_eq!(log.names(), ["a begins"]);
 }
 

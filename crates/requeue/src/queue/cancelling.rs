@@ -1,7 +1,6 @@
 //! Cancelling runs in flight, and waiting for it.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
@@ -12,61 +11,10 @@ use requeue_core::{self as core, CancelReason, CancelledRun};
 use super::Queue;
 use super::shared::{Shared, State};
 use super::waiters::Wakes;
+use super::watchers::Watcher;
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Arc, AtomicBool, Ordering, drop_quietly};
-
-/// The futures that wait for the cancellation of their run, by the number of the delivery and a
-/// number of their own. The list is under the queue's lock.
-pub(super) struct Watchers {
-    listed: BTreeMap<(u64, u64), Watcher>,
-    /// The number of the latest future that was listed.
-    last: u64,
-}
-
-impl Watchers {
-    pub(super) const fn new() -> Self {
-        Self { listed: BTreeMap::new(), last: 0 }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.listed.is_empty()
-    }
-
-    /// Lists a future of the delivery `epoch`, and returns its number.
-    fn wait(&mut self, epoch: u64, watcher: Watcher) -> u64 {
-        self.last += 1;
-        self.listed.insert((epoch, self.last), watcher);
-        self.last
-    }
-
-    /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
-    fn take(&mut self, epoch: u64, wakes: &mut Wakes) {
-        while let Some((&at, _)) = self.listed.range((epoch, 0)..=(epoch, u64::MAX)).next()
-            && let Some(watcher) = self.listed.remove(&at)
-        {
-            watcher.is_woken.store(true, Ordering::Release);
-            wakes.push(watcher.waker);
-        }
-    }
-}
-
-/// A listed future.
-#[derive(Clone)]
-struct Watcher {
-    waker: Waker,
-    /// Set under the lock, before the waker is called.
-    is_woken: Arc<AtomicBool>,
-}
-
-impl<K: Eq + Clone> State<K> {
-    /// Returns the wakers of the futures whose runs were restarted since the last call.
-    pub(super) fn wake_restarted(&mut self, wakes: &mut Wakes) {
-        for epoch in self.core.take_restarted() {
-            self.watchers.take(epoch, wakes);
-        }
-    }
-}
+use crate::sync::{Arc, drop_quietly};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the run in flight of `key`, and returns whether there was one.
@@ -183,16 +131,12 @@ impl<K: Key> Future for Cancellation<K> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CancelReason> {
         let this = self.get_mut();
         // A run is polled often, and cancelled rarely. These polls take no lock.
-        if let Some((_, watcher)) = &this.listed
-            && !watcher.is_woken.load(Ordering::Acquire)
-            && watcher.waker.will_wake(cx.waker())
-        {
+        if this.listed.as_ref().is_some_and(|(_, watcher)| watcher.will_wake(cx.waker())) {
             return Poll::Pending;
         }
         this.leave();
         let Some(shared) = &this.shared else { return Poll::Pending };
-        let is_woken = Arc::new(AtomicBool::new(false));
-        let watcher = Watcher { waker: cx.waker().clone(), is_woken };
+        let watcher = Watcher::new(cx.waker().clone());
         let listed = watcher.clone();
         let Some(mut state) = shared.lock_after_restarts() else {
             cx.waker().wake_by_ref();
@@ -215,7 +159,7 @@ impl<K: Key> Cancellation<K> {
             return;
         };
         let Ok(mut state) = shared.lock() else { return };
-        let listed = state.watchers.listed.remove(&(self.ticket.epoch(), number));
+        let listed = state.watchers.leave(self.ticket.epoch(), number);
         drop(state);
         drop_quietly(listed);
         drop_quietly(watcher);

@@ -39,6 +39,7 @@ impl Events {
     }
 
     /// Calls the hooks, once for each event. The lock must not be held.
+    #[inline(always)]
     pub(super) fn report<K>(self, hooks: &dyn QueueMetrics<K>) {
         each(self.retries, || hooks.retry());
         each(self.adds, || hooks.add());

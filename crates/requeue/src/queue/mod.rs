@@ -17,6 +17,7 @@ mod lifecycle;
 mod limiter;
 mod shared;
 mod waiters;
+mod watchers;
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -170,7 +171,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// ```
     /// use requeue::Queue;
-    ///     ///
+    /// use std::time::Duration;
+    ///
     /// let queue = Queue::new();
     /// queue.add_after("a", Duration::from_secs(60));
     /// assert!(queue.cancel(&"a").waiting);

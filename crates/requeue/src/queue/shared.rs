@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Operation, Time};
 
-use super::cancelling::Watchers;
 use super::drainers::Drainers;
 use super::dropped_keys::DroppedKeys;
 use super::hooks::Events;
 use super::limiter::LockedLimiter;
 use super::waiters::{Waiters, Wakes};
+use super::watchers::Watchers;
 use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
@@ -96,8 +96,9 @@ pub(crate) struct Shared<K: Key> {
     pub(super) always_needs_now: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
-    /// True if every release of the lock calls hooks, or wakes restarted runs.
-    has_news: bool,
+    /// 1 if every release of the lock calls hooks, or wakes restarted runs, and 0 otherwise. As a
+    /// `bool`, it would cost a completion 20 instructions, because the compiler then spills registers.
+    has_news: usize,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
@@ -157,7 +158,7 @@ impl<K: Key> Shared<K> {
             go: AtomicBool::new(false),
             always_needs_now,
             restarts,
-            has_news: restarts || parts.hooks.is_some(),
+            has_news: usize::from(restarts || parts.hooks.is_some()),
             has_order,
             has_fast_gets: !has_order && !has_pace,
             is_real_time: parts.clock.is_real_time(),
@@ -246,7 +247,7 @@ impl<K: Key> Shared<K> {
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
             self.go.store(true, Ordering::Relaxed);
         }
-        if state.waiters.is_empty() && state.drainers.is_empty() && !self.has_news {
+        if state.waiters.is_empty() && state.drainers.is_empty() && self.has_news == 0 {
             drop(state);
         } else {
             self.release_and_notify(state);
@@ -255,15 +256,30 @@ impl<K: Key> Shared<K> {
 
     #[inline(never)]
     fn release_and_notify(&self, mut state: RankedGuard<'_, State<K>>) {
-        let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
-        let mut restarted = Wakes::new();
-        state.wake_restarted(&mut restarted);
-        if state.needs_alarm() || !state.drainers.is_empty() {
-            self.settle(state);
-        } else {
-            drop(state);
+        if self.restarts {
+            return self.release_and_wake_restarted(state);
         }
-        restarted.wake();
+        let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
+        if state.waiters.is_empty() && state.drainers.is_empty() {
+            drop(state);
+        } else {
+            self.settle(state);
+        }
+        if let Some((hooks, events)) = events {
+            events.report(&**hooks);
+        }
+    }
+
+    /// Like `release_and_notify`, in a queue in which adds restart runs.
+    #[cold]
+    fn release_and_wake_restarted(&self, mut state: RankedGuard<'_, State<K>>) {
+        let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
+        let mut wakes = Wakes::new();
+        for epoch in state.core.take_restarted() {
+            state.watchers.take(epoch, &mut wakes);
+        }
+        self.settle(state);
+        wakes.wake();
         if let Some((hooks, events)) = events {
             events.report(&**hooks);
         }
