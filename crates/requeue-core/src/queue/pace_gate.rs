@@ -100,13 +100,21 @@ impl<K: Eq> PaceTable<K> {
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the time until which the pace makes the key in `slot` wait if it becomes ready now, or
     /// `None` if it may become ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        Some(self.paced_until(slot)?).filter(|&until| until > now)
+        match self.pace {
+            None => None,
+            Some(_) => self.check_pace(slot, now),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_pace(&self, slot: Slot, now: Time) -> Option<Time> {
+        self.paced_until(slot).filter(|&until| until > now)
     }
 
     /// Returns the time from which the pace permits the next start of the key in `slot`.
-    #[inline]
     pub(super) fn paced_until(&self, slot: Slot) -> Option<Time> {
         let pace = self.pace.as_ref()?;
         let record = self.records.get(slot);
@@ -115,6 +123,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
     /// If it waits for an earlier time, the gate stops it again at that time.
+    #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
         if self.timers.due(slot).is_none_or(|due| due > until) {
@@ -139,6 +148,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Takes back the start of the delivery of the key in `slot`, which is released.
+    #[cold]
+    #[inline(never)]
     pub(super) fn take_back_start(&mut self, slot: Slot) {
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);
