@@ -6,7 +6,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
+use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Time};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -31,7 +31,7 @@ pub(crate) struct Times {
     /// The time from the first add to the start.
     pub(crate) delay: Option<Duration>,
     pub(crate) debounce: Option<Debounce>,
-    /// The least time between two starts.
+    /// The least time between two starts: the pace of the queue.
     pub(crate) min_interval: Option<Duration>,
 }
 
@@ -47,10 +47,6 @@ pub(crate) struct Debounce {
 impl Times {
     pub(crate) const fn has_windows(self) -> bool {
         self.delay.is_some() || self.debounce.is_some()
-    }
-
-    pub(crate) const fn are_none(self) -> bool {
-        !self.has_windows() && self.min_interval.is_none()
     }
 
     /// Returns the end of a window whose adds came from `first` to `now`.
@@ -133,6 +129,9 @@ impl Pacing {
         let clock = TokioClock::current();
         let queue = Queue::builder().name(name).clock(clock).re_add(re_add);
         let mut queue = queue.hasher(RandomState::new());
+        if let Some(interval) = self.times.min_interval {
+            queue = queue.pace(Pace::min_interval(interval));
+        }
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }
