@@ -9,7 +9,7 @@ use requeue::metrics::Metrics;
 use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Time};
 
 use crate::args::run::{self as args, Alone, Common};
-use crate::args::values::Every;
+use crate::args::values::{Every, Quiet};
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
 
@@ -81,10 +81,14 @@ impl Pacing {
         needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
 
         let debounce = match (flags.debounce, flags.debounce_max) {
-            (Some(quiet), Some(most)) if most < quiet => {
-                return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
+            (Some(Quiet { most: Some(_), .. }), Some(_)) => {
+                return Err(Refusal::usage("--debounce QUIET,MAX excludes --debounce-max"));
             }
-            (Some(quiet), most) => {
+            (Some(Quiet { quiet, most }), max) => {
+                let most = most.or(max);
+                if most.is_some_and(|most| most < quiet) {
+                    return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
+                }
                 let most = most.unwrap_or_else(|| quiet.saturating_mul(10));
                 Some(Debounce { quiet, most })
             }

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::duration::parse_duration;
 use crate::process::command;
 
 /// The number of commands at once.
@@ -40,6 +41,25 @@ impl FromStr for Jobs {
         }
         let jobs = text.parse::<u32>().map_err(|_| WRONG)?;
         Ok(NonZeroUsize::new(jobs as usize).map_or(Self::Unlimited, Self::Number))
+    }
+}
+
+/// The value of `--debounce`: the quiet time, and the longest wait if it is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Quiet {
+    pub(crate) quiet: Duration,
+    pub(crate) most: Option<Duration>,
+}
+
+impl FromStr for Quiet {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (quiet, most) = match text.split_once(',') {
+            Some((quiet, most)) => (quiet, Some(parse_duration(most)?)),
+            None => (text, None),
+        };
+        Ok(Self { quiet: parse_duration(quiet)?, most })
     }
 }
 
