@@ -105,3 +105,31 @@ fn the_copies_of_keys_are_given_back_at_the_end() {
     queue.end(Ending::ShutDown);
     assert!(queue.into_keys().eq([1]));
 }
+
+/// A worker that has nothing to do takes its start back. One that begins later counts from then on.
+#[test]
+fn a_start_is_taken_back_once_and_can_count_later() {
+    let mut queue = queue(Pace::new(2, 10 * SECOND));
+    add(&mut queue, 1, Time::ZERO);
+    assert_eq!(run(&mut queue, Time::ZERO), Some(1));
+    add(&mut queue, 1, Time::ZERO);
+    let out = queue.get(Time::ZERO).expect("a second run is within the pace");
+    let until = |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.paced_until);
+    assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
+    // A release would take the start back, too.
+    queue.uncount_start(&out.ticket);
+    queue.uncount_start(&out.ticket);
+    assert_eq!(until(&queue), Some(Time::ZERO));
+    queue.count_start(&out.ticket, Time::ZERO + 3 * SECOND);
+    queue.count_start(&out.ticket, Time::ZERO + 4 * SECOND);
+    assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
+    let _ = queue.finish(&out.ticket, Finish::Succeed, Time::ZERO + 4 * SECOND);
+    // A stale ticket has no effect.
+    queue.uncount_start(&out.ticket);
+    queue.count_start(&out.ticket, Time::ZERO + 9 * SECOND);
+    let now = Time::ZERO + 10 * SECOND;
+    add(&mut queue, 1, now);
+    assert_eq!(run(&mut queue, now), Some(1));
+    add(&mut queue, 1, now);
+    assert_eq!(queue.next_due(), Some(Time::ZERO + 14 * SECOND));
+}

@@ -169,6 +169,9 @@ mod tests {
             (&["--burst", "2", "sh"], "--burst"),
             (&["--debounce-max", "2s", "sh"], "--debounce-max"),
             (&["--debounce", "2s", "--debounce-max", "1s", "sh"], "--debounce-max"),
+            (&["--debounce", "2s,1s", "sh"], "--debounce-max is shorter"),
+            (&["--debounce", "2s,3s", "--debounce-max", "3s", "sh"], "excludes --debounce-max"),
+            (&["--debounce", "2s,", "sh"], "--debounce"),
             (&["--order", "fair", "sh"], "--order"),
             (&["--group-jobs", "2", "sh"], "--group-jobs"),
             (&["--base-delay", "2s", "--max-delay", "1s", "sh"], "--max-delay"),
@@ -210,6 +213,7 @@ mod tests {
         };
         assert_eq!(debounce(&["--debounce", "2s", "sh"]), Some((2, 20)));
         assert_eq!(debounce(&["--debounce", "2s", "--debounce-max", "3s", "sh"]), Some((2, 3)));
+        assert_eq!(debounce(&["--debounce", "2s,5s", "sh"]), Some((2, 5)));
         assert_eq!(debounce(&["--debounce", "0", "sh"]), None);
 
         let rate = |args: &[&str]| config(args).unwrap().pacing.rate.map(|(_, burst)| burst);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, Group, Order, Queue, ReAdd, Rerun, Time};
+use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun, Time};
 
 use crate::args::run::{self as args, Alone, Common};
-use crate::args::values::Every;
+use crate::args::values::{Every, Quiet};
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
 
@@ -32,7 +32,7 @@ pub(crate) struct Times {
     /// The time from the first add to the start.
     pub(crate) delay: Option<Duration>,
     pub(crate) debounce: Option<Debounce>,
-    /// The least time between two starts.
+    /// The least time between two starts: the pace of the queue.
     pub(crate) min_interval: Option<Duration>,
 }
 
@@ -48,10 +48,6 @@ pub(crate) struct Debounce {
 impl Times {
     pub(crate) const fn has_windows(self) -> bool {
         self.delay.is_some() || self.debounce.is_some()
-    }
-
-    pub(crate) const fn are_none(self) -> bool {
-        !self.has_windows() && self.min_interval.is_none()
     }
 
     /// Returns the end of a window whose adds came from `first` to `now`.
@@ -86,10 +82,14 @@ impl Pacing {
         needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
 
         let debounce = match (flags.debounce, flags.debounce_max) {
-            (Some(quiet), Some(most)) if most < quiet => {
-                return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
+            (Some(Quiet { most: Some(_), .. }), Some(_)) => {
+                return Err(Refusal::usage("--debounce QUIET,MAX excludes --debounce-max"));
             }
-            (Some(quiet), most) => {
+            (Some(Quiet { quiet, most }), max) => {
+                let most = most.or(max);
+                if most.is_some_and(|most| most < quiet) {
+                    return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
+                }
                 let most = most.unwrap_or_else(|| quiet.saturating_mul(10));
                 Some(Debounce { quiet, most })
             }
@@ -135,6 +135,9 @@ impl Pacing {
         let clock = TokioClock::current();
         let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
         let mut queue = queue.hasher(RandomState::new());
+        if let Some(interval) = self.times.min_interval {
+            queue = queue.pace(Pace::min_interval(interval));
+        }
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }

@@ -18,7 +18,7 @@ use crate::args::help::Sections;
 #[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
+use crate::args::values::{Delimiter, Every, Jobs, Quiet, Retries, parse_rerun, parse_size};
 use crate::duration::parse_duration;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
@@ -333,10 +333,9 @@ pub(crate) struct Alone {
     #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// Start a key no sooner than TIME after its last add
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
-    #[arg(hide_short_help = true)]
-    pub(crate) debounce: Option<Duration>,
+    /// Start a key no sooner than QUIET after its last add, and MAX after the first at the latest
+    #[arg(long, value_name = "QUIET[,MAX]", help_heading = "Pace", hide_short_help = true)]
+    pub(crate) debounce: Option<Quiet>,
 
     /// Longest wait for --debounce, from the first add [default: 10 x --debounce]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]

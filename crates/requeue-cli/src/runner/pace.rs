@@ -1,10 +1,9 @@
-//! The pace of a key. A key starts at the end of the window that gathers its adds (`--delay`, `--debounce`), and no
-//! sooner after its last start than the least interval (`--min-interval`).
+//! The windows that gather the adds of a key (`--delay`, `--debounce`). A key starts at the end of its window. The least
+//! interval between two starts (`--min-interval`) is the pace of the queue.
 //!
 //! A key waits in the queue as a delayed add, where re-adds are coalesced. This module keeps only the state that the
 //! queue does not have.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,10 +16,8 @@ use crate::runner::pace::record::{Paced, Records, Window};
 
 #[derive(Debug, Default)]
 struct State {
-    /// A record is removed when its key starts or, with a least interval, when the interval has passed.
+    /// A record is removed when its key starts.
     keys: Records,
-    /// Recent starts, by the end of their least interval.
-    started: VecDeque<(Time, u64)>,
     /// The input has ended.
     windows_are_over: bool,
 }
@@ -42,18 +39,13 @@ impl Pace {
 
     /// Adds a key that was read.
     pub(crate) fn add(&self, key: &[u8], options: AddOptions) -> Added {
-        if self.times.are_none() {
+        if !self.times.has_windows() {
             let when = options.after.map_or(Add::now(), Add::after);
             return self.queue_add(key, when.merge(options.merge).priority(options.priority));
         }
         let mut state = self.lock();
         let (now, hash) = (self.queue.now(), self.hash(key));
         let named = options.after.map_or(Time::ZERO, |after| now + after);
-        if !self.times.has_windows() {
-            let not_before = state.keys.get(hash).not_before;
-            return self
-                .queue_add(key, at(named.max(not_before), now, options.merge, options.priority));
-        }
         let mut paced = state.keys.get(hash);
         if options.merge == Merge::Exactly {
             // This add has the same effect as after a cancel of the key.
@@ -79,7 +71,7 @@ impl Pace {
         };
         paced.window = Some(window);
         state.keys.put(hash, paced);
-        let start = window.until.max(window.named).max(paced.not_before);
+        let start = window.until.max(window.named);
         let merge = match entry.and_then(|entry| entry.due) {
             _ if options.merge == Merge::Exactly => Merge::Exactly,
             Some(due) if start < due => Merge::Earliest,
@@ -91,25 +83,25 @@ impl Pace {
     /// Cancels the pending run of a key. Returns true if there was one.
     pub(crate) fn cancel(&self, key: &[u8]) -> bool {
         let mut state = self.lock();
-        let hash = self.hash(key);
-        let not_before = state.keys.get(hash).not_before;
-        state.keys.put(hash, Paced { not_before, ..Paced::default() });
+        state.keys.remove(self.hash(key));
         self.queue.cancel(key).any()
     }
 
     /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added at
     /// the moment at which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {
-        if self.times.are_none() {
+        if self.times.min_interval.is_some() {
+            // The command has not started, and perhaps none is needed.
+            item.uncount_start();
+        }
+        if !self.times.has_windows() {
             return Some(item);
         }
         let mut state = self.lock();
         let (now, hash) = (self.queue.now(), self.hash(&item));
-        state.expire(now);
         let windows_count = self.times.has_windows() && !state.windows_are_over;
         let mut paced = state.keys.get(hash);
-        let until = paced.window.filter(|_| windows_count).map_or(Time::ZERO, |it| it.until);
-        let start = until.max(paced.not_before);
+        let start = paced.window.filter(|_| windows_count).map_or(Time::ZERO, |it| it.until);
         if start > now {
             // `retry_after` would count a failure, and `put_back` would forget the due time.
             paced.correction += i64::from(item.adds()) - 1;
@@ -126,28 +118,21 @@ impl Pace {
             until: self.times.window_end(now, now),
             named: Time::ZERO,
         });
-        match paced.is_over(now) {
-            true => state.keys.remove(hash),
-            false => state.keys.put(hash, paced),
-        }
+        state.keys.put(hash, paced);
         Some(item)
     }
 
     /// Records that a key's command starts. Not called for a delivery that needs no command.
-    pub(crate) fn started(&self, key: &[u8]) {
-        let Some(interval) = self.times.min_interval else { return };
-        let mut state = self.lock();
-        let not_before = self.queue.now() + interval;
-        let hash = self.hash(key);
-        let paced = state.keys.get(hash);
-        state.keys.put(hash, Paced { not_before, ..paced });
-        state.started.push_back((not_before, hash));
+    pub(crate) fn started(&self, item: &Item<'static, Key>) {
+        if self.times.min_interval.is_some() {
+            item.count_start();
+        }
     }
 
     /// Returns the number of adds that a run serves.
     pub(crate) fn adds(&self, item: &Item<'_, Key>) -> u32 {
         let adds = item.adds();
-        if self.times.are_none() {
+        if !self.times.has_windows() {
             return adds;
         }
         let state = self.lock();
@@ -167,7 +152,7 @@ impl Pace {
 
     /// Completes a run that was cancelled. If its key was added again, the next run also serves its adds.
     pub(crate) fn end_cancelled(&self, item: Item<'static, Key>) {
-        if self.times.are_none() {
+        if !self.times.has_windows() {
             return item.complete(Completion::Cancelled);
         }
         let mut state = self.lock();
@@ -177,7 +162,7 @@ impl Pace {
     }
 
     fn finish(&self, item: Item<'static, Key>, finish: fn(Item<'static, Key>)) {
-        if self.times.are_none() {
+        if !self.times.has_windows() {
             return finish(item);
         }
         let mut state = self.lock();
@@ -189,16 +174,15 @@ impl Pace {
         self.end_window(&mut state, hash, key);
     }
 
-    /// Retries a run at `due`, or later if the interval requires it.
+    /// Retries a run at `due`.
     pub(crate) fn retry(&self, item: Item<'static, Key>, due: Time) {
         let now = self.queue.now();
-        if self.times.are_none() {
+        if !self.times.has_windows() {
             return item.retry_after(due.since(now));
         }
         let mut state = self.lock();
         let hash = self.hash(&item);
         let mut paced = state.keys.get(hash);
-        let due = due.max(paced.not_before);
         let key = item.key().clone();
         item.retry_after(due.since(now));
         if state.windows_are_over {
@@ -241,7 +225,7 @@ impl Pace {
         let (now, are_over) = (self.queue.now(), state.windows_are_over);
         let mut paced = state.keys.get(hash);
         if let Some(window) = paced.window.take_if(|_| are_over) {
-            let start = window.named.max(paced.not_before);
+            let start = window.named;
             let add = match self.re_add {
                 // Another merge would add a second run.
                 ReAdd::KeepBoth => {
@@ -257,10 +241,7 @@ impl Pace {
             paced.correction -= 1;
             self.queue.add_with(key, add);
         }
-        match paced.is_over(now) {
-            true => state.keys.remove(hash),
-            false => state.keys.put(hash, paced),
-        }
+        state.keys.put(hash, paced);
     }
 
     fn queue_add(&self, key: &[u8], add: Add) -> Added {
@@ -273,20 +254,6 @@ impl Pace {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Forgets starts whose interval has passed.
-    fn expire(&mut self, now: Time) {
-        while let Some(&(until, hash)) = self.started.front()
-            && until <= now
-        {
-            self.started.pop_front();
-            if self.keys.get(hash).is_over(now) {
-                self.keys.remove(hash);
-            }
-        }
     }
 }
 

@@ -37,6 +37,7 @@ fn a_delay_and_a_debounce_pass() {
         &["--delay", "50ms"][..],
         &["--debounce", "50ms"],
         &["--debounce", "50ms", "--debounce-max", "50ms"],
+        &["--debounce", "50ms,60ms"],
         &["--delay", "20ms", "--debounce", "50ms"],
     ] {
         let dir = directory("windows_pass");

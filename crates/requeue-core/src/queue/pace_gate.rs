@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::Queue;
 use crate::memory::key_map::KeyMap;
 use crate::types::add::{Add, Added, Merge};
+use crate::types::delivery::Ticket;
 use crate::types::pace::Pace;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
@@ -24,6 +25,8 @@ struct Starts {
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
+    /// The delivery of `last`, or 0 if that start can no longer be taken back.
+    epoch: u64,
 }
 
 impl Starts {
@@ -36,7 +39,8 @@ impl Starts {
         *self.earlier.front().unwrap_or(&last) + pace.per()
     }
 
-    fn push(&mut self, now: Time, pace: Pace) {
+    fn push(&mut self, now: Time, epoch: u64, pace: Pace) {
+        self.epoch = epoch;
         if pace.runs() > 1 {
             self.earlier.extend(self.last);
         }
@@ -48,9 +52,11 @@ impl Starts {
         }
     }
 
-    /// Removes the last start, whose delivery was released.
-    fn pop(&mut self) {
-        self.last = self.earlier.pop_back();
+    /// Removes the start of the delivery `epoch`, if it counts.
+    fn take_back(&mut self, epoch: u64) {
+        if self.epoch == epoch {
+            (self.last, self.epoch) = (self.earlier.pop_back(), 0);
+        }
     }
 }
 
@@ -88,25 +94,33 @@ impl<K: Eq> PaceTable<K> {
     /// that panics.
     #[cold]
     #[inline(never)]
-    pub(super) fn start(&mut self, key: &K, hash: u32, now: Time)
+    pub(super) fn start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)
     where
         K: Clone,
     {
         let slot = self.starts.find_or_insert(key, hash);
-        self.starts.value_mut(slot).push(now, self.pace);
+        self.starts.value_mut(slot).push(now, epoch, self.pace);
     }
 }
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the time until which the pace makes the key in `slot` wait if it becomes ready now, or
     /// `None` if it may become ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        Some(self.paced_until(slot)?).filter(|&until| until > now)
+        match self.pace {
+            None => None,
+            Some(_) => self.check_pace(slot, now),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_pace(&self, slot: Slot, now: Time) -> Option<Time> {
+        self.paced_until(slot).filter(|&until| until > now)
     }
 
     /// Returns the time from which the pace permits the next start of the key in `slot`.
-    #[inline]
     pub(super) fn paced_until(&self, slot: Slot) -> Option<Time> {
         let pace = self.pace.as_ref()?;
         let record = self.records.get(slot);
@@ -115,6 +129,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
     /// If it waits for an earlier time, the gate stops it again at that time.
+    #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
         if self.timers.due(slot).is_none_or(|due| due > until) {
@@ -138,12 +153,38 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Takes back the start of the delivery of the key in `slot`, which is released.
+    /// Makes a delivery not count toward the pace, although its key stays in flight. It has no effect
+    /// after the completion.
+    pub fn uncount_start(&mut self, ticket: &Ticket) {
+        if let Some(slot) = self.locate(ticket) {
+            self.take_back_start(slot);
+        }
+    }
+
+    /// Makes a delivery count toward the pace from `now` on, and not from the time of the delivery.
+    /// It has no effect after the completion.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a key's `clone` panics. The delivery then does not count.
+    pub fn count_start(&mut self, ticket: &Ticket, now: Time) {
+        let Some(slot) = self.locate(ticket) else { return };
+        self.take_back_start(slot);
+        if let Some(pace) = &mut self.pace {
+            let record = self.records.get(slot);
+            pace.start(&record.key, record.hash, now, ticket.epoch);
+        }
+    }
+
+    /// Takes back the start of the delivery of the key in `slot`, which is in flight.
+    #[cold]
+    #[inline(never)]
     pub(super) fn take_back_start(&mut self, slot: Slot) {
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);
+            let epoch = record.epoch();
             if let Some(slot) = pace.starts.find(&record.key, record.hash) {
-                pace.starts.value_mut(slot).pop();
+                pace.starts.value_mut(slot).take_back(epoch);
             }
         }
     }

@@ -216,8 +216,10 @@ impl<K: Eq + Clone> Queue<K> {
 }
 
 impl<K> Entry<K> {
-    /// Returns the pace and the time from which it permits the run, if the key waits for its pace as
-    /// of `now`: it would be ready without the pace, or becomes due before the pace permits the run.
+    /// Returns the pace and the time from which it permits the run, if the key waits for its pace.
+    ///
+    /// As of `now`, the key would then be ready without the pace, or it becomes due before the pace
+    /// permits the run.
     ///
     /// # Examples
     ///

@@ -316,7 +316,7 @@ impl<K: Eq + Clone> Queue<K> {
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
         if let Some(pace) = &mut self.pace {
-            pace.start(&record.key, record.hash, now);
+            pace.start(&record.key, record.hash, now, self.epoch + 1);
         }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next());

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::{Cursor, Filter};
-use requeue_core::{Merge, ReAdd, Rerun, Time, When};
+use requeue_core::{Merge, Pace, ReAdd, Rerun, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
@@ -43,7 +43,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         },
         fair: rng.u8(..3) == 0,
         limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
-        pace: None,
+        pace: (rng.u8(..4) == 0)
+            .then(|| Pace::new(rng.u32(1..4), Duration::from_secs(rng.u64(1..20)))),
     };
     // Many keys of a crowd fall due at once. With the other rules, their order depends on how many
     // of them are ready when a getter asks for one.
@@ -141,7 +142,8 @@ impl Simulation {
             10 => world.done(key),
             11 | 12 => self.advance(Duration::from_millis(world.pick(5_000).into())),
             13 => self.advance(Duration::from_secs(world.pick(400).into())),
-            14 => {
+            // A queue with a pace has forgotten starts whose window is over again.
+            14 if !world.has_pace => {
                 let back = Duration::from_millis(world.pick(3_000).into());
                 world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));
             }

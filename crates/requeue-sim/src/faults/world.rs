@@ -29,6 +29,7 @@ pub(super) struct World {
     pub(super) teams: u32,
     track: bool,
     restarts: bool,
+    pub(super) has_pace: bool,
     /// True if the queue and the model are compared only occasionally, so that operations meet keys
     /// that are due and not ready yet. A comparison makes these keys ready, and makes up for lost
     /// wakes.
@@ -52,7 +53,9 @@ const CROWD: u32 = 1_000;
 
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
-        let sparing = rng.bool();
+        // A key that is due waits for its pace from the operation on that finds it due. Both sides
+        // must find it at the same time.
+        let sparing = rng.bool() && rules.pace.is_none();
         // The bound of restarts counts from the time at which a key becomes ready, and the two sides
         // make due keys ready at different times.
         let rerun = match rules.rerun {
@@ -82,6 +85,10 @@ impl World {
             Ranking::Priority { oldest_every } => builder.order(Order::Priority { oldest_every }),
         };
         let builder = if rules.fair { builder.fair() } else { builder };
+        let builder = match rules.pace {
+            Some(pace) => builder.pace(pace),
+            None => builder,
+        };
         let builder = match rules.limit {
             Some(limit) => builder.group_limit(limit),
             None => builder,
@@ -97,6 +104,7 @@ impl World {
             teams,
             track,
             restarts: rules.rerun != Rerun::After,
+            has_pace: rules.pace.is_some(),
             sparing,
             hooks,
             counted: RefCell::default(),
@@ -385,7 +393,8 @@ impl World {
             self.expect("num_requeues", queue.num_requeues(&key), counted);
             let known = model.see(&key);
             let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
-            let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known));
+            let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known).at(self.now()));
+            let known = known.map(|seen| seen.at(self.now()));
             self.expect("snapshot of a key", entry, known);
         }
     }

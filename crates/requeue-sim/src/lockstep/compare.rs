@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use requeue_core::{Cursor, Time};
+use requeue_core::Cursor;
 
 use super::Lockstep;
 use crate::Key;
@@ -91,10 +91,8 @@ impl Lockstep {
         let hash = self.setup.hash(key);
         let model = self.model.see(&key);
         let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen::of(&entry, model));
-        // A time that has passed is the same as none.
-        let is_ahead = |at: Time| if at > self.now { at } else { Time::ZERO };
-        let seen = |seen: Seen| Seen { paced_until: is_ahead(seen.paced_until), ..seen };
-        let (core, model) = (core.map(seen), model.map(seen));
+        let (core, model) =
+            (core.map(|seen| seen.at(self.now)), model.map(|seen| seen.at(self.now)));
         let model =
             model.map(|model| Seen { since: model.since.filter(|_| self.setup.track), ..model });
         assert_eq!(core, model, "snapshot of {key}");

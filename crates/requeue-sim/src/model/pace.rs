@@ -1,4 +1,4 @@
-//! The pace: at most so many starts of one key in every window.
+//! The pace: a limit on the starts of one key in every window.
 
 use requeue_core::{Added, Merge, Time};
 

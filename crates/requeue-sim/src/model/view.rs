@@ -56,6 +56,14 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such
+    /// times when it likes.
+    #[must_use]
+    pub fn at(self, now: Time) -> Self {
+        let paced_until = if self.paced_until > now { self.paced_until } else { Time::ZERO };
+        Self { paced_until, ..self }
+    }
+
     /// Returns the number of a phase.
     #[must_use]
     pub fn number(phase: Phase) -> u8 {

@@ -222,6 +222,48 @@ impl<'q, K: Key> Item<'q, K> {
         Cancellation::new(owner, self.ticket)
     }
 
+    /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that
+    /// finds that there is nothing to do.
+    ///
+    /// It has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::clock::FakeClock;
+    /// use requeue::{Pace, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let pace = Pace::min_interval(Duration::from_secs(10));
+    /// let queue = Queue::builder().clock(FakeClock::new()).pace(pace).build()?;
+    /// queue.add("a");
+    /// let item = queue.try_get().expect("it is ready");
+    /// item.uncount_start();
+    /// item.succeed();
+    /// queue.add("a");
+    /// assert!(queue.try_get().is_some());
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn uncount_start(&self) {
+        if let Some((owner, _)) = &self.live
+            && let Ok(mut state) = owner.lock()
+        {
+            state.core.uncount_start(&self.ticket);
+        }
+    }
+
+    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on, and not
+    /// from its delivery, for a worker that begins some time after it has taken the key.
+    ///
+    /// It has no effect in a queue without a pace.
+    pub fn count_start(&self) {
+        let Some((owner, _)) = &self.live else { return };
+        let now = owner.clock.now();
+        if let Ok(mut state) = owner.lock() {
+            state.core.count_start(&self.ticket, now);
+        }
+    }
+
     /// Completes the delivery with `completion`.
     ///
     /// # Examples

@@ -17,17 +17,8 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Paced {
     pub(super) window: Option<Window>,
-    /// The earliest time of the next start, as `--min-interval` requires.
-    pub(super) not_before: Time,
     /// The difference between the adds of the next run and the count of the queue.
     pub(super) correction: i64,
-}
-
-impl Paced {
-    /// Returns true if the state has no effect any more.
-    pub(super) fn is_over(&self, now: Time) -> bool {
-        self.window.is_none() && self.not_before <= now && self.correction == 0
-    }
 }
 
 /// The state of the keys, by hash. Two keys with the same hash would wait for each other; that does not occur by
@@ -39,27 +30,27 @@ impl Paced {
 pub(super) struct Records {
     /// The first add, and the end of the window.
     windows: BTreeMap<u64, (Time, Time)>,
-    /// The state that few keys have: `named`, `not_before`, `correction`.
-    rest: BTreeMap<u64, (Time, Time, i64)>,
+    /// The state that few keys have: `named`, `correction`.
+    rest: BTreeMap<u64, (Time, i64)>,
 }
 
 impl Records {
     pub(super) fn get(&self, hash: u64) -> Paced {
-        let (named, not_before, correction) = self.rest.get(&hash).copied().unwrap_or_default();
+        let (named, correction) = self.rest.get(&hash).copied().unwrap_or_default();
         let window = self.windows.get(&hash);
         let window = window.map(|&(first, until)| Window { first, until, named });
-        Paced { window, not_before, correction }
+        Paced { window, correction }
     }
 
     /// Stores the state of a key. A default state takes no memory.
     pub(super) fn put(&mut self, hash: u64, paced: Paced) {
-        let Paced { window, not_before, correction } = paced;
+        let Paced { window, correction } = paced;
         match window {
             Some(window) => _ = self.windows.insert(hash, (window.first, window.until)),
             None => _ = self.windows.remove(&hash),
         }
-        let rest = (window.map_or(Time::ZERO, |window| window.named), not_before, correction);
-        match rest == (Time::ZERO, Time::ZERO, 0) {
+        let rest = (window.map_or(Time::ZERO, |window| window.named), correction);
+        match rest == (Time::ZERO, 0) {
             true => _ = self.rest.remove(&hash),
             false => _ = self.rest.insert(hash, rest),
         }
