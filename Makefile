@@ -1,8 +1,9 @@
-# `make` alone lists the targets. Each installs what it needs; git, rustup and make must be present.
+# `make` alone lists the targets. Each installs what it needs, and prints that first; git, rustup and make must be
+# present. With REQUEUE_SETUP=none, nothing is installed.
 SHELL := bash
 
-# A shell may not have rustup's directory in its PATH.
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# A shell may not have rustup's directory in its PATH. `setup.sh` installs programs into the other one.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(shell scripts/setup.sh --path)
 
 ifeq ($(CI),true)
 # CI builds once, and does not debug.
@@ -61,7 +62,7 @@ soak: ## Check for memory leaks: an hour on a fake clock, and 60 s of threads an
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
 chaos: ## Test each store for 120 s while processes, servers and connections fail; SECONDS=n, FIRST=seed
-	@for what in postgresql pgbouncer redis faketime; do scripts/setup.sh $$what || exit; done
+	@scripts/setup.sh postgresql pgbouncer redis faketime
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Run each fuzz target under libFuzzer for 60 s; SECONDS=n; needs a nightly toolchain
@@ -85,8 +86,7 @@ bench: ## Compare requeue with client-go, kube-runtime and others; QUICK=1, ONLY
 	@scripts/bench.sh
 
 bench-store: ## Compare stores with River, graphile-worker and BullMQ; QUICK=1, ONLY=regex, ROUNDS=n; FEW=1 compares few workers only; BLOAT=1 measures disk space instead; KEEP=1 writes to docs
-	@scripts/setup.sh postgresql
-	@scripts/setup.sh redis
+	@scripts/setup.sh postgresql redis
 	@scripts/bench-store.sh
 
 bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
