@@ -12,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api semver release deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,14 @@ e2e-full: e2e ## Run the same tests at full length
 package: ## Package the published crates, and test them from their packages alone
 	@scripts/setup.sh
 	scripts/package.sh
+
+api: ## Compare the public API of the libraries with docs/api; UPDATE=1 writes the listings
+	@scripts/setup.sh oldest-rust
+	@scripts/api.sh
+
+semver: ## Check the public API against the latest release, by the rules of semantic versioning
+	@scripts/setup.sh
+	@scripts/semver.sh
 
 loom: ## Run every interleaving of the queue's threads with up to 5 preemptions; PREEMPTIONS=n
 	@scripts/setup.sh

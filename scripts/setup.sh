@@ -143,6 +143,17 @@ built() {
         cargo install "$name" --locked --debug --version "$version" --root "$tools" "$@" >&2
 }
 
+# Builds a program with Go: compiled NAME PACKAGE@VERSION.
+compiled() {
+    PATH=$PATH:/usr/local/go/bin
+    if ! command -v go >/dev/null; then
+        say "setup: missing: $1 (Go builds it: https://go.dev/dl)"
+        return 1
+    fi
+    announce "$1 ${2##*@}" "built with Go, into $tools" || return
+    GOBIN=$tools/bin GOFLAGS=-trimpath CGO_ENABLED=0 go install "$2" >&2
+}
+
 # The minimum: what every target needs.
 
 command -v cargo >/dev/null ||
@@ -240,6 +251,19 @@ tool_mdbook() {
 
 tool_mutants() {
     cargo mutants --version >/dev/null 2>&1 || built cargo-mutants 27.1.0
+}
+
+tool_semver() {
+    cargo semver-checks --version >/dev/null 2>&1 || built cargo-semver-checks 0.51.0
+}
+
+tool_shellcheck() {
+    command -v shellcheck >/dev/null || system shellcheck ShellCheck shellcheck
+}
+
+# It also checks the scripts in workflows, with shellcheck.
+tool_actionlint() {
+    command -v actionlint >/dev/null || compiled actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 }
 
 code=0

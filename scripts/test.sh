@@ -20,7 +20,7 @@ tests() {
 
 # Each step installs what it needs when it begins. This list appears first, so that nothing is installed unannounced.
 installed=$(scripts/setup.sh --plan oldest-rust mdbook browser postgresql pgbouncer redis promtool faketime valkey \
-    valgrind deny 2>&1)
+    valgrind deny shellcheck actionlint 2>&1)
 [ -z "$installed" ] || printf 'Of the programs for the tests, some are missing:\n%s\n' "$installed"
 
 # The first build on a machine takes minutes. The steps that measure no time run in parallel.
@@ -34,6 +34,18 @@ cargo fetch --locked
 step 'Formatting'
 cargo fmt --all --check
 
+step 'Scripts and workflows'
+if scripts/setup.sh shellcheck; then
+    shellcheck --severity=warning .ci/run scripts/*.sh benches/*.sh
+else
+    not_run 'lints of the shell scripts: shellcheck is not installed'
+fi
+if scripts/setup.sh actionlint; then
+    actionlint .github/workflows/*.yml
+else
+    not_run 'lints of the workflows: actionlint is not installed'
+fi
+
 step 'Lints'
 cargo clippy --workspace --all-targets -- -D warnings
 cargo clippy -p requeue --no-default-features --all-targets -- -D warnings
@@ -46,8 +58,10 @@ if scripts/setup.sh oldest-rust; then
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     # A separate target directory, so that neither toolchain discards the builds of the other.
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
+    has_oldest=1
 else
-    not_run 'a build with the oldest Rust: it is not installed'
+    not_run 'a build with the oldest Rust, and the listings of the public API: it is not installed'
+    has_oldest=
 fi
 
 step 'Documentation'
@@ -121,6 +135,11 @@ for example in crates/*/examples/*.rs; do
     printf -- '-- %s\n' "$name"
     within 60 "$target/debug/examples/$name"
 done
+
+if [ -n "$has_oldest" ]; then
+    step 'Listings of the public API'
+    scripts/api.sh
+fi
 
 step 'Shell blocks of the documentation'
 grep -rl '^```sh run$' --include='*.md' README.md docs | while read -r page; do
