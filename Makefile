@@ -12,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api semver release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api semver release dist deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,10 @@ bench-kube: ## Compare a controller with one of kube's, for half an hour; QUICK=
 release: ## Build the program for distribution, without paths of this machine in it
 	@scripts/setup.sh
 	@scripts/release.sh
+
+dist: ## Build the packages of the program in target/dist: archive, Debian package, checksums, bill of materials
+	@scripts/setup.sh musl sbom
+	@scripts/dist.sh
 
 deny: ## Check the licences, bans and sources of the dependencies
 	@scripts/setup.sh deny

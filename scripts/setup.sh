@@ -257,6 +257,21 @@ tool_semver() {
     cargo semver-checks --version >/dev/null 2>&1 || built cargo-semver-checks 0.51.0
 }
 
+tool_sbom() {
+    cargo cyclonedx --version >/dev/null 2>&1 || built cargo-cyclonedx 0.5.9
+}
+
+# The C compiler for static programs: SQLite and ring have C code.
+tool_musl() {
+    local triple
+    triple=$(uname -m)-unknown-linux-musl
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$triple" ] ||
+        { announce "$triple" 'with rustup' && rustup target add "$triple" >&2; } || return
+    # Alpine's own compiler is one.
+    command -v musl-gcc >/dev/null || command -v apk >/dev/null ||
+        system musl-tools musl-gcc musl-dev
+}
+
 tool_shellcheck() {
     command -v shellcheck >/dev/null || system shellcheck ShellCheck shellcheck
 }
