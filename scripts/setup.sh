@@ -154,6 +154,12 @@ compiled() {
     GOBIN=$tools/bin GOFLAGS=-trimpath CGO_ENABLED=0 go install "$2" >&2
 }
 
+# Installs the standard library for a platform.
+target_of_rust() {
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] && return
+    announce "the target $1" 'with rustup' && rustup target add "$1" >&2
+}
+
 # The minimum: what every target needs.
 
 command -v cargo >/dev/null ||
@@ -263,13 +269,19 @@ tool_sbom() {
 
 # The C compiler for static programs: SQLite and ring have C code.
 tool_musl() {
-    local triple
-    triple=$(uname -m)-unknown-linux-musl
-    [ -d "$(rustc --print sysroot)/lib/rustlib/$triple" ] ||
-        { announce "$triple" 'with rustup' && rustup target add "$triple" >&2; } || return
+    target_of_rust "$(uname -m)-unknown-linux-musl" || return
     # Alpine's own compiler is one.
     command -v musl-gcc >/dev/null || command -v apk >/dev/null ||
         system musl-tools musl-gcc musl-dev
+}
+
+# `requeue watch` as a chart is checked with it.
+tool_helm() {
+    command -v helm >/dev/null || compiled helm helm.sh/helm/v3/cmd/helm@v3.22.0
+}
+
+tool_hack() {
+    cargo hack --version >/dev/null 2>&1 || built cargo-hack 0.6.46
 }
 
 tool_shellcheck() {
@@ -283,6 +295,13 @@ tool_actionlint() {
 
 code=0
 for tool; do
+    # A platform: target:TRIPLE
+    case $tool in
+    target:*)
+        target_of_rust "${tool#target:}" || code=1
+        continue
+        ;;
+    esac
     declare -F "tool_$tool" >/dev/null || fail "setup: no such tool: $tool"
     "tool_$tool" || [ -n "$plan" ] || {
         say "setup: $tool is missing, and was not installed"

@@ -20,7 +20,7 @@ tests() {
 
 # Each step installs what it needs when it begins. This list appears first, so that nothing is installed unannounced.
 installed=$(scripts/setup.sh --plan oldest-rust mdbook browser postgresql pgbouncer redis promtool faketime valkey \
-    valgrind deny shellcheck actionlint 2>&1)
+    valgrind deny shellcheck actionlint helm 2>&1)
 [ -z "$installed" ] || printf 'Of the programs for the tests, some are missing:\n%s\n' "$installed"
 
 # The first build on a machine takes minutes. The steps that measure no time run in parallel.
@@ -44,6 +44,18 @@ if scripts/setup.sh actionlint; then
     actionlint .github/workflows/*.yml
 else
     not_run 'lints of the workflows: actionlint is not installed'
+fi
+
+step 'Chart'
+version=$(scripts/release-info.sh version)
+grep -qxF "version: $version" packaging/chart/Chart.yaml && grep -qxF "appVersion: \"$version\"" packaging/chart/Chart.yaml || {
+    printf 'packaging/chart/Chart.yaml has another version than Cargo.toml, which has %s\n' "$version" >&2
+    exit 1
+}
+if scripts/setup.sh helm; then
+    for values in packaging/chart/ci/*.yaml; do helm lint --quiet --strict --values "$values" packaging/chart; done
+else
+    not_run 'lints of the chart: helm is not installed'
 fi
 
 step 'Lints'
