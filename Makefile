@@ -12,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api semver release dist deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,10 @@ package: ## Package the published crates, and test them from their packages alon
 api: ## Compare the public API of the libraries with docs/api; UPDATE=1 writes the listings
 	@scripts/setup.sh oldest-rust
 	@scripts/api.sh
+
+platforms: ## Check the libraries for other platforms, and with each feature alone; ONLY=regex
+	@scripts/setup.sh
+	@scripts/platforms.sh
 
 semver: ## Check the public API against the latest release, by the rules of semantic versioning
 	@scripts/setup.sh
