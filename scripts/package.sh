@@ -41,7 +41,7 @@ for manifest in $(git ls-files '*/Cargo.toml' 2>/dev/null || find . -path ./targ
     mkdir -p "$unpacked/$member/src"
     # Without its programs and benchmarks, whose sources are not there.
     awk '/^\[/ { skip = /^\[\[/ } !skip' "$manifest" >"$unpacked/$member/Cargo.toml"
-    : >"$unpacked/$member/src/lib.rs"
+    printf '//! A member without code.\n' >"$unpacked/$member/src/lib.rs"
     others+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)")
 done
 
