@@ -1,8 +1,9 @@
-# `make` alone lists the targets. Each installs what it needs; git, rustup and make must be present.
+# `make` alone lists the targets. Each installs what it needs, and prints that first; git, rustup and make must be
+# present. With REQUEUE_SETUP=none, nothing is installed.
 SHELL := bash
 
-# A shell may not have rustup's directory in its PATH.
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# A shell may not have rustup's directory in its PATH. `setup.sh` installs programs into the other one.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(shell scripts/setup.sh --path)
 
 ifeq ($(CI),true)
 # CI builds once, and does not debug.
@@ -11,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -45,6 +46,18 @@ package: ## Package the published crates, and test them from their packages alon
 	@scripts/setup.sh
 	scripts/package.sh
 
+api: ## Compare the public API of the libraries with docs/api; UPDATE=1 writes the listings
+	@scripts/setup.sh oldest-rust
+	@scripts/api.sh
+
+platforms: ## Check the libraries for other platforms, and with each feature alone; ONLY=regex
+	@scripts/setup.sh
+	@scripts/platforms.sh
+
+semver: ## Check the public API against the latest release, by the rules of semantic versioning
+	@scripts/setup.sh
+	@scripts/semver.sh
+
 loom: ## Run every interleaving of the queue's threads with up to 5 preemptions; PREEMPTIONS=n
 	@scripts/setup.sh
 	scripts/loom.sh $(or $(PREEMPTIONS),5)
@@ -61,7 +74,7 @@ soak: ## Check for memory leaks: an hour on a fake clock, and 60 s of threads an
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
 chaos: ## Test each store for 120 s while processes, servers and connections fail; SECONDS=n, FIRST=seed
-	@for what in postgresql pgbouncer redis faketime; do scripts/setup.sh $$what || exit; done
+	@scripts/setup.sh postgresql pgbouncer redis faketime
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Run each fuzz target under libFuzzer for 60 s; SECONDS=n; needs a nightly toolchain
@@ -85,8 +98,7 @@ bench: ## Compare requeue with client-go, kube-runtime and others; QUICK=1, ONLY
 	@scripts/bench.sh
 
 bench-store: ## Compare stores with River, graphile-worker and BullMQ; QUICK=1, ONLY=regex, ROUNDS=n; FEW=1 compares few workers only; BLOAT=1 measures disk space instead; KEEP=1 writes to docs
-	@scripts/setup.sh postgresql
-	@scripts/setup.sh redis
+	@scripts/setup.sh postgresql redis
 	@scripts/bench-store.sh
 
 bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
@@ -97,6 +109,10 @@ bench-kube: ## Compare a controller with one of kube's, for half an hour; QUICK=
 release: ## Build the program for distribution, without paths of this machine in it
 	@scripts/setup.sh
 	@scripts/release.sh
+
+dist: ## Build the packages of the program in target/dist: archive, Debian package, checksums, bill of materials
+	@scripts/setup.sh musl sbom
+	@scripts/dist.sh
 
 deny: ## Check the licences, bans and sources of the dependencies
 	@scripts/setup.sh deny

@@ -3,41 +3,52 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# In the order of publication: each crate follows its dependencies.
-crates=(requeue-core requeue requeue-store requeue-http requeue-kube requeue-cli)
+mapfile -t crates < <(scripts/release-info.sh crates)
+version=$(scripts/release-info.sh version)
 
 selected=()
 for crate in "${crates[@]}"; do selected+=(-p "$crate"); done
 cargo package --no-verify --allow-dirty "${selected[@]}"
 
+# A workspace of the same form. The published crates have the files of their packages alone. The other members have no
+# code, only their dependencies: they keep the features of all dependencies as they are in the repository, so that
+# nothing but the published crates is built again.
 unpacked=$target/packages
 rm -rf "$unpacked"
-mkdir -p "$unpacked"
-version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+mkdir -p "$unpacked/crates"
 {
-    printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n\n[patch.crates-io]\n'
-    for crate in "${crates[@]}"; do printf '%s = { path = "%s" }\n' "$crate" "$crate"; done
-    # The same profiles, so that dependencies that are already built can be used.
-    printf '\n'
-    sed -n '/^\[profile.dev\]/,/^$/p' Cargo.toml
+    cat Cargo.toml
+    printf '\n[patch.crates-io]\n'
+    for crate in "${crates[@]}"; do printf '%s = { path = "crates/%s" }\n' "$crate" "$crate"; done
 } >"$unpacked/Cargo.toml"
 cp Cargo.lock rust-toolchain.toml "$unpacked"
 for crate in "${crates[@]}"; do
-    tar -xzf "$target/package/$crate-$version.crate" -C "$unpacked"
-    mv "$unpacked/$crate-$version" "$unpacked/$crate"
+    tar -xzf "$target/package/$crate-$version.crate" -C "$unpacked/crates"
+    mv "$unpacked/crates/$crate-$version" "$unpacked/crates/$crate"
     # Cargo uses the lock file of a package, but only warns about one in a workspace's member.
-    rm -f "$unpacked/$crate/Cargo.lock"
+    rm -f "$unpacked/crates/$crate/Cargo.lock"
     for file in README.md LICENSE-APACHE LICENSE-MIT; do
-        [ -s "$unpacked/$crate/$file" ] || {
+        [ -s "$unpacked/crates/$crate/$file" ] || {
             printf '%s: its package has no %s\n' "$crate" "$file" >&2
             exit 1
         }
     done
 done
+others=()
+for manifest in $(git ls-files '*/Cargo.toml' 2>/dev/null || find . -path ./target -prune -o -name Cargo.toml -print); do
+    member=$(dirname "$manifest")
+    [ "$member" != . ] && [ ! -e "$unpacked/$member" ] || continue
+    mkdir -p "$unpacked/$member/src"
+    # Without its programs and benchmarks, whose sources are not there.
+    awk '/^\[/ { skip = /^\[\[/ } !skip' "$manifest" >"$unpacked/$member/Cargo.toml"
+    printf '//! A member without code.\n' >"$unpacked/$member/src/lib.rs"
+    others+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)")
+done
 
 cd "$unpacked"
 export CARGO_TARGET_DIR=$target
 # The unit tests of the others need servers, which only the repository has.
-cargo test -p requeue-core -p requeue --all-features --lib
+cargo test -p requeue-core -p requeue "${others[@]}" --all-features --lib
 cargo test --workspace --all-features --doc
-cargo build -p requeue-cli
+# With the examples, whose dependencies bring the features of the tests.
+cargo build --workspace --all-features --bins --examples

@@ -1,156 +1,311 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test. An argument names one more tool to install: `browser`, `deny`,
-# `faketime`, `mdbook`, `mutants`, `oldest-rust`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or
-# `valkey`. If nothing is missing, it returns quickly.
+# Installs the programs that the build and the tests need: scripts/setup.sh [--plan] [TOOL...]
+#
+# Without a TOOL it installs the minimum: rustfmt, clippy, a C compiler and inotifywait. The functions `tool_*` below are
+# the tools. It prints each installation before it begins. `--plan` prints them all and installs nothing.
+# REQUEUE_SETUP=none forbids every installation; the script then fails if a tool is missing.
+#
+# No installation starts a service or edits a configuration file. On Debian and Ubuntu, the servers for tests are not
+# installed: their packages are unpacked below `tools`, which needs no root. `--path` prints the directory of programs
+# in `tools`.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+plan=
+case ${1-} in
+--path)
+    printf '%s\n' "$tools/bin"
+    exit
+    ;;
+--plan)
+    plan=1
+    shift
+    ;;
+esac
+
+say() { printf '%s\n' "$*" >&2; }
 
 fail() {
-    printf '%s\n' "$*" >&2
+    say "$@"
     exit 1
 }
 
-# Installs system packages as root. Fails for other users, and without a known package manager.
-packages() {
-    [ "$(id -u)" = 0 ] || return 1
-    if command -v apt-get >/dev/null; then
-        # Wait for another apt-get, and retry if a mirror is unavailable.
-        local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-        "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@"
-    elif command -v dnf >/dev/null; then
-        dnf install -q -y "$@"
-    elif command -v apk >/dev/null; then
-        apk add -q "$@"
-    else
+# Announces an installation. Fails if none may follow.
+announce() {
+    if [ "${REQUEUE_SETUP-}" = none ]; then
+        say "setup: REQUEUE_SETUP=none forbids to install $1"
         return 1
-    fi >&2 </dev/null
+    fi
+    say "setup: installs $1 ($2)"
+    [ -z "$plan" ]
 }
+
+manager() {
+    local name
+    for name in apt-get dnf apk; do
+        if command -v "$name" >/dev/null; then
+            printf '%s' "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+# Installs packages of the system, as root: system DEBIAN FEDORA ALPINE, each a list of names. None of them has a service.
+# The packages of Fedora and Alpine start no service either.
+system() {
+    local manager packages
+    manager=$(manager) || manager=none
+    case $manager in
+    apt-get) read -ra packages <<<"$1" ;;
+    dnf) read -ra packages <<<"$2" ;;
+    apk) read -ra packages <<<"$3" ;;
+    none)
+        say "setup: missing: $1 (no known package manager)"
+        return 1
+        ;;
+    esac
+    if [ "$(id -u)" != 0 ]; then
+        say "setup: missing: ${packages[*]} (only root can install it, with $manager)"
+        return 1
+    fi
+    announce "${packages[*]}" "with $manager, into the system" || return
+    case $manager in
+    # Wait for another apt-get, and retry if a mirror is unavailable.
+    apt-get)
+        local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+        "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
+        ;;
+    dnf) dnf install -q -y "${packages[@]}" ;;
+    apk) apk add -q "${packages[@]}" ;;
+    esac >&2 </dev/null
+}
+
+# Makes the programs of packages available that contain a service: server 'PROGRAM...' DEBIAN FEDORA ALPINE. With apt-get
+# it unpacks the packages and the missing packages on which they depend. With others it installs them.
+server() {
+    if [ "$(manager)" = apt-get ] && command -v dpkg >/dev/null; then
+        announce "$2" "unpacked into $tools, and not installed" || return
+        unpack "$1" "$2" >&2 </dev/null
+    else
+        system "$2" "$3" "$4"
+    fi
+}
+
+# Unpacks Debian packages: unpack 'PROGRAM...' 'PACKAGE...'. Runs apt-get with lists and caches of its own.
+unpack() {
+    local state=$tools/apt root=$tools/debian library="" codename apt programs packages package directory program path
+    read -ra programs <<<"$1"
+    read -ra packages <<<"$2"
+    mkdir -p "$state/lists/partial" "$state/archives/partial" "$state/sources" "$root" "$tools/bin"
+    cp -f /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources "$state/sources/" 2>/dev/null || true
+    [ ! -s /etc/apt/sources.list ] || cp /etc/apt/sources.list "$state/sources/system.list"
+    apt=(apt-get -qq -o Acquire::Retries=3 -o "Dir::State::Lists=$state/lists" -o "Dir::Cache=$state"
+        -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$state/sources")
+    # If one of several sources is unavailable, the next command shows whether it is needed.
+    "${apt[@]}" update || true
+    # Debian 12 has Valkey only in its backports.
+    if ! "${apt[@]}" --simulate install "${packages[@]}" >/dev/null 2>&1; then
+        codename=$(. /etc/os-release && printf '%s' "$VERSION_CODENAME") || return
+        printf 'deb http://deb.debian.org/debian %s-backports main\n' "$codename" >"$state/sources/backports.list"
+        "${apt[@]}" update || true
+    fi
+    "${apt[@]}" --simulate install --no-install-recommends "${packages[@]}" |
+        sed -n 's/^Inst \([^ ]*\) .*/\1/p' >"$state/wanted" || return
+    # The packages themselves are unpacked even if the system has them without some program in its PATH.
+    printf '%s\n' "${packages[@]}" >>"$state/wanted"
+    rm -f "$state"/archives/*.deb
+    # shellcheck disable=SC2046
+    (cd "$state/archives" && "${apt[@]}" download $(sort -u "$state/wanted")) || return
+    for package in "$state"/archives/*.deb; do
+        dpkg -x "$package" "$root" || return
+    done
+    rm -f "$state"/archives/*.deb
+
+    for directory in "$root"/usr/lib/*-linux-*/ "$root"/lib/*-linux-*/; do
+        [ ! -d "$directory" ] || library+=${library:+:}${directory%/}
+    done
+    for program in "${programs[@]}"; do
+        path=$(find "$root" \( -type f -o -type l \) -path "*bin/$program" | sort -V | tail -1)
+        [ -n "$path" ] || return
+        printf '#!/bin/sh\nLD_LIBRARY_PATH=%s${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec %s "$@"\n' \
+            "$library" "$path" >"$tools/bin/$program" && chmod 755 "$tools/bin/$program" || return
+    done
+}
+
+# Builds a program with cargo: built NAME VERSION [ARGUMENT...]. It is not optimised: it runs for seconds, and an
+# optimised build takes several times as long.
+built() {
+    local name=$1 version=$2
+    shift 2
+    announce "$name $version" "built with cargo, into $tools" || return
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+        cargo install "$name" --locked --debug --version "$version" --root "$tools" "$@" >&2
+}
+
+# Builds a program with Go: compiled NAME PACKAGE@VERSION.
+compiled() {
+    PATH=$PATH:/usr/local/go/bin
+    if ! command -v go >/dev/null; then
+        say "setup: missing: $1 (Go builds it: https://go.dev/dl)"
+        return 1
+    fi
+    announce "$1 ${2##*@}" "built with Go, into $tools" || return
+    GOBIN=$tools/bin GOFLAGS=-trimpath CGO_ENABLED=0 go install "$2" >&2
+}
+
+# Installs the standard library for a platform.
+target_of_rust() {
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] && return
+    announce "the target $1" 'with rustup' && rustup target add "$1" >&2
+}
+
+# The minimum: what every target needs.
 
 command -v cargo >/dev/null ||
     fail 'cargo is missing. Install the stable toolchain with rustup: https://rustup.rs'
 
-cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
-    rustup component add rustfmt clippy ||
-    fail 'rustfmt and clippy are missing, and rustup could not add them.'
+if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+    if announce 'rustfmt and clippy' 'with rustup' || [ -z "$plan" ]; then
+        [ "${REQUEUE_SETUP-}" != none ] && rustup component add rustfmt clippy >&2 ||
+            fail 'rustfmt and clippy are missing. Install them: rustup component add rustfmt clippy'
+    fi
+fi
 
 # rustc links through the C compiler.
 if ! command -v cc >/dev/null; then
-    packages gcc libc6-dev || packages gcc glibc-devel || packages gcc musl-dev ||
+    system 'gcc libc6-dev' 'gcc glibc-devel' 'gcc musl-dev' || [ -n "$plan" ] ||
         fail 'A C compiler is missing, which rustc needs to link. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
 fi
 
+# A test watches files with it. Without it, the test reports that it did not run.
+if { [ $# = 0 ] || [ -n "$plan" ]; } && [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
+    system inotify-tools inotify-tools inotify-tools || true
+fi
+
+# The tools. Each function fails if its tool is missing and cannot be installed.
+
 # The tests of the dashboard look for the same names.
-has_browser() {
+tool_browser() {
     local name
     for name in "${CHROMIUM-}" chromium chromium-browser google-chrome google-chrome-stable \
         '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'; do
         [ -z "$name" ] || ! command -v "$name" >/dev/null || return 0
     done
-    return 1
-}
-
-if [ "${1-}" = browser ] && ! has_browser; then
     # The tests of the layout need a font.
-    packages chromium fonts-dejavu-core || packages chromium dejavu-sans-fonts ||
-        packages chromium font-dejavu || fail 'Chromium is missing: tests of the dashboard need it.'
-fi
+    system 'chromium fonts-dejavu-core' 'chromium dejavu-sans-fonts' 'chromium font-dejavu'
+}
 
 # Also checks Debian's directories, as the tests do.
-has_postgresql() {
-    command -v initdb >/dev/null && return 0
+tool_postgresql() {
     local program
     for program in /usr/lib/postgresql/*/bin/initdb; do [ ! -x "$program" ] || return 0; done
-    return 1
+    command -v initdb >/dev/null ||
+        server 'initdb pg_basebackup pg_ctl postgres psql' postgresql postgresql-server postgresql
 }
-
-if [ "${1-}" = postgresql ] && ! has_postgresql; then
-    if command -v apt-get >/dev/null; then
-        # Tests start their own servers: the package must start none.
-        packages postgresql-common &&
-            sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf || true
-    fi
-    packages postgresql || packages postgresql-server ||
-        fail 'PostgreSQL is missing: tests of requeue-store need it.'
-fi
 
 # Debian installs it outside the PATH of ordinary users.
-if [ "${1-}" = pgbouncer ] && ! command -v pgbouncer >/dev/null && [ ! -x /usr/sbin/pgbouncer ]; then
-    packages pgbouncer || fail 'pgbouncer is missing: tests of requeue-store need it. Debian: apt-get install pgbouncer'
-fi
-
-# Tests start their own servers. Debian's package also starts one on a system that runs services.
-if [ "${1-}" = redis ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
-    packages redis-server || packages valkey || packages redis ||
-        fail 'Redis is missing: tests of requeue-store need it.'
-fi
-
-# Installs packages from Debian's backports: Debian 12 has Valkey only there.
-backported() {
-    local dir suite
-    command -v apt-get >/dev/null && suite=$(. /etc/os-release && printf '%s-backports' "$VERSION_CODENAME") || return 1
-    dir=$(mktemp -d)
-    mkdir -p "$dir/lists/partial"
-    printf 'deb http://deb.debian.org/debian %s main\n' "$suite" >"$dir/sources.list"
-    local from=(-qq -o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$dir/lists")
-    (cd "$dir" && apt-get "${from[@]}" update && apt-get "${from[@]}" download "$@") >&2 && packages "$dir"/*.deb
-    local code=$?
-    rm -r "$dir"
-    return "$code"
+tool_pgbouncer() {
+    command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ||
+        server pgbouncer pgbouncer pgbouncer pgbouncer
 }
 
-if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
-    packages valkey-server || packages valkey || backported valkey-server valkey-tools ||
-        fail 'Valkey is missing: tests of requeue-store need it.'
-fi
+# Debian may have only the client.
+tool_redis() {
+    command -v redis-server >/dev/null || command -v valkey-server >/dev/null ||
+        server 'redis-server redis-cli' redis-server valkey redis
+}
 
-# Debian ships it with the Prometheus server, which the package starts on a system that runs services.
-if [ "${1-}" = promtool ] && ! command -v promtool >/dev/null; then
-    packages prometheus || packages golang-github-prometheus ||
-        fail 'promtool is missing: tests of the metrics need it. Debian: apt-get install prometheus'
-fi
+tool_valkey() {
+    command -v valkey-server >/dev/null ||
+        server 'valkey-server valkey-cli' 'valkey-server valkey-tools' valkey valkey
+}
+
+# Debian ships it with the Prometheus server.
+tool_promtool() {
+    command -v promtool >/dev/null || server promtool prometheus golang-github-prometheus prometheus
+}
 
 # Checks Debian's directory, as requeue-chaos does.
-has_faketime() {
+tool_faketime() {
     local library
     for library in /usr/lib/*/faketime/libfaketimeMT.so.1; do [ ! -e "$library" ] || return 0; done
-    return 1
+    system faketime libfaketime libfaketime
 }
 
-if [ "${1-}" = faketime ] && ! has_faketime; then
-    packages faketime || packages libfaketime ||
-        fail 'libfaketime is missing: tests with wrong clocks need it.'
-fi
-
-if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then
-    packages valgrind || fail 'valgrind is missing: it counts instructions.'
-fi
+tool_valgrind() {
+    command -v valgrind >/dev/null || system valgrind valgrind valgrind
+}
 
 # The oldest Rust with which everything must build, according to Cargo.toml.
-if [ "${1-}" = oldest-rust ]; then
+tool_oldest-rust() {
+    local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
-    rustup run "$oldest" cargo --version >/dev/null 2>&1 ||
-        rustup toolchain install "$oldest" --profile minimal >&2 ||
-        fail "Rust $oldest is missing, and rustup could not install it."
-fi
+    rustup run "$oldest" cargo --version >/dev/null 2>&1 && return
+    announce "Rust $oldest" 'with rustup, beside the other toolchains' || return
+    rustup toolchain install "$oldest" --profile minimal >&2
+}
 
-# A test watches files with it. If it cannot be installed, the test reports that it did not run.
-if [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
-    packages inotify-tools || true
-fi
+tool_deny() {
+    cargo deny --version >/dev/null 2>&1 || built cargo-deny 0.20.2
+}
 
-if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
-    # Not optimised: it runs for a second, and an optimised build takes several times as long.
-    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
-        cargo install cargo-deny --locked --debug --version 0.20.2
-fi
+# The build takes 73 s of processor time.
+tool_mdbook() {
+    command -v mdbook >/dev/null || built mdbook 0.5.4 --no-default-features --features search,serve
+}
 
-if [ "${1-}" = mdbook ] && ! command -v mdbook >/dev/null; then
-    # The build takes 73 s of processor time.
-    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
-        cargo install mdbook --locked --debug --version 0.5.4 --no-default-features --features search,serve
-fi
+tool_mutants() {
+    cargo mutants --version >/dev/null 2>&1 || built cargo-mutants 27.1.0
+}
 
-if [ "${1-}" = mutants ] && ! cargo mutants --version >/dev/null 2>&1; then
-    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
-        cargo install cargo-mutants --locked --debug --version 27.1.0
-fi
+tool_semver() {
+    cargo semver-checks --version >/dev/null 2>&1 || built cargo-semver-checks 0.51.0
+}
+
+tool_sbom() {
+    cargo cyclonedx --version >/dev/null 2>&1 || built cargo-cyclonedx 0.5.9
+}
+
+# The C compiler for static programs: SQLite and ring have C code.
+tool_musl() {
+    target_of_rust "$(uname -m)-unknown-linux-musl" || return
+    # Alpine's own compiler is one.
+    command -v musl-gcc >/dev/null || command -v apk >/dev/null ||
+        system musl-tools musl-gcc musl-dev
+}
+
+# `requeue watch` as a chart is checked with it.
+tool_helm() {
+    command -v helm >/dev/null || compiled helm helm.sh/helm/v3/cmd/helm@v3.22.0
+}
+
+tool_hack() {
+    cargo hack --version >/dev/null 2>&1 || built cargo-hack 0.6.46
+}
+
+tool_shellcheck() {
+    command -v shellcheck >/dev/null || system shellcheck ShellCheck shellcheck
+}
+
+# It also checks the scripts in workflows, with shellcheck.
+tool_actionlint() {
+    command -v actionlint >/dev/null || compiled actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+}
+
+code=0
+for tool; do
+    # A platform: target:TRIPLE
+    case $tool in
+    target:*)
+        target_of_rust "${tool#target:}" || code=1
+        continue
+        ;;
+    esac
+    declare -F "tool_$tool" >/dev/null || fail "setup: no such tool: $tool"
+    "tool_$tool" || [ -n "$plan" ] || {
+        say "setup: $tool is missing, and was not installed"
+        code=1
+    }
+done
+exit "$code"

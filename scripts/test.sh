@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every check. The steps that could not run are collected in a file and listed at the end; with CI=true they are
-# failures.
+# failures. REQUEUE_SETUP=none forbids it to install anything: it then checks with the present programs.
 #
 # A Rust test that cannot run on this machine appends a line to the file that REQUEUE_NOT_RUN names, and returns.
 set -euo pipefail
@@ -18,6 +18,11 @@ tests() {
     sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)/ignored test: \1\2/p' "$target/test.log" >>"$REQUEUE_NOT_RUN"
 }
 
+# Each step installs what it needs when it begins. This list appears first, so that nothing is installed unannounced.
+installed=$(scripts/setup.sh --plan oldest-rust mdbook browser postgresql pgbouncer redis promtool faketime valkey \
+    valgrind deny shellcheck actionlint helm 2>&1)
+[ -z "$installed" ] || printf 'Of the programs for the tests, some are missing:\n%s\n' "$installed"
+
 # The first build on a machine takes minutes. The steps that measure no time run in parallel.
 nice scripts/kube-server.sh >"$target/kube-server.path" 2>"$target/kube-server.log" &
 kube_server=$!
@@ -28,6 +33,30 @@ cargo fetch --locked
 
 step 'Formatting'
 cargo fmt --all --check
+
+step 'Scripts and workflows'
+if scripts/setup.sh shellcheck; then
+    shellcheck --severity=warning .ci/run scripts/*.sh benches/*.sh
+else
+    not_run 'lints of the shell scripts: shellcheck is not installed'
+fi
+if scripts/setup.sh actionlint; then
+    actionlint .github/workflows/*.yml
+else
+    not_run 'lints of the workflows: actionlint is not installed'
+fi
+
+step 'Chart'
+version=$(scripts/release-info.sh version)
+grep -qxF "version: $version" packaging/chart/Chart.yaml && grep -qxF "appVersion: \"$version\"" packaging/chart/Chart.yaml || {
+    printf 'packaging/chart/Chart.yaml has another version than Cargo.toml, which has %s\n' "$version" >&2
+    exit 1
+}
+if scripts/setup.sh helm; then
+    for values in packaging/chart/ci/*.yaml; do helm lint --quiet --strict --values "$values" packaging/chart; done
+else
+    not_run 'lints of the chart: helm is not installed'
+fi
 
 step 'Lints'
 cargo clippy --workspace --all-targets -- -D warnings
@@ -41,8 +70,10 @@ if scripts/setup.sh oldest-rust; then
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     # A separate target directory, so that neither toolchain discards the builds of the other.
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
+    has_oldest=1
 else
-    not_run 'a build with the oldest Rust: rustup could not install it'
+    not_run 'a build with the oldest Rust, and the listings of the public API: it is not installed'
+    has_oldest=
 fi
 
 step 'Documentation'
@@ -53,25 +84,12 @@ step 'Documentation site'
 if scripts/setup.sh mdbook; then
     scripts/docs.sh
 else
-    not_run 'the documentation site and its links: mdBook could not be installed'
+    not_run 'the documentation site and its links: mdBook is not installed'
 fi
 
 # If a tool cannot be installed, the tests that need it report that they did not run.
-step 'A browser'
-scripts/setup.sh browser || true
-
-step 'A PostgreSQL server and a pooler'
-scripts/setup.sh postgresql || true
-scripts/setup.sh pgbouncer || true
-
-step 'A Redis server'
-scripts/setup.sh redis || true
-
-step 'promtool, which checks the metrics'
-scripts/setup.sh promtool || true
-
-step 'libfaketime, for wrong clocks'
-scripts/setup.sh faketime || true
+step 'A browser, servers, promtool and libfaketime'
+scripts/setup.sh browser postgresql pgbouncer redis promtool faketime || true
 
 # Wait for the build of the server: beside it, tests would be slow.
 built=0
@@ -86,7 +104,7 @@ step 'Valkey'
 if scripts/setup.sh valkey; then
     REQUEUE_REDIS=valkey tests --workspace --all-features --lib -- redis::tests::{conforming,changing}
 else
-    not_run 'tests of requeue-store on Valkey: it could not be installed'
+    not_run 'tests of requeue-store on Valkey: it is not installed'
 fi
 
 step 'Tests without a runtime'
@@ -118,7 +136,7 @@ step 'Instructions of the main paths'
 if scripts/setup.sh valgrind; then
     scripts/instructions.sh
 else
-    not_run 'instructions of the main paths: valgrind could not be installed'
+    not_run 'instructions of the main paths: valgrind is not installed'
 fi
 
 step 'Examples'
@@ -129,6 +147,11 @@ for example in crates/*/examples/*.rs; do
     printf -- '-- %s\n' "$name"
     within 60 "$target/debug/examples/$name"
 done
+
+if [ -n "$has_oldest" ]; then
+    step 'Listings of the public API'
+    scripts/api.sh
+fi
 
 step 'Shell blocks of the documentation'
 grep -rl '^```sh run$' --include='*.md' README.md docs | while read -r page; do
@@ -173,7 +196,7 @@ cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix no
 if scripts/setup.sh deny; then
     cargo deny check bans licenses sources
 else
-    not_run 'cargo deny: it could not be installed'
+    not_run 'cargo deny: it is not installed'
 fi
 
 if [ -s "$REQUEUE_NOT_RUN" ]; then

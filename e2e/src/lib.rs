@@ -7,6 +7,7 @@
 //!   for other programs: [`Server::spawn`].
 //! - [`Proxy`] is a network between client and server that can be cut, frozen and slowed down.
 //! - [`Server::compact`] makes resource versions too old, for `410 Gone`.
+//! - [`apply`] applies a manifest as `kubectl` does.
 //! - No process and no file outlives the tests, even if they are killed.
 //!
 //! This is a harness for tests: a function that fails panics with the operation and the reason.
@@ -27,6 +28,7 @@
 
 mod access;
 mod exclusive;
+mod manifests;
 mod node;
 mod proxy;
 mod server;
@@ -34,6 +36,7 @@ mod wait;
 
 pub use access::Access;
 pub use exclusive::Exclusive;
+pub use manifests::{apply, objects};
 pub use node::Node;
 pub use proxy::{Cutting, Proxy};
 pub use server::Server;

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use requeue_e2e::objects;
 use serde_json::Value;
-
-use crate::manifests::objects;
 
 const USER: &str = "system:serviceaccount:website-system:website-controller";
 

@@ -7,13 +7,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
-use requeue_e2e::until;
+use requeue_e2e::{apply, until};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use website_controller::Website;
 
 use crate::NAMESPACE;
-use crate::manifests::apply;
 
 pub(crate) struct World {
     sites: Api<Website>,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod access;
+mod chart;
 mod custom;
 mod events;
 mod example;

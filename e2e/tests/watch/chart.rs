@@ -1,0 +1,100 @@
+//! The Helm chart of `requeue watch`: its permissions are sufficient for the options that it sets.
+
+use std::path::Path;
+use std::process::Command;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::ResourceExt;
+use requeue_e2e::{Server, apply, objects, until};
+use requeue_servers::did_not_run;
+use serde_json::json;
+
+use crate::support::{Watching, delete, maps, patch};
+
+/// Returns the manifest of the chart for a release, or `None` without the program `helm`.
+fn render(release: &str, namespace: &str, values: &Path) -> Option<String> {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/chart");
+    let mut helm = Command::new("helm");
+    helm.args(["template", release, "--namespace", namespace, "--kube-version", "1.34.0"]);
+    helm.arg("--values").arg(values).arg(chart);
+    let Ok(output) = helm.output() else {
+        did_not_run("there is no helm here");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm: {said}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Returns the arguments of the container, as Kubernetes passes them, with a port of this machine.
+fn arguments(manifest: &str) -> Vec<String> {
+    let objects = objects(manifest);
+    let deployment =
+        objects.iter().find(|object| object.types.as_ref().unwrap().kind == "Deployment");
+    let container = &deployment.unwrap().data["spec"]["template"]["spec"]["containers"][0];
+    let args: Vec<String> = serde_json::from_value(container["args"].clone()).unwrap();
+    assert_eq!(args[0], "watch");
+    let args = args[1..].iter().map(|arg| match arg.strip_prefix("--serve=") {
+        Some(_) => "--serve=127.0.0.1:0".to_owned(),
+        None => arg.replace("$$", "$"),
+    });
+    args.collect()
+}
+
+#[tokio::test]
+async fn a_release_of_the_chart_has_the_permissions_that_its_options_need() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "chart").await;
+    let values = json!({
+        "image": { "repository": "requeue" },
+        "watch": {
+            "resource": { "group": "", "plural": "configmaps" },
+            "selector": "app=web",
+            "finalizer": "example.com/cleanup",
+            "owns": [{ "group": "apps", "plural": "deployments" }],
+            "allOn": [{ "plural": "secrets", "name": "settings" }],
+            "snapshots": [{ "name": "nodes", "plural": "nodes", "clusterScoped": true }],
+            "script": "n=$(cat \"$REQUEUE_SNAPSHOTS/nodes.json\"); echo \"$REQUEUE_EVENT $1 $n <\"",
+        },
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("values.yaml");
+    // YAML includes JSON.
+    std::fs::write(&file, values.to_string()).unwrap();
+    let Some(manifest) = render("web", &ns, &file) else { return };
+    apply(server.client().await, &manifest).await;
+    let account = server.access().service_account(&ns, "web");
+    let theirs: Api<ConfigMap> = Api::namespaced(account.clone().client().await, &ns);
+    until("the role has an effect", async || theirs.list(&Default::default()).await.is_ok()).await;
+
+    let arguments = arguments(&manifest);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let watching = Watching::start_as(server, "chart", &account, &arguments);
+    watching.wait(&format!("requeue: leading with the Lease {ns}/web"), 1).await;
+    let map = json!({ "metadata": { "name": "a", "labels": { "app": "web" } } });
+    let map: ConfigMap = serde_json::from_value(map).unwrap();
+    maps.create(&Default::default(), &map).await.unwrap();
+    watching.wait(&format!("apply {ns}/a ["), 1).await;
+    assert_eq!(maps.get("a").await.unwrap().finalizers(), ["example.com/cleanup"]);
+    patch(&maps, "a", &json!({ "data": { "value": "2" } })).await;
+    watching.wait(&format!("apply {ns}/a ["), 2).await;
+    delete(&maps, "a").await;
+    watching.wait(&format!("delete {ns}/a ["), 1).await;
+    until("the object is gone", async || maps.get_opt("a").await.unwrap().is_none()).await;
+    let log = watching.end().await;
+    assert!(!log.contains("forbidden") && !log.contains("may not"), "{log}");
+}
+
+#[tokio::test]
+async fn the_manifests_of_the_chart_are_valid_with_every_value() {
+    let Some(server) = Server::shared().await else { return };
+    let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/chart/ci");
+    for file in std::fs::read_dir(values).unwrap() {
+        let ns = server.namespace("chart-values").await;
+        let Some(manifest) = render("web", &ns, &file.unwrap().path()) else { return };
+        // The server does not have the kind of the Prometheus operator.
+        let parts = manifest.split("\n---\n").filter(|part| !part.contains("kind: ServiceMonitor"));
+        apply(server.client().await, &parts.collect::<Vec<_>>().join("\n---\n")).await;
+    }
+}

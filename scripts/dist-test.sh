@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Tests the packages that `make dist` built: the archive runs, and the Debian package is installed into an empty root,
+# runs there, and leaves nothing behind when it is removed: scripts/dist-test.sh DIR
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+dist=$1
+
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# The program runs without any file of its own.
+works() {
+    local said
+    said=$(printf 'a\nb\na\n' | env -i PATH="$PATH" "$@" run -j1 echo) || fail "$* failed"
+    [ "$said" = $'a\nb' ] || fail "$* printed: $said"
+    "$@" --version | grep -qxF "requeue $(scripts/release-info.sh version)" || fail "$* is of another version"
+}
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+(cd "$dist" && sha256sum --quiet --check SHA256SUMS)
+for archive in "$dist"/*.tar.gz; do
+    mkdir "$dir/archive"
+    tar -xzf "$archive" -C "$dir/archive" --strip-components=1
+    works "$dir/archive/requeue"
+done
+
+for package in "$dist"/*.deb; do
+    [ -e "$package" ] || continue
+    root=$dir/root
+    mkdir -p "$root/var/lib/dpkg"/{info,updates,triggers}
+    : >"$root/var/lib/dpkg/status"
+    : >"$root/var/lib/dpkg/available"
+    (cd "$root" && find . ! -path './var/*' | sort) >"$dir/before"
+    # Maintainer scripts see DPKG_ROOT, and do not touch this system.
+    dpkg=(dpkg --root="$root" --log=/dev/null --force-not-root --force-script-chrootless)
+    "${dpkg[@]}" --install "$package" >/dev/null
+    works "$root/usr/bin/requeue"
+    for page in "$root"/usr/share/man/man1/*.gz; do gzip -t "$page"; done
+    [ -e "$root/usr/share/man/man1/requeue-work.1.gz" ] || fail 'the package has no manual page of requeue work'
+    bash -n "$root/usr/share/bash-completion/completions/requeue"
+    if command -v systemd-analyze >/dev/null; then
+        # An instance of each unit, with the program where it will be.
+        mkdir "$dir/units"
+        for unit in "$root"/usr/lib/systemd/system/*@.service; do
+            sed "s|/usr/bin/requeue|$root/usr/bin/requeue|" "$unit" >"$dir/units/$(basename "$unit")"
+            cp "$dir/units/$(basename "$unit")" "$dir/units/$(basename "$unit" @.service)@an-instance.service"
+        done
+        SYSTEMD_UNIT_PATH=$dir/units: systemd-analyze verify --man=no "$dir"/units/*@an-instance.service
+    else
+        printf 'the units were not verified: there is no systemd-analyze\n' | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"
+    fi
+    "${dpkg[@]}" --purge requeue >/dev/null
+    (cd "$root" && find . ! -path './var/*' | sort) >"$dir/after"
+    diff "$dir/before" "$dir/after" || fail 'the removed package left these files behind'
+done

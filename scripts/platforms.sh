@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Checks the library crates for other platforms and with each of their features alone, and lists what fails. A check
+# builds no program, so no linker or C library of the platform is necessary. Crates with C code are checked only for
+# musl, whose compiler is installed. ONLY=regex selects platforms; `features` is one.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+export CARGO_TARGET_DIR=$target/platforms
+
+failed=()
+check() {
+    local name=$1
+    shift
+    [[ $name =~ ${ONLY-} ]] || return 0
+    printf '== %s: %s\n' "$name" "$*"
+    "$@" || failed+=("$name: $*")
+}
+
+# kube needs the assembler of the platform, by way of its JSON paths. SQLite and TLS need a C compiler. Windows' needs
+# neither.
+libraries=(-p requeue-core -p requeue -p requeue-store -p requeue-http)
+features='requeue/tokio requeue/prometheus requeue/tsc requeue-core/prefetch requeue-http/store'
+for triple in aarch64-unknown-linux-gnu aarch64-unknown-linux-musl aarch64-apple-darwin x86_64-pc-windows-gnu; do
+    [[ $triple =~ ${ONLY-} ]] || continue
+    scripts/setup.sh "target:$triple"
+    kube=()
+    [[ $triple != *windows* ]] || kube=(-p requeue-kube --features k8s-openapi/latest)
+    check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" \
+        --no-default-features --features "$features" "${kube[@]}"
+done
+# musl-gcc compiles SQLite and ring.
+triple=x86_64-unknown-linux-musl
+if [[ $triple =~ ${ONLY-} ]]; then
+    scripts/setup.sh musl
+    check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" -p requeue-kube \
+        --all-features --features k8s-openapi/latest
+fi
+# Without an operating system.
+triple=thumbv7em-none-eabihf
+if [[ $triple =~ ${ONLY-} ]]; then
+    scripts/setup.sh "target:$triple"
+    check "$triple" cargo check --locked --lib --target "$triple" -p requeue-core
+fi
+if [[ features =~ ${ONLY-} ]]; then
+    scripts/setup.sh hack
+    for crate in requeue-core requeue requeue-store requeue-http requeue-cli; do
+        check features cargo hack check --locked --lib --each-feature -p "$crate"
+    done
+fi
+
+[ ${#failed[@]} = 0 ] || {
+    printf '\n== These failed:\n'
+    printf '%s\n' "${failed[@]}"
+    exit 1
+}
