@@ -2,6 +2,8 @@
 
 pub(crate) mod codes;
 pub(crate) mod config;
+#[cfg(feature = "files")]
+pub(crate) mod files;
 pub(crate) mod halt;
 pub(crate) mod help;
 #[cfg(feature = "kube")]
@@ -45,6 +47,10 @@ pub(crate) enum Subcommand {
     /// Run a command for each key of the input
     #[command(long_about = help::RUN)]
     Run(Box<run::Flags>),
+    /// Run a command for each file that changes
+    #[cfg(feature = "files")]
+    #[command(long_about = help::FILES)]
+    Files(Box<files::Flags>),
     /// Run a command for each Kubernetes object that changes
     #[cfg(feature = "kube")]
     #[command(long_about = help::WATCH)]

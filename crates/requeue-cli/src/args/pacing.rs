@@ -85,11 +85,16 @@ impl Pacing {
         needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
 
         let debounce = match (flags.debounce, flags.debounce_max) {
-            (Some(quiet), Some(most)) if most < quiet => {
+            (Some((_, Some(_))), Some(_)) => {
+                return Err(Refusal::usage(
+                    "--debounce-max and the MAX of --debounce exclude each other",
+                ));
+            }
+            (Some((quiet, _)), Some(most)) if most < quiet => {
                 return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
             }
-            (Some(quiet), most) => {
-                let most = most.unwrap_or_else(|| quiet.saturating_mul(10));
+            (Some((quiet, max)), most) => {
+                let most = max.or(most).unwrap_or_else(|| quiet.saturating_mul(10));
                 Some(Debounce { quiet, most })
             }
             (None, _) => None,

@@ -19,6 +19,7 @@ use crate::args::help::Sections;
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
+use crate::debounce::parse_debounce;
 use crate::duration::parse_duration;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
@@ -333,10 +334,10 @@ pub(crate) struct Alone {
     #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// Start a key no sooner than TIME after its last add
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    /// Start a key no sooner than QUIET after its last add, and MAX after its first [default: 10 x QUIET]
+    #[arg(long, value_name = "QUIET[,MAX]", value_parser = parse_debounce, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
-    pub(crate) debounce: Option<Duration>,
+    pub(crate) debounce: Option<(Duration, Option<Duration>)>,
 
     /// Longest wait for --debounce, from the first add [default: 10 x --debounce]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]

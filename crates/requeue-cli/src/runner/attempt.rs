@@ -97,7 +97,7 @@ impl Runner {
         }
         let env = match lease {
             Some(lease) if lease.is_lost() => return Ok(None),
-            Some(lease) => vec![("REQUEUE_EPOCH", lease.epoch().to_string())],
+            Some(lease) => vec![("REQUEUE_EPOCH", lease.epoch().to_string().into())],
             None => Vec::new(),
         };
         let stdin = match self.config.commands.stdin {
