@@ -21,11 +21,13 @@ use crate::duration::parse_duration;
     mut_arg("shell", |arg| arg.help("Run `sh -c SCRIPT` with the path as \"$1\"").long_help(None)),
     mut_arg("mark", |arg| arg.help("Placeholder for the path in COMMAND [default: {}]")),
     mut_arg("debounce", |arg| {
-        arg.help("Wait for QUIET without a change, MAX at most [default: 50ms]")
-            .long_help(None)
+        arg.help("Wait for QUIET without a change [default: 50ms]")
+            .long_help("Wait for QUIET without a change, MAX at most [default: 50ms,500ms]")
             .help_heading("Files")
             .hide_short_help(false)
     }),
+    // This makes space in the short help for the flags of this subcommand.
+    mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dry_run", |arg| arg.hide_short_help(true)),
     mut_arg("re_add", |arg| arg.help("Effect of a change of a file that backs off [default: replace]")),
     mut_arg("order", |arg| arg.help("Order of ready files [default: fifo]")),
@@ -77,7 +79,7 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = "Files")]
     pub(crate) deleted: bool,
 
-    /// One run for all changes, with the paths on standard input
+    /// One run for all changes, with the paths on its input
     ///
     /// Each path is one line. $REQUEUE_PATHS has the same lines, unless they are too long for a variable or a
     /// path has a newline. The paths are those that changed since the last run that succeeded.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
-/// The size of the largest file that is read, in bytes. Of a larger file, only the size and the time count.
+/// The size of the largest file that is read, in bytes. For a larger file, only the size and the time count.
 pub(super) const LARGEST: u64 = 16 << 20;
 
 /// The age from which the time of a file shows each later change. A file system may store times in steps of this
@@ -48,7 +48,7 @@ impl Stamp {
 
 impl Content {
     /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists. The hash depends
-    /// on a secret, so that nobody can construct a change that has the same hash.
+    /// on a secret, so that no one can construct a change with the same hash.
     pub(super) fn read(
         path: &Path,
         meta: &Metadata,

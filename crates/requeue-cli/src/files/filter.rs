@@ -1,4 +1,4 @@
-//! The files that count: the rules of `.gitignore` and the like, extensions, and the files of this program.
+//! The files that count: the rules of `.gitignore` and `.ignore`, extensions, and the files of this program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;

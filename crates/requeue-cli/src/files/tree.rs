@@ -23,7 +23,7 @@ use crate::key::escaped;
 /// A change of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Change {
-    /// As the user names the file: the root as it was given, and the path in it.
+    /// As the user names the file: the given root, and the path in it.
     pub(super) path: PathBuf,
     pub(super) is_deleted: bool,
 }
