@@ -32,8 +32,9 @@ Files are ignored as ripgrep ignores them: hidden files, and those that .gitigno
 lists exclude. .git is never watched, symbolic links are not followed, and files that requeue itself \
 writes do not count. If the rules change, files that they no longer exclude run as new files.
 
-A file has changed if its content differs from the last one that was seen. Touching a file, or writing the \
-same bytes, starts no run: a formatter that leaves a file as it is does not trigger itself. A command that \
+A file has changed if its content differs from that of its last successful run, or from that at the start. \
+Touching a file, or writing the same bytes, starts no run: a formatter that leaves a file as it is does not \
+trigger itself. A command that \
 changes the file that it was called for is run once more, and again as long as it makes changes. The \
 content of files over 16 MiB is not compared, only their size and time.
 
@@ -167,7 +168,7 @@ const EXAMPLES_RUN: [&str; 3] = [
 const EXAMPLES_FILES: [&str; 3] = [
     "requeue files src -e rs -- rustfmt {}",
     "requeue files . --all-in-one -- make",
-    "requeue files site --deleted -c 'rsync -aR --delete-missing-args \"$1\" host:/srv/'",
+    "requeue files site --initial -- ./upload {}",
 ];
 
 #[cfg(feature = "kube")]

@@ -17,7 +17,7 @@ pub(super) const LARGEST: u64 = 16 << 20;
 const TICK: Duration = Duration::from_secs(2);
 
 /// The content of a file when it was last looked at.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Content {
     stamp: Stamp,
     /// `None` if the file is too large, or cannot be read.

@@ -17,11 +17,13 @@ pub(super) struct Events {
     pub(super) paths: BTreeMap<PathBuf, bool>,
     /// Events were lost.
     pub(super) overflow: bool,
+    /// Files that did not exist when their runs would have started, as the user names them.
+    pub(super) skipped: Vec<PathBuf>,
 }
 
 impl Events {
     pub(super) fn is_empty(&self) -> bool {
-        self.paths.is_empty() && !self.overflow
+        self.paths.is_empty() && self.skipped.is_empty() && !self.overflow
     }
 
     /// Adds an event of `notify`.
@@ -70,6 +72,12 @@ impl Inbox {
         if !events.is_empty() {
             self.came.notify_one();
         }
+    }
+
+    /// Reports a file that did not exist when its run would have started.
+    pub(super) fn skip(&self, path: PathBuf) {
+        self.lock().skipped.push(path);
+        self.came.notify_one();
     }
 
     /// Waits until there is an event, or `at_most` so long.
@@ -206,7 +214,7 @@ mod tests {
         ]);
         let paths = [("a", false), ("b", true), ("c", true)];
         let paths = paths.map(|(path, is_replaced)| (PathBuf::from(path), is_replaced)).into();
-        assert_eq!(events, Events { paths, overflow: false });
+        assert_eq!(events, Events { paths, ..Events::default() });
     }
 
     #[test]
@@ -216,6 +224,6 @@ mod tests {
         inbox.put(Err(Error::generic("the queue cannot be read")));
         assert!(inbox.take().overflow);
         let many = (0..=100_000).map(|n| at(EventKind::Any, &n.to_string()));
-        assert_eq!(of(many), Events { paths: BTreeMap::new(), overflow: true });
+        assert_eq!(of(many), Events { overflow: true, ..Events::default() });
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::files::events::Inbox;
+use crate::files::ran::{Begun, Ran};
 use crate::key::{Key, LONGEST};
 use crate::process::run_input::RunInput;
 use crate::runner::hooks::{BoxFuture, Hooks};
@@ -18,6 +19,8 @@ pub(super) const ALL: &[u8] = b"all";
 pub(super) struct FileHooks {
     /// With `--all-in-one`.
     pub(super) all: Option<Paths>,
+    pub(super) ran: Ran,
+    pub(super) inbox: Arc<Inbox>,
     /// With `--deleted`.
     pub(super) runs_deleted: bool,
 }
@@ -49,13 +52,11 @@ impl Paths {
     }
 
     /// Returns the input of the next run; `None` if no file is left for it.
-    fn begin(&self, runs_deleted: bool) -> Option<RunInput> {
+    fn begin(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
         let mut state = self.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
-        if !runs_deleted {
-            state.in_run.retain(|path| exists(path));
-        }
+        state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;
         }
@@ -68,8 +69,9 @@ impl Paths {
         Some(RunInput { env: env.into_iter().collect(), stdin: Some(stdin.into()), dir: None })
     }
 
-    fn end(&self) {
-        self.lock().in_run.clear();
+    /// Ends the run. Returns its files.
+    fn end(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.lock().in_run)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -88,34 +90,48 @@ fn variable(paths: &BTreeSet<Key>) -> Option<OsString> {
     Some(OsString::from_vec(paths.join(&b'\n')))
 }
 
-fn exists(path: &[u8]) -> bool {
-    Path::new(OsStr::from_bytes(path)).symlink_metadata().is_ok()
+impl FileHooks {
+    /// Compares a file with its last run. Returns true if a run is needed.
+    fn begin(&self, path: &[u8]) -> (Begun, bool) {
+        let begun = self.ran.begin(path);
+        if begun == Begun::Gone {
+            // It may be replaced at this moment, by a file with the content that was seen last.
+            self.inbox.skip(OsStr::from_bytes(path).into());
+        }
+        (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
+    }
+
+    fn input(&self, key: &[u8]) -> Option<RunInput> {
+        match &self.all {
+            Some(paths) => paths.begin(|path| self.begin(path).1),
+            None => {
+                let (begun, is_needed) = self.begin(key);
+                let event = if begun == Begun::Gone { "delete" } else { "apply" };
+                let env = vec![("REQUEUE_EVENT", event.into())];
+                is_needed.then(|| RunInput { env, ..RunInput::default() })
+            }
+        }
+    }
 }
 
 impl Hooks for FileHooks {
     fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
-        Box::pin(async {
-            Ok(match &self.all {
-                Some(paths) => paths.begin(self.runs_deleted),
-                None => {
-                    let event = if exists(key) { "apply" } else { "delete" };
-                    let env = vec![("REQUEUE_EVENT", event.into())];
-                    let is_needed = event == "apply" || self.runs_deleted;
-                    is_needed.then(|| RunInput { env, ..RunInput::default() })
-                }
-            })
-        })
+        // It reads files.
+        Box::pin(async { Ok(tokio::task::block_in_place(|| self.input(key))) })
     }
 
-    fn on_success<'a>(&'a self, _: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+    fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async {
-            self.all.iter().for_each(Paths::end);
+            match &self.all {
+                Some(paths) => paths.end().iter().for_each(|path| self.ran.succeed(path)),
+                None => self.ran.succeed(key),
+            }
             Ok(())
         })
     }
 
     fn on_give_up(&self, _: &[u8]) {
-        self.all.iter().for_each(Paths::end);
+        self.all.iter().for_each(|paths| _ = paths.end());
     }
 
     fn is_new(&self, _: &[u8]) -> bool {
@@ -134,7 +150,7 @@ mod tests {
     #[test]
     fn a_run_for_all_files_gets_the_paths_since_the_last_success() {
         let paths = Paths::new(b'\n');
-        let stdin = |paths: &Paths| paths.begin(true).and_then(|input| input.stdin);
+        let stdin = |paths: &Paths| paths.begin(|_| true).and_then(|input| input.stdin);
         assert_eq!(stdin(&paths), None);
         paths.add(b"b");
         paths.add(b"a");

@@ -4,10 +4,12 @@ mod content;
 mod events;
 mod filter;
 mod hooks;
+mod ran;
 mod tree;
 
 use std::borrow::Cow;
 use std::fs;
+use std::hash::RandomState;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +28,8 @@ use crate::exit::{Ended, Refusal};
 use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
 use crate::files::filter::Filter;
 use crate::files::hooks::{ALL, FileHooks, Paths};
-use crate::files::tree::{Change, Full, Root, Tree};
+use crate::files::ran::Ran;
+use crate::files::tree::{Change, Full, Kind, Root, Tree};
 use crate::input::{self, AddOptions};
 use crate::key::escaped;
 use crate::output::summary::counted;
@@ -51,21 +54,27 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
-    let hooks = Arc::new(FileHooks { all, runs_deleted: flags.deleted });
+    let secret = RandomState::new();
+    let ran = Ran::new(secret.clone(), flags.follow);
+    let inbox = Arc::new(Inbox::default());
+    let runs_deleted = flags.deleted;
+    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = config(flags)?;
     let files = Files::open(&config, None)?;
     exclude_own(&mut filter, &config);
 
-    let inbox = Arc::new(Inbox::default());
     let watch: Box<dyn Watch> = match poll {
         Some(_) => Box::new(NoWatch),
         None => Box::new(SystemWatch::new(&inbox).map_err(no_watch)?),
     };
-    let mut tree = Tree::new(roots, filter, watch);
+    let mut tree = Tree::new(roots, filter, watch, secret);
     let changes = tree.start(since).map_err(|full| Refusal::failure(too_many(&full)))?;
     let changes = match is_initial {
-        true => tree.files().into_iter().map(|path| Change { path, is_deleted: false }).collect(),
+        true => {
+            let kind = || Kind::Changed { before: None };
+            tree.files().into_iter().map(|path| Change { path, kind: kind() }).collect()
+        }
         false => changes,
     };
     launch::block_on(async {
@@ -193,6 +202,9 @@ impl Follower {
 
     fn changes(&mut self, events: Events) -> Result<Vec<Change>, Full> {
         if self.poll.is_some() {
+            for path in events.skipped {
+                self.tree.forget_file(&path);
+            }
             return self.tree.scan();
         }
         let mut changes = self.tree.handle(events)?;
@@ -201,11 +213,17 @@ impl Follower {
     }
 
     fn add(&self, changes: Vec<Change>) {
-        for Change { path, is_deleted } in changes {
-            if is_deleted && !self.hooks.runs_deleted {
-                continue;
-            }
+        for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();
+            match kind {
+                Kind::Changed { before } => self.hooks.ran.changed(path, before),
+                Kind::Deleted => {
+                    self.hooks.ran.forget(path);
+                    if !self.hooks.runs_deleted {
+                        continue;
+                    }
+                }
+            }
             let key = match &self.hooks.all {
                 None => path,
                 Some(paths) => {

@@ -25,7 +25,16 @@ use crate::key::escaped;
 pub(super) struct Change {
     /// As the user names the file: the given root, and the path in it.
     pub(super) path: PathBuf,
-    pub(super) is_deleted: bool,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The file has another content than before. It had none if it is new.
+    Changed {
+        before: Option<Content>,
+    },
+    Deleted,
 }
 
 /// The system allows no more watches. The number is that of the watched directories.
@@ -96,14 +105,19 @@ impl Root {
 }
 
 impl Tree {
-    pub(super) fn new(roots: Vec<Root>, filter: Filter, watch: Box<dyn Watch>) -> Self {
+    pub(super) fn new(
+        roots: Vec<Root>,
+        filter: Filter,
+        watch: Box<dyn Watch>,
+        secret: RandomState,
+    ) -> Self {
         Self {
             roots,
             filter,
             watch,
             dirs: HashMap::new(),
             ids: HashMap::new(),
-            secret: RandomState::new(),
+            secret,
             since: None,
             adds_watches_again: false,
             forgotten: 0,
@@ -134,7 +148,11 @@ impl Tree {
     }
 
     /// Looks at the paths of these events. Returns the files that have changed.
-    pub(super) fn handle(&mut self, events: Events) -> Result<Vec<Change>, Full> {
+    pub(super) fn handle(&mut self, mut events: Events) -> Result<Vec<Change>, Full> {
+        for path in std::mem::take(&mut events.skipped) {
+            let forgotten = self.forget_file(&path);
+            events.paths.extend(forgotten.map(|path| (path, true)));
+        }
         if events.overflow {
             // The events may have told of directories whose watches ended, or that took the place of others.
             match self.watch.reset() {
@@ -182,6 +200,17 @@ impl Tree {
             }
         }
         Ok(self.take_changes())
+    }
+
+    /// Forgets the content of a file that did not run because it did not exist. If it exists again, it is new. Returns
+    /// its path as in the events.
+    pub(super) fn forget_file(&mut self, shown: &Path) -> Option<PathBuf> {
+        let inside = |root: &Root| Some(root.path.join(shown.strip_prefix(&root.given).ok()?));
+        let paths: Vec<_> = self.roots.iter().filter_map(inside).collect();
+        paths.into_iter().find(|path| {
+            let parent = path.parent().zip(path.file_name());
+            parent.is_some_and(|(dir, name)| self.remove_file(dir, name))
+        })
     }
 
     /// Looks for roots that were missing. Returns the files in them.
@@ -366,7 +395,7 @@ impl Tree {
                 let mut files: Vec<_> = known.files.into_keys().collect();
                 files.sort_unstable();
                 for name in files {
-                    self.changed(known.root, &dir.join(name), true);
+                    self.changed(known.root, &dir.join(name), Kind::Deleted);
                 }
             }
         }
@@ -408,7 +437,7 @@ impl Tree {
         let path = dir.join(name);
         self.forget_in(root, &path, true);
         if self.remove_file(dir, name) {
-            self.changed(root, &path, true);
+            self.changed(root, &path, Kind::Deleted);
         }
     }
 
@@ -426,7 +455,7 @@ impl Tree {
         let inside = path.strip_prefix(&self.roots[root].path).unwrap_or(&path);
         if meta.is_dir() {
             if self.remove_file(dir, name) {
-                self.changed(root, &path, true);
+                self.changed(root, &path, Kind::Deleted);
             }
             if self.filter.wants_dir(root, inside) {
                 stack.push(path);
@@ -459,11 +488,10 @@ impl Tree {
             Some(before) => now.differs(before),
             None => self.since.is_none_or(|since| changed_at(meta) >= since),
         };
-        if let Some(dir) = self.dirs.get_mut(dir) {
-            dir.files.insert(name.to_owned(), now);
-        }
+        let Some(dir) = self.dirs.get_mut(dir) else { return };
+        let before = dir.files.insert(name.to_owned(), now);
         if has_changed {
-            self.changed(root, &path, false);
+            self.changed(root, &path, Kind::Changed { before });
         }
     }
 
@@ -485,9 +513,9 @@ impl Tree {
 
     // --- Results ---------------------------------------------------------------------------------
 
-    fn changed(&mut self, root: usize, path: &Path, is_deleted: bool) {
+    fn changed(&mut self, root: usize, path: &Path, kind: Kind) {
         let path = self.shown(root, path);
-        self.changes.push(Change { path, is_deleted });
+        self.changes.push(Change { path, kind });
     }
 
     fn take_changes(&mut self) -> Vec<Change> {

@@ -115,7 +115,7 @@ impl Fixture {
         let calls = Arc::<Mutex<Calls>>::default();
         let root = fs::canonicalize(dir.path()).unwrap();
         let watch = Box::new(Fake { root, calls: Arc::clone(&calls) });
-        Self { dir, tree: Tree::new(roots, filter, watch), calls }
+        Self { dir, tree: Tree::new(roots, filter, watch, RandomState::new()), calls }
     }
 
     /// Starts, and returns the files that changed after a time that no file has.
@@ -149,7 +149,7 @@ impl Fixture {
     fn feed(&mut self, paths: &[&str], is_replaced: bool) -> Vec<String> {
         let root = fs::canonicalize(self.dir.path()).unwrap();
         let paths = paths.iter().map(|path| (root.join(path), is_replaced)).collect();
-        let changes = self.tree.handle(Events { paths, overflow: false }).unwrap();
+        let changes = self.tree.handle(Events { paths, ..Events::default() }).unwrap();
         self.named(changes)
     }
 
@@ -159,9 +159,9 @@ impl Fixture {
     }
 
     fn named(&self, changes: Vec<Change>) -> Vec<String> {
-        let named = changes.into_iter().map(|Change { path, is_deleted }| {
+        let named = changes.into_iter().map(|Change { path, kind }| {
             let path = path.strip_prefix(self.dir.path()).unwrap().display().to_string();
-            if is_deleted { format!("-{path}") } else { path }
+            if kind == Kind::Deleted { format!("-{path}") } else { path }
         });
         named.collect()
     }
@@ -317,7 +317,7 @@ fn rules_decide_which_files_count() {
 }
 
 fn changed(path: PathBuf) -> Change {
-    Change { path, is_deleted: false }
+    Change { path, kind: Kind::Changed { before: None } }
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn the_limit_of_watches_is_an_error() {
     it.calls.lock().unwrap().most = Some(2);
     it.write("c/d", "");
     let path = fs::canonicalize(it.path("c")).unwrap();
-    let events = Events { paths: [(path, true)].into(), overflow: false };
+    let events = Events { paths: [(path, true)].into(), ..Events::default() };
     assert_eq!(it.tree.handle(events), Err(Full(2)));
 }
 
@@ -427,4 +427,15 @@ fn a_root_that_was_removed_is_watched_when_it_exists_again() {
     assert!(!it.tree.has_missing());
     it.write("a/b", "x");
     assert_eq!(it.modified(&["a/b"]), ["a/b"]);
+}
+
+#[test]
+fn a_file_that_did_not_run_because_it_was_replaced_is_new() {
+    let mut it = Fixture::new(&[], &["a", "b"]);
+    fs::remove_file(it.path("b")).unwrap();
+    let skipped = vec![it.path("a"), it.path("b"), it.path("c")];
+    let changes = it.tree.handle(Events { skipped, ..Events::default() }).unwrap();
+    assert_eq!(it.named(changes), ["a"]);
+    it.write("b", "b");
+    assert_eq!(it.replaced(&["b"]), ["b"]);
 }
