@@ -30,8 +30,8 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // One empty line less, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}"
+    // Without an empty line and the heading of the options, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}\n\n{options}"
 )]
 pub(crate) struct Cli {
     /// Print version
