@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks `requeue files` at scale, and measures it: a `git checkout` that changes FILES files of a generated repository,
-# and a build that writes into the tree while files change.
+# Checks `requeue files` at scale, and measures it: a `git checkout` that changes FILES files of a generated repository, the
+# same with lost events, and a build that writes into the tree while files change.
 #
 # The command of each file records the content that it sees. At the end, the last record of each changed file must be its
 # final content, and no ignored file may have a record. The script prints the time from the end of the checkout to the
@@ -116,9 +116,19 @@ before
 watch all-in-one --all-in-one --debounce 200ms --output inherit -- xargs cksum
 checkout all-in-one other
 
+# While the program is stopped, more events come than the kernel keeps.
+before
+watch lost --all-in-one --debounce 200ms --output inherit -- xargs cksum
+kill -STOP "$program"
+git checkout -q -
+kill -CONT "$program"
+until_quiet "$out/seen"
+finish lost
+check lost
+
 before
 watch each --output inherit -- cksum {}
-checkout each -
+checkout each other
 
 # A build writes objects and other ignored files all the time, while tracked files change several times.
 before

@@ -18,7 +18,7 @@ fn watched(test: &str) -> (std::path::PathBuf, std::path::PathBuf) {
     let dir = directory(&format!("files_{test}"));
     let tree = dir.join("tree");
     // No rules above it count.
-    fs::create_dir_all(tree.join(".git")).unwrap();
+    fs::create_dir_all(tree.join(".git")).expect("a directory for tests");
     (dir, tree)
 }
 
@@ -47,11 +47,12 @@ fn stop(live: Live) -> Ended {
 fn write(path: impl AsRef<Path>, content: &str) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let path = path.as_ref();
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let dir = path.parent().expect("it is in a directory");
+    fs::create_dir_all(dir).expect("the directory is made");
     let new = format!("files_new_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let new = Path::new(env!("CARGO_TARGET_TMPDIR")).join(new);
-    fs::write(&new, content).unwrap();
-    fs::rename(new, path).unwrap();
+    fs::write(&new, content).expect("it is written");
+    fs::rename(new, path).expect("it is renamed");
 }
 
 #[test]
@@ -434,7 +435,7 @@ fn a_directory_that_cannot_be_read_is_reported_and_the_others_are_watched() {
     }
     write(tree.join("a/x"), "");
     write(tree.join("b"), "");
-    fs::set_permissions(tree.join("a"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.join("a"), fs::Permissions::from_mode(0o000)).unwrap();
     let mut live = Live::spawn(&mut as_user(&["tree", "-j1", "--", "echo"]));
     live.wait_for_message("changes in it are not seen");
     live.wait_for_message("watching");

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::args::{Cli, Subcommand};
 
+type OnWatch = Box<dyn FnMut(&Path) + Send>;
+
 /// The calls of a tree to its watch, and the errors that it gets.
 #[derive(Default)]
 struct Calls {
@@ -19,7 +21,7 @@ struct Calls {
     most: Option<usize>,
     denied: Option<PathBuf>,
     /// Called when a directory is watched.
-    on_watch: Option<Box<dyn FnMut(&Path) + Send>>,
+    on_watch: Option<OnWatch>,
 }
 
 impl Calls {
