@@ -334,7 +334,7 @@ pub(crate) struct Alone {
     #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// Start a key no sooner than QUIET after its last add, and MAX after its first [default: 10 x QUIET]
+    /// Start a key QUIET after its last add, but no later than MAX after its first [default: 10 x QUIET]
     #[arg(long, value_name = "QUIET[,MAX]", value_parser = parse_debounce, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) debounce: Option<(Duration, Option<Duration>)>,

@@ -196,7 +196,7 @@ impl Follower {
                 }
             }
             // Half of the time is left to the commands.
-            pause = start.elapsed().max(COLLECT);
+            pause = start.elapsed().clamp(COLLECT, Duration::from_secs(1));
         }
     }
 
