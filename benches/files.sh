@@ -76,8 +76,9 @@ git add -A
 git commit -qm two
 git checkout -q -
 
-# `cksum` prints a line per file: its sum, its size and its path. No path has a space.
-check() { # NAME
+# Lists the changed files whose last record is not their final content. `cksum` prints a line per file: its sum, its size
+# and its path. No path has a space.
+find_missing() {
     # The last line of each path.
     awk '{ sub(/^\.\//, "", $3); last[$3] = $1 " " $2 } END { for (path in last) print path, last[path] }' \
         "$out/seen" | sort >"$out/last"
@@ -85,6 +86,19 @@ check() { # NAME
     # Files that have not changed need no record.
     join -v1 "$out/final" "$out/before" -t '|' | sort >"$out/changed"
     comm -13 "$out/last" "$out/changed" >"$out/missing"
+}
+
+# Waits for the records of all files, for 5 minutes at most, and then for surplus ones.
+settle() {
+    local last=$((SECONDS + 300))
+    while find_missing && [ -s "$out/missing" ] && [ "$SECONDS" -lt "$last" ]; do
+        sleep 2
+    done
+    until_quiet "$out/seen"
+}
+
+check() { # NAME
+    find_missing
     if [ -s "$out/missing" ]; then
         echo "$1: $(wc -l <"$out/missing") files have not run with their final content:"
         head -5 "$out/missing"
@@ -105,7 +119,7 @@ checkout() { # NAME BRANCH
     local start=$EPOCHREALTIME middle
     git checkout -q "$2"
     middle=$EPOCHREALTIME
-    until_quiet "$out/seen"
+    settle
     awk -v name="$1" -v a="$start" -v b="$middle" -v c="$(stat -c %.Y "$out/seen")" \
         'BEGIN { printf "%s: git took %.1f s, and the last run was %.1f s later\n", name, b - a, c - b }'
     finish "$1"
@@ -122,7 +136,7 @@ watch lost --all-in-one --debounce 200ms --output inherit -- xargs cksum
 kill -STOP "$program"
 git checkout -q -
 kill -CONT "$program"
-until_quiet "$out/seen"
+settle
 finish lost
 check lost
 
@@ -148,7 +162,7 @@ builder=$!
 for ((n = 0; n < changes; n++)); do
     echo "change $n" >"d$((n % 50))/e$((n % 50))/f$((n % 50 + n % 7 * 1000))"
 done
-until_quiet "$out/seen"
+settle
 kill "$builder"
 wait "$builder" 2>/dev/null || true
 finish build
