@@ -61,6 +61,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_debounce_is_a_quiet_time_and_a_longest_wait() {
+        let millis = Duration::from_millis;
+        for (text, quiet, most) in
+            [("300ms", 300, 3_000), ("300ms,5s", 300, 5_000), ("2,2", 2_000, 2_000)]
+        {
+            let expected = Debounce { quiet: millis(quiet), most: millis(most) };
+            assert_eq!(parse_debounce(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "a", "1s,", ",1s", "1s,2s,3s", "2s,1s"] {
+            assert!(parse_debounce(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn durations_have_units_or_are_seconds() {
         for (text, millis) in [
             ("1.5s", 1_500),

@@ -1,5 +1,5 @@
-//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per Kubernetes object
-//! that changes. It is a library only for its tests and fuzz targets, and has no public interface.
+//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes
+//! object that changes. It is a library only for its tests and fuzz targets, and has no public interface.
 //!
 //! A module imports only modules of the lines above it, or of its own folder, and there are no import
 //! cycles:
@@ -11,12 +11,14 @@
 //! 5. `serve`: the dashboard
 //! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `runner`: takes keys from the queue, runs their commands, and completes them
-//! 8. `store`, `watch`: the subcommands with keys from a store or from Kubernetes
+//! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
 //! 9. `pages`, and this file
 
 mod args;
 mod duration;
 mod exit;
+#[cfg(feature = "files")]
+mod files;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod input;
@@ -57,6 +59,8 @@ pub fn main() -> ExitCode {
         Subcommand::Run(flags) => {
             Config::check(*flags).and_then(|(source, config)| runner::launch::run(&source, config))
         }
+        #[cfg(feature = "files")]
+        Subcommand::Files(flags) => files::run(*flags),
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
         #[cfg(feature = "store")]

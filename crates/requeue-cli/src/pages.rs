@@ -28,7 +28,8 @@ pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
 /// offer them.
 fn without_hidden(command: &Command) -> Command {
     // The command to run is hidden too, because the usage line has it.
-    let is_shown = |arg: &&Arg| !arg.is_hide_set() || arg.is_trailing_var_arg_set();
+    let is_shown =
+        |arg: &&Arg| !arg.is_hide_set() || arg.is_trailing_var_arg_set() || arg.is_last_set();
     let args = command.get_arguments().filter(is_shown).cloned().map(|arg| match arg.get_id() {
         id if id == "command" => arg.value_hint(ValueHint::CommandWithArguments),
         _ => arg,
@@ -61,6 +62,8 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     }
     let sections = match command.get_name() {
         "run" => Some(Sections::run()),
+        #[cfg(feature = "files")]
+        "files" => Some(Sections::files()),
         #[cfg(feature = "kube")]
         "watch" => Some(Sections::watch()),
         #[cfg(feature = "store")]

@@ -82,11 +82,13 @@ pub(crate) struct Subcommand {
     input: InputConfig,
     stdin: Stdin,
     unfinished: Option<PathBuf>,
+    /// Its commands get no key as an argument.
+    is_keyless: bool,
 }
 
 impl Subcommand {
     /// Describes a subcommand that reads no keys. It still writes dead letters, as lines.
-    #[cfg(any(feature = "kube", feature = "store"))]
+    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
     pub(crate) const fn without_input(
         name: &'static str,
         has_priorities: bool,
@@ -94,7 +96,13 @@ impl Subcommand {
     ) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
-        Self { name, has_priorities, input, stdin, unfinished: None }
+        Self { name, has_priorities, input, stdin, unfinished: None, is_keyless: false }
+    }
+
+    /// Passes no key to the commands.
+    #[cfg(feature = "files")]
+    pub(crate) fn without_key(self) -> Self {
+        Self { is_keyless: true, ..self }
     }
 }
 
@@ -139,6 +147,7 @@ impl Config {
             },
             stdin: flags.stdin,
             unfinished: flags.unfinished,
+            is_keyless: false,
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
@@ -147,6 +156,9 @@ impl Config {
     pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
         check_separators(&common.command, own.name)?;
+        if own.is_keyless {
+            Template::refuse_mark(&common.command, common.mark.as_deref())?;
+        }
         let template = match (common.shell, common.command) {
             (Some(script), command) if command.is_empty() => {
                 Template::script(script, common.mark.as_deref())?
@@ -165,6 +177,7 @@ impl Config {
             }
             (None, command) => Template::command(command, common.mark.as_deref())?,
         };
+        let template = if own.is_keyless { template.without_key() } else { template };
         let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
         let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
         if base_delay > max_delay {

@@ -18,6 +18,31 @@ as code is refused: sh -c 'cmd {}', su -c, env -S. A warning is printed for a co
 interpreter or another host might do so: python3 -c, awk, ssh. Pass the key to such a script as an \
 argument, as in sh -c 'cmd \"$1\"' _ {}, or let the script read REQUEUE_KEY. Commands are not sandboxed.";
 
+/// The description of `requeue files`.
+#[cfg(feature = "files")]
+pub(crate) const FILES: &str = "\
+Watches directories, with all directories in them. Runs a command for each file whose content changes, \
+until it is stopped. The path of the file is the key of the run: two commands of one file never overlap, \
+and a file that changes during its run is run once more afterwards.
+
+The path begins with DIR as it is written. It is put into the command as `requeue run` does it, with the \
+same rules. With --all-in-one, one command runs for all files that have changed.
+
+Files are ignored as ripgrep ignores them: hidden files, and those that .gitignore, .ignore or git's other \
+lists exclude. .git is never watched, symbolic links are not followed, and files that requeue itself \
+writes do not count. If the rules change, files that they no longer exclude run as new files.
+
+A file has changed if its content differs from that of its last successful run, or from that at the start. \
+Touching a file, or writing the same bytes, starts no run: a formatter that leaves a file as it is does not \
+trigger itself. A command that \
+changes the file that it was called for is run once more, and again as long as it makes changes. The \
+content of files over 16 MiB is not compared, only their size and time.
+
+Only changes after the message `watching` are certain to run. The command of a file that no longer exists \
+is skipped, except with --deleted. The new name of a renamed file is a new file.
+
+If the system loses events because too many files change at once, all files are read again and compared.";
+
 /// The description of `requeue watch`.
 #[cfg(feature = "kube")]
 pub(crate) const WATCH: &str = "\
@@ -83,6 +108,19 @@ const ENVIRONMENT_WATCH: [Item; 4] = [
     ),
 ];
 
+#[cfg(feature = "files")]
+const ENVIRONMENT_FILES: [Item; 2] = [
+    (
+        "REQUEUE_EVENT",
+        "apply if the file exists when the command starts, else delete; not with --all-in-one",
+    ),
+    (
+        "REQUEUE_PATHS",
+        "with --all-in-one: the paths, separated by newlines; not set if a path has a newline, or if they \
+         are too long for a variable",
+    ),
+];
+
 const EXITS: [Item; 9] = [
     ("0", "all keys succeeded"),
     ("1", "a key was given up"),
@@ -126,6 +164,13 @@ const EXAMPLES_RUN: [&str; 3] = [
     "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
 ];
 
+#[cfg(feature = "files")]
+const EXAMPLES_FILES: [&str; 3] = [
+    "requeue files src -e rs -- rustfmt {}",
+    "requeue files . --all-in-one -- make",
+    "requeue files site --initial -- ./upload {}",
+];
+
 #[cfg(feature = "kube")]
 const EXAMPLES_WATCH: [&str; 2] = [
     "requeue watch configmaps -n default -- ./apply {}",
@@ -141,6 +186,8 @@ const EXAMPLES_WORK: [&str; 2] = [
 /// Returns the shortest example of a subcommand that runs commands.
 pub(crate) fn example(subcommand: &str) -> &'static str {
     match subcommand {
+        #[cfg(feature = "files")]
+        "files" => EXAMPLES_FILES[0],
         #[cfg(feature = "kube")]
         "watch" => EXAMPLES_WATCH[0],
         #[cfg(feature = "store")]
@@ -160,6 +207,12 @@ impl Sections {
     pub(crate) fn run() -> Self {
         let environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
         Self { environment, exits: EXITS.to_vec(), examples: &EXAMPLES_RUN }
+    }
+
+    #[cfg(feature = "files")]
+    pub(crate) fn files() -> Self {
+        let environment = [&ENVIRONMENT_FILES[..], &ENVIRONMENT].concat();
+        Self { environment, exits: without_input(), examples: &EXAMPLES_FILES }
     }
 
     #[cfg(feature = "store")]
@@ -201,7 +254,7 @@ impl Sections {
 }
 
 /// The exit codes of a subcommand that reads no input.
-#[cfg(any(feature = "kube", feature = "store"))]
+#[cfg(any(feature = "files", feature = "kube", feature = "store"))]
 fn without_input() -> Vec<Item> {
     EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
 }

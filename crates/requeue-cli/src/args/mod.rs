@@ -2,6 +2,8 @@
 
 pub(crate) mod codes;
 pub(crate) mod config;
+#[cfg(feature = "files")]
+pub(crate) mod files;
 pub(crate) mod halt;
 pub(crate) mod help;
 #[cfg(feature = "kube")]
@@ -28,8 +30,8 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // One empty line less, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}"
+    // Without an empty line and the heading of the options, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}\n\n{options}"
 )]
 pub(crate) struct Cli {
     /// Print version
@@ -45,6 +47,10 @@ pub(crate) enum Subcommand {
     /// Run a command for each key of the input
     #[command(long_about = help::RUN)]
     Run(Box<run::Flags>),
+    /// Run a command for each file that changes
+    #[cfg(feature = "files")]
+    #[command(long_about = help::FILES)]
+    Files(Box<files::Flags>),
     /// Run a command for each Kubernetes object that changes
     #[cfg(feature = "kube")]
     #[command(long_about = help::WATCH)]
@@ -167,10 +173,7 @@ mod tests {
             (&["--fail-fast", "--halt", "never", "sh"][..], "--halt"),
             (&["--ungroup", "--output", "group", "sh"], "--output"),
             (&["--burst", "2", "sh"], "--burst"),
-            (&["--debounce-max", "2s", "sh"], "--debounce-max"),
-            (&["--debounce", "2s", "--debounce-max", "1s", "sh"], "--debounce-max"),
-            (&["--debounce", "2s,1s", "sh"], "--debounce-max is shorter"),
-            (&["--debounce", "2s,3s", "--debounce-max", "3s", "sh"], "excludes --debounce-max"),
+            (&["--debounce", "2s,1s", "sh"], "shorter than the quiet time"),
             (&["--debounce", "2s,", "sh"], "--debounce"),
             (&["--order", "fair", "sh"], "--order"),
             (&["--group-jobs", "2", "sh"], "--group-jobs"),
@@ -212,7 +215,6 @@ mod tests {
             debounce.map(|debounce| (debounce.quiet.as_secs(), debounce.most.as_secs()))
         };
         assert_eq!(debounce(&["--debounce", "2s", "sh"]), Some((2, 20)));
-        assert_eq!(debounce(&["--debounce", "2s", "--debounce-max", "3s", "sh"]), Some((2, 3)));
         assert_eq!(debounce(&["--debounce", "2s,5s", "sh"]), Some((2, 5)));
         assert_eq!(debounce(&["--debounce", "0", "sh"]), None);
 

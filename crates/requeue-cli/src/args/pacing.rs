@@ -9,7 +9,8 @@ use requeue::metrics::Metrics;
 use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun, Time};
 
 use crate::args::run::{self as args, Alone, Common};
-use crate::args::values::{Every, Quiet};
+use crate::args::values::Every;
+use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
 
@@ -34,15 +35,6 @@ pub(crate) struct Times {
     pub(crate) debounce: Option<Debounce>,
     /// The least time between two starts: the pace of the queue.
     pub(crate) min_interval: Option<Duration>,
-}
-
-/// A delay that each add restarts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Debounce {
-    /// The time from the last add to the start.
-    pub(crate) quiet: Duration,
-    /// The longest time from the first add to the start.
-    pub(crate) most: Duration,
 }
 
 impl Times {
@@ -74,27 +66,11 @@ impl Pacing {
             false => Ok(()),
         };
         needs(common.burst.is_some() && common.rate.is_none(), "--burst", "--rate")?;
-        let without_debounce = flags.debounce.is_none();
-        needs(flags.debounce_max.is_some() && without_debounce, "--debounce-max", "--debounce")?;
         let without_groups = flags.group_by.is_none();
         let is_fair = flags.order == Some(args::Order::Fair);
         needs(is_fair && without_groups, "--order fair", "--group-by")?;
         needs(flags.group_jobs.is_some() && without_groups, "--group-jobs", "--group-by")?;
 
-        let debounce = match (flags.debounce, flags.debounce_max) {
-            (Some(Quiet { most: Some(_), .. }), Some(_)) => {
-                return Err(Refusal::usage("--debounce QUIET,MAX excludes --debounce-max"));
-            }
-            (Some(Quiet { quiet, most }), max) => {
-                let most = most.or(max);
-                if most.is_some_and(|most| most < quiet) {
-                    return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
-                }
-                let most = most.unwrap_or_else(|| quiet.saturating_mul(10));
-                Some(Debounce { quiet, most })
-            }
-            (None, _) => None,
-        };
         let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
         let groups = match &flags.group_by {
             None => None,
@@ -106,7 +82,7 @@ impl Pacing {
         Ok(Self {
             times: Times {
                 delay: some(flags.delay),
-                debounce: debounce.filter(|debounce| !debounce.quiet.is_zero()),
+                debounce: flags.debounce.filter(|debounce| !debounce.quiet.is_zero()),
                 min_interval: some(flags.min_interval),
             },
             rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),

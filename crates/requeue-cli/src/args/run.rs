@@ -18,8 +18,8 @@ use crate::args::help::Sections;
 #[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
-use crate::args::values::{Delimiter, Every, Jobs, Quiet, Retries, parse_rerun, parse_size};
-use crate::duration::parse_duration;
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
+use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::Address;
@@ -333,14 +333,10 @@ pub(crate) struct Alone {
     #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// Start a key no sooner than QUIET after its last add, and MAX after the first at the latest
-    #[arg(long, value_name = "QUIET[,MAX]", help_heading = "Pace", hide_short_help = true)]
-    pub(crate) debounce: Option<Quiet>,
-
-    /// Longest wait for --debounce, from the first add [default: 10 x --debounce]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    /// Start a key QUIET after its last add, but no later than MAX after its first [default: 10 x QUIET]
+    #[arg(long, value_name = "QUIET[,MAX]", value_parser = parse_debounce, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
-    pub(crate) debounce_max: Option<Duration>,
+    pub(crate) debounce: Option<Debounce>,
 
     /// Least time between two starts of a key
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]

@@ -69,11 +69,9 @@ pub(crate) struct InStore<const OWN: bool>;
 #[cfg(feature = "store")]
 impl<const OWN: bool> Table for InStore<OWN> {
     const FLAGS: &'static [Flag] = {
-        const DEBOUNCE: &str = "`requeue add --debounce` debounces its adds";
         &[
             Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
-            Flag::new("debounce", DEBOUNCE).value(),
-            Flag::new("debounce-max", DEBOUNCE).value(),
+            Flag::new("debounce", "`requeue add --debounce` debounces its adds").value(),
             Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
                 .value(),
             Flag::new("on-readd", "a key that is added during its run runs once more after it").value(),
@@ -102,7 +100,6 @@ pub(crate) struct OfAdd;
 impl Table for OfAdd {
     const FLAGS: &'static [Flag] = &[
         Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
-        Flag::new("debounce-max", "the bound is part of --debounce TIME,MAX").value(),
         Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys").value(),
         Flag::new("order", "`requeue add --priority` gives keys one of three priorities").value(),
         Flag::new("group-by", GROUPS).value(),

@@ -46,25 +46,6 @@ impl FromStr for Jobs {
     }
 }
 
-/// The value of `--debounce`: the quiet time, and the longest wait if it is given.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Quiet {
-    pub(crate) quiet: Duration,
-    pub(crate) most: Option<Duration>,
-}
-
-impl FromStr for Quiet {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (quiet, most) = match text.split_once(',') {
-            Some((quiet, most)) => (quiet, Some(parse_duration(most)?)),
-            None => (text, None),
-        };
-        Ok(Self { quiet: parse_duration(quiet)?, most })
-    }
-}
-
 /// The number of runs after the first; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(pub(crate) Option<u32>);

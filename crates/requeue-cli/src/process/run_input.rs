@@ -1,5 +1,6 @@
 //! The input of a command besides its key.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use tempfile::TempDir;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunInput {
     /// Additional environment variables.
-    pub(crate) env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(&'static str, OsString)>,
     /// Its standard input; `None` for an empty one.
     pub(crate) stdin: Option<Arc<[u8]>>,
     /// A directory that must exist until the end of the run.

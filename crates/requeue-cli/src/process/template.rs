@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::exit::Refusal;
-use crate::key::shown;
+use crate::key::{escaped, shown};
 use crate::process::shells::{self, find};
 
 /// A command line with placeholders for the key.
@@ -75,6 +75,25 @@ impl Template {
         let args =
             vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
         Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: Vec::new() })
+    }
+
+    /// Refuses a command with a placeholder, if no key replaces it.
+    pub(crate) fn refuse_mark(words: &[OsString], mark: Option<&OsStr>) -> Result<(), Refusal> {
+        let mark = check(mark)?;
+        match words.iter().find(|word| Word::cut(word, mark).has_mark()) {
+            None => Ok(()),
+            Some(word) => Err(Refusal::usage(format!(
+                "{}: a run for all files has no path as an argument; read the paths from standard input or \
+                 from REQUEUE_PATHS",
+                escaped(word.as_bytes())
+            ))),
+        }
+    }
+
+    /// Removes the key from the end of the arguments.
+    pub(crate) fn without_key(mut self) -> Self {
+        self.args.pop_if(|word| *word == Word::key());
+        self
     }
 
     /// Returns the name of the command, unless it depends on the key.

@@ -228,9 +228,9 @@ impl Runner {
 
     /// Reports that the reader of standard output has stopped the run.
     pub(super) async fn report_cut_off(&self) {
-        let next_step = match (self.keys.leases(), self.hooks.is_some()) {
+        let next_step = match (self.keys.leases(), &self.hooks) {
             (Some(_), _) => "the store keeps its keys",
-            (None, true) => "the next start runs all objects",
+            (None, Some(hooks)) => hooks.after_cut_off(),
             _ if self.files.keys.has_unfinished() => "--unfinished has the rest",
             _ => "--unfinished FILE saves the rest for a later run",
         };

@@ -1,4 +1,4 @@
-//! Hooks around the runs of keys that name Kubernetes objects.
+//! Hooks around the runs of keys that name files or Kubernetes objects.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -21,4 +21,7 @@ pub(crate) trait Hooks: Debug + Send + Sync {
 
     /// Returns true if a newer request for the key has come since its run began, so that its failures no longer count.
     fn is_new(&self, key: &[u8]) -> bool;
+
+    /// Describes the fate of the keys that are left when standard output is closed.
+    fn after_cut_off(&self) -> &'static str;
 }

@@ -85,7 +85,7 @@ impl Parts {
         Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
     }
 
-    #[cfg(feature = "kube")]
+    #[cfg(any(feature = "files", feature = "kube"))]
     pub(crate) fn hooks(self, hooks: Arc<dyn Hooks>) -> Self {
         Self { hooks: Some(hooks), ..self }
     }

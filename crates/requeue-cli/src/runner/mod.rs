@@ -74,12 +74,12 @@ pub(crate) struct Files {
 }
 
 impl Runner {
-    #[cfg(any(feature = "kube", feature = "store"))]
+    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
     pub(crate) const fn output(&self) -> &Output {
         &self.output
     }
 
-    #[cfg(any(feature = "kube", feature = "store"))]
+    #[cfg(any(feature = "files", feature = "kube", feature = "store"))]
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
     }

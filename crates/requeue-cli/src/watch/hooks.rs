@@ -71,4 +71,8 @@ impl Hooks for ObjectHooks {
     fn is_new(&self, key: &[u8]) -> bool {
         self.objects.is_new(key)
     }
+
+    fn after_cut_off(&self) -> &'static str {
+        "the next start runs all objects"
+    }
 }

@@ -185,9 +185,9 @@ impl Objects {
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         Some(Begin::Run(RunInput {
             env: vec![
-                ("REQUEUE_EVENT", event.to_owned()),
-                ("REQUEUE_NAMESPACE", namespace.to_owned()),
-                ("REQUEUE_NAME", name.to_owned()),
+                ("REQUEUE_EVENT", event.into()),
+                ("REQUEUE_NAMESPACE", namespace.into()),
+                ("REQUEUE_NAME", name.into()),
             ],
             stdin: Some(Arc::clone(&known.json)),
             dir: None,

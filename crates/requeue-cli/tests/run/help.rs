@@ -71,6 +71,12 @@ fn long_help_has_the_flags_the_variables_and_the_exit_codes() {
     // These flags of other programs are parsed only for their error message.
     assert!(!text.contains("max-args") && !text.contains("no-run-if-empty"), "{text}");
 
+    let text = help("files", "--help");
+    for part in
+        ["<DIR>", "--all-in-one", "REQUEUE_PATHS", "[default: 50ms,500ms]", "[default: replace]"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let text = help("watch", "--help");
     for part in ["<RESOURCE>", "--changed", "REQUEUE_EVENT", "[default: inf]", "\n  5\n"] {
         assert!(text.contains(part), "{part}: {text}");

@@ -6,6 +6,8 @@ mod arguments;
 mod coalescing;
 mod exits;
 mod failures;
+#[cfg(feature = "files")]
+mod files;
 mod giving_up;
 mod help;
 mod input;

@@ -16,7 +16,7 @@ fn what_comes_within_a_delay_or_a_debounce_waits_and_is_one_run() {
     for times in [
         &["--delay", "1h"][..],
         &["--debounce", "1h"],
-        &["--debounce", "1h", "--debounce-max", "2h"],
+        &["--debounce", "1h,2h"],
         &["--delay", "1ms", "--debounce", "1h"],
     ] {
         let dir = directory("windows");
@@ -36,7 +36,7 @@ fn a_delay_and_a_debounce_pass() {
     for times in [
         &["--delay", "50ms"][..],
         &["--debounce", "50ms"],
-        &["--debounce", "50ms", "--debounce-max", "50ms"],
+        &["--debounce", "50ms,50ms"],
         &["--debounce", "50ms,60ms"],
         &["--delay", "20ms", "--debounce", "50ms"],
     ] {
@@ -53,16 +53,15 @@ fn a_delay_and_a_debounce_pass() {
 #[test]
 fn a_debounce_starts_anew_with_each_add() {
     let dir = directory("debounce");
-    let args = ["--debounce", "1h", "--debounce-max", "1000h", "-j1", "echo"];
+    let args = ["--debounce", "1h,1000h", "-j1", "echo"];
     let mut live = Live::start(&dir, &args);
     live.send("a\na\n");
     let ended = live.end();
     assert_eq!((ended.text().as_str(), ended.count("coalesced")), ("a\n", 1));
     // If adds never pause, the limit ends the window: 10 times --debounce by default.
-    for limit in [&[][..], &["--debounce-max", "300ms"]] {
+    for times in ["40ms", "200ms,300ms"] {
         let dir = directory("debounce_max");
-        let quiet = if limit.is_empty() { "40ms" } else { "200ms" };
-        let args = [&["--debounce", quiet], limit, &["-j1", "echo", "ran"]].concat();
+        let args = ["--debounce", times, "-j1", "echo", "ran"];
         let mut live = Live::start(&dir, &args);
         let mut feeder = live.stdin.take().expect("it is piped");
         let feeding = thread::spawn(move || {
@@ -234,8 +233,7 @@ fn commands_of_a_group_can_be_limited() {
 fn a_pace_that_makes_no_sense_is_refused() {
     for (args, message) in [
         (&["--burst", "2"][..], "--burst requires --rate"),
-        (&["--debounce-max", "2s"], "--debounce-max requires --debounce"),
-        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce-max is shorter than"),
+        (&["--debounce", "2s,1s"], "shorter than the quiet time"),
         (&["--order", "fair"], "--order fair requires --group-by"),
         (&["--group-jobs", "2"], "--group-jobs requires --group-by"),
         (&["--group-by", "("], "--group-by: regex parse error"),

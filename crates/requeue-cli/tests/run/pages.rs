@@ -74,6 +74,12 @@ fn there_is_a_manual_page_for_each_command() {
     for code in ["0", "1", "2", "3", "4", "125", "126", "127"] {
         assert!(page.contains(&format!(".TP\n\\fB{code}\\fR\n")), "{code}: {page}");
     }
+    let page = read("requeue-files.1").replace("\\-", "-");
+    for part in
+        ["--all-in-one", "REQUEUE_PATHS", "REQUEUE_EVENT", "SIGUSR1", "requeue files", "DIR"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
     let page = read("requeue-watch.1").replace("\\-", "-");
     for part in ["--changed", "REQUEUE_EVENT", "REQUEUE_LAST_EXIT", "SIGUSR1", "requeue watch"] {
         assert!(page.contains(part), "{part}: {page}");
@@ -86,6 +92,7 @@ fn there_is_a_manual_page_for_each_command() {
     assert!(read("requeue-store-init.1").contains("store"));
     for command in [
         "run",
+        "files",
         "watch",
         "work",
         "add",

@@ -427,7 +427,6 @@ fn what_makes_no_sense_is_refused() {
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),
         (&["--debounce", "1s"], "requeue add --debounce"),
-        (&["--debounce-max", "1s"], "--debounce"),
         (&["--min-interval", "1s"], "--rate"),
         (&["--order", "fifo"], "--priority"),
         (&["--group-by", "x"], "--queue"),
@@ -612,7 +611,6 @@ fn adds_are_debounced_up_to_a_bound() {
     for (args, why) in [
         (&["--debounce", "2s,1s", "a"][..], "shorter than the quiet time"),
         (&["--debounce", "2s", "--after", "1s", "a"], "cannot be used with"),
-        (&["--debounce-max", "2s", "a"], "the bound is part of --debounce TIME,MAX"),
     ] {
         let ended = call(&dir, "add", args);
         assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);

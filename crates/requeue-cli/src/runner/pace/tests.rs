@@ -6,7 +6,7 @@ use requeue::Queue;
 use requeue::clock::FakeClock;
 
 use super::*;
-use crate::args::pacing::Debounce;
+use crate::duration::Debounce;
 
 const POLICIES: [ReAdd; 3] = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold];
 const K: &[u8] = b"k";

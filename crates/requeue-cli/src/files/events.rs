@@ -1,0 +1,229 @@
+//! The events that the system reports, and the watches that cause them.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+use notify::{Error, ErrorKind, Event, RecommendedWatcher, RecursiveMode, Watcher};
+
+/// Events that have not been handled yet.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(super) struct Events {
+    /// The paths at which something happened. The value is true if another file or directory may have taken the path.
+    pub(super) paths: BTreeMap<PathBuf, bool>,
+    /// Events were lost.
+    pub(super) overflow: bool,
+    /// Files that did not exist when their runs would have started, as the user names them.
+    pub(super) skipped: Vec<PathBuf>,
+}
+
+impl Events {
+    pub(super) fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.skipped.is_empty() && !self.overflow
+    }
+
+    /// Adds an event of `notify`.
+    fn add(&mut self, event: Result<Event, Error>) {
+        /// Reading the whole tree takes less memory than more paths than this.
+        const MOST: usize = 100_000;
+        match event {
+            Ok(event) if event.need_rescan() => self.overflow = true,
+            Ok(event) if changes_nothing(event.kind) => {}
+            Ok(Event { kind, paths, .. }) => {
+                let is_replaced = !matches!(
+                    kind,
+                    EventKind::Access(_)
+                        | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Metadata(_))
+                );
+                for path in paths {
+                    *self.paths.entry(path).or_default() |= is_replaced;
+                }
+            }
+            // The state of the tree shows what was missed.
+            Err(_) => self.overflow = true,
+        }
+        if self.paths.len() > MOST {
+            self.paths.clear();
+            self.overflow = true;
+        }
+    }
+}
+
+/// Returns true for an event that comes with reads: our own, and those of the commands.
+fn changes_nothing(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
+}
+
+/// Passes events from the thread of `notify` to the thread that handles them.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    events: Mutex<Events>,
+    came: Condvar,
+}
+
+impl Inbox {
+    fn put(&self, event: Result<Event, Error>) {
+        let mut events = self.lock();
+        events.add(event);
+        if !events.is_empty() {
+            self.came.notify_one();
+        }
+    }
+
+    /// Reports a file that did not exist when its run would have started.
+    pub(super) fn skip(&self, path: PathBuf) {
+        self.lock().skipped.push(path);
+        self.came.notify_one();
+    }
+
+    /// Waits until there is an event, or `at_most` so long.
+    pub(super) fn wait(&self, at_most: Option<Duration>) {
+        let (events, no_events) = (self.lock(), |events: &mut Events| events.is_empty());
+        // A poisoned lock protects complete events.
+        match at_most {
+            Some(at_most) => drop(self.came.wait_timeout_while(events, at_most, no_events)),
+            None => drop(self.came.wait_while(events, no_events)),
+        }
+    }
+
+    pub(super) fn take(&self) -> Events {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The reason why a directory is not watched.
+#[derive(Debug)]
+pub(super) enum NotWatched {
+    /// The system allows no more watches.
+    Full,
+    Failed(io::Error),
+}
+
+/// Watches directories, each without the directories in it.
+pub(super) trait Watch: Debug + Send {
+    fn watch(&mut self, dir: &Path) -> Result<(), NotWatched>;
+
+    /// Ends a watch. Does nothing if there is none.
+    fn unwatch(&mut self, dir: &Path);
+
+    /// Ends all watches.
+    fn reset(&mut self) -> Result<(), NotWatched>;
+}
+
+/// Watches by the system: inotify on Linux.
+#[derive(Debug)]
+pub(super) struct SystemWatch {
+    inbox: Arc<Inbox>,
+    watcher: RecommendedWatcher,
+}
+
+impl SystemWatch {
+    pub(super) fn new(inbox: &Arc<Inbox>) -> Result<Self, NotWatched> {
+        Ok(Self { inbox: Arc::clone(inbox), watcher: watcher(inbox)? })
+    }
+}
+
+fn watcher(inbox: &Arc<Inbox>) -> Result<RecommendedWatcher, NotWatched> {
+    let inbox = Arc::clone(inbox);
+    Ok(notify::recommended_watcher(move |event| inbox.put(event))?)
+}
+
+impl Watch for SystemWatch {
+    fn watch(&mut self, dir: &Path) -> Result<(), NotWatched> {
+        Ok(self.watcher.watch(dir, RecursiveMode::NonRecursive)?)
+    }
+
+    fn unwatch(&mut self, dir: &Path) {
+        // The watch of a directory that was removed or renamed has ended already.
+        let _ = self.watcher.unwatch(dir);
+    }
+
+    fn reset(&mut self) -> Result<(), NotWatched> {
+        self.watcher = watcher(&self.inbox)?;
+        Ok(())
+    }
+}
+
+impl From<Error> for NotWatched {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            ErrorKind::MaxFilesWatch => Self::Full,
+            ErrorKind::Io(error) => Self::Failed(error),
+            ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
+            _ => Self::Failed(io::Error::other(error.to_string())),
+        }
+    }
+}
+
+/// No watches: with `--poll`, the whole tree is read again and again.
+#[derive(Debug)]
+pub(super) struct NoWatch;
+
+impl Watch for NoWatch {
+    fn watch(&mut self, _: &Path) -> Result<(), NotWatched> {
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _: &Path) {}
+
+    fn reset(&mut self) -> Result<(), NotWatched> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{CreateKind, DataChange, Flag, MetadataKind, RenameMode};
+
+    use super::*;
+
+    fn of(events: impl IntoIterator<Item = Event>) -> Events {
+        let inbox = Inbox::default();
+        events.into_iter().for_each(|event| inbox.put(Ok(event)));
+        inbox.take()
+    }
+
+    fn at(kind: EventKind, path: &str) -> Event {
+        Event::new(kind).add_path(path.into())
+    }
+
+    #[test]
+    fn events_of_a_path_are_one_and_reads_are_none() {
+        let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
+        let modified = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+        let touched = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Any));
+        let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::To));
+        assert!(of([at(opened, "a"), at(read, "a")]).is_empty());
+        let events = of([
+            at(modified, "a"),
+            at(written, "a"),
+            at(touched, "a"),
+            at(renamed, "b"),
+            at(modified, "b"),
+            at(EventKind::Create(CreateKind::Folder), "c"),
+        ]);
+        let paths = [("a", false), ("b", true), ("c", true)];
+        let paths = paths.map(|(path, is_replaced)| (PathBuf::from(path), is_replaced)).into();
+        assert_eq!(events, Events { paths, ..Events::default() });
+    }
+
+    #[test]
+    fn lost_events_are_an_overflow() {
+        assert!(of([Event::new(EventKind::Other).set_flag(Flag::Rescan)]).overflow);
+        let inbox = Inbox::default();
+        inbox.put(Err(Error::generic("the queue cannot be read")));
+        assert!(inbox.take().overflow);
+        let many = (0..=100_000).map(|n| at(EventKind::Any, &n.to_string()));
+        assert_eq!(of(many), Events { overflow: true, ..Events::default() });
+    }
+}

@@ -1,0 +1,117 @@
+//! The files that count: the rules of `.gitignore` and `.ignore`, extensions, and the files of this program.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ignore::overrides::OverrideBuilder;
+use ignore::{IncrementalIgnore, WalkBuilder};
+
+use crate::args::files::Flags;
+use crate::exit::Refusal;
+use crate::key::escaped;
+use crate::output::files::{Identity, identity};
+
+/// Decides which files and directories count.
+#[derive(Debug)]
+pub(super) struct Filter {
+    /// One per root.
+    builders: Vec<WalkBuilder>,
+    /// One per root. They keep the rules that they have read.
+    matchers: Vec<IncrementalIgnore>,
+    /// With their dots.
+    extensions: Vec<Vec<u8>>,
+    /// Files that this program writes. A change of them must not start a run.
+    own: Vec<Identity>,
+    /// The rules that cannot be parsed, until they are reported.
+    bad_rules: Vec<String>,
+    pub(super) follows_links: bool,
+}
+
+/// Returns true if a file or directory of this name decides which other files count. `.git` marks a repository, in
+/// which `.gitignore` applies.
+pub(super) fn has_rules(name: &OsStr) -> bool {
+    [".gitignore", ".ignore", ".git"].iter().any(|rules| name == *rules)
+}
+
+impl Filter {
+    /// Returns the filter of the flags for these roots.
+    pub(super) fn new(flags: &Flags, roots: &[PathBuf]) -> Result<Self, Refusal> {
+        let builders = roots.iter().map(|root| builder(flags, root)).collect::<Result<_, _>>()?;
+        let extensions = flags.extensions.iter().map(dotted).collect();
+        let (own, bad_rules, follows_links) = (Vec::new(), Vec::new(), flags.follow);
+        let mut filter =
+            Self { builders, matchers: Vec::new(), extensions, own, bad_rules, follows_links };
+        filter.reload();
+        Ok(filter)
+    }
+
+    /// Excludes a file that this program writes.
+    pub(super) fn exclude(&mut self, file: Option<Metadata>) {
+        self.own.extend(file.filter(Metadata::is_file).as_ref().and_then(identity));
+    }
+
+    /// Forgets the rules. They are read again when they are needed.
+    pub(super) fn reload(&mut self) {
+        self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();
+    }
+
+    /// Returns true if a directory is watched. `path` is relative to the root, as in [`Self::wants_file`].
+    pub(super) fn wants_dir(&mut self, root: usize, path: &Path) -> bool {
+        path.file_name() != Some(OsStr::new(".git")) && !self.is_ignored(root, path, true)
+    }
+
+    /// Returns true if a change of a file starts a run.
+    pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Metadata) -> bool {
+        let name = path.file_name().unwrap_or_default();
+        let has_extension =
+            |dotted: &Vec<u8>| name.len() > dotted.len() && name.as_bytes().ends_with(dotted);
+        name != ".git"
+            && (self.extensions.is_empty() || self.extensions.iter().any(has_extension))
+            && !identity(meta).is_some_and(|file| self.own.contains(&file))
+            && !self.is_ignored(root, path, false)
+    }
+
+    /// Returns the rules that could not be parsed since the last call.
+    pub(super) fn take_bad_rules(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.bad_rules)
+    }
+
+    fn is_ignored(&mut self, root: usize, path: &Path, is_dir: bool) -> bool {
+        let (matched, error) = self.matchers[root].matched_with_errors(path, is_dir);
+        self.bad_rules.extend(error.map(|error| error.to_string()));
+        matched.is_ignore()
+    }
+}
+
+fn builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
+    let mut globs = OverrideBuilder::new(root);
+    for glob in &flags.ignore {
+        let wrong =
+            |why: &str| Refusal::usage(format!("--ignore {}: {why}", escaped(glob.as_bytes())));
+        if glob.starts_with('!') {
+            return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
+        }
+        globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
+    }
+    let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;
+    let mut builder = WalkBuilder::new(root);
+    let reads_rules = !flags.no_ignore;
+    builder
+        .hidden(!flags.hidden)
+        .parents(reads_rules)
+        .ignore(reads_rules)
+        .git_ignore(reads_rules)
+        .git_exclude(reads_rules)
+        .git_global(reads_rules)
+        .follow_links(flags.follow)
+        .overrides(globs);
+    Ok(builder)
+}
+
+/// Returns an extension with one dot before it. `rs` and `.rs` are the same.
+fn dotted(extension: &OsString) -> Vec<u8> {
+    let bytes = extension.as_bytes();
+    [b".", bytes.strip_prefix(b".").unwrap_or(bytes)].concat()
+}

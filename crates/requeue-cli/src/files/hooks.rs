@@ -1,0 +1,175 @@
+//! The hooks around the runs for files: their input, and runs that are no longer needed.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::files::events::Inbox;
+use crate::files::ran::{Begun, Ran};
+use crate::key::{Key, LONGEST};
+use crate::process::run_input::RunInput;
+use crate::runner::hooks::{BoxFuture, Hooks};
+
+/// The key of the runs for all files.
+pub(super) const ALL: &[u8] = b"all";
+
+/// The hooks around the runs for files.
+#[derive(Debug)]
+pub(super) struct FileHooks {
+    /// With `--all-in-one`.
+    pub(super) all: Option<Paths>,
+    pub(super) ran: Ran,
+    pub(super) inbox: Arc<Inbox>,
+    /// With `--deleted`.
+    pub(super) runs_deleted: bool,
+}
+
+/// The files that changed, for a run for all of them.
+#[derive(Debug)]
+pub(super) struct Paths {
+    terminator: u8,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Changed since the last run began.
+    waiting: BTreeSet<Key>,
+    /// Those of the last run, until it has succeeded.
+    in_run: BTreeSet<Key>,
+}
+
+impl Paths {
+    pub(super) const fn new(terminator: u8) -> Self {
+        let state = State { waiting: BTreeSet::new(), in_run: BTreeSet::new() };
+        Self { terminator, state: Mutex::new(state) }
+    }
+
+    /// Adds a file to the next run.
+    pub(super) fn add(&self, path: &[u8]) {
+        self.lock().waiting.insert(path.into());
+    }
+
+    /// Returns the input of the next run; `None` if no file is left for it.
+    fn begin(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
+        let mut state = self.lock();
+        let waiting = std::mem::take(&mut state.waiting);
+        state.in_run.extend(waiting);
+        state.in_run.retain(|path| is_needed(path));
+        if state.in_run.is_empty() {
+            return None;
+        }
+        let mut stdin = Vec::new();
+        for path in &state.in_run {
+            stdin.extend_from_slice(path);
+            stdin.push(self.terminator);
+        }
+        let env = variable(&state.in_run).map(|paths| ("REQUEUE_PATHS", paths));
+        Some(RunInput { env: env.into_iter().collect(), stdin: Some(stdin.into()), dir: None })
+    }
+
+    /// Ends the run. Returns its files.
+    fn end(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.lock().in_run)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the value of the variable with the paths, one per line, if they can be told apart there.
+fn variable(paths: &BTreeSet<Key>) -> Option<OsString> {
+    let length: usize = paths.iter().map(|path| path.len() + 1).sum();
+    let is_lines = paths.iter().all(|path| !path.contains(&b'\n'));
+    if !is_lines || "REQUEUE_PATHS=".len() + length > LONGEST {
+        return None;
+    }
+    let paths: Vec<_> = paths.iter().map(|path| &path[..]).collect();
+    Some(OsString::from_vec(paths.join(&b'\n')))
+}
+
+impl FileHooks {
+    /// Compares a file with its last run. Returns true if a run is needed.
+    fn begin(&self, path: &[u8]) -> (Begun, bool) {
+        let begun = self.ran.begin(path);
+        if begun == Begun::Gone {
+            // It may be replaced at this moment, by a file with the content that was seen last.
+            self.inbox.skip(OsStr::from_bytes(path).into());
+        }
+        (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
+    }
+
+    fn input(&self, key: &[u8]) -> Option<RunInput> {
+        match &self.all {
+            Some(paths) => paths.begin(|path| self.begin(path).1),
+            None => {
+                let (begun, is_needed) = self.begin(key);
+                let event = if begun == Begun::Gone { "delete" } else { "apply" };
+                let env = vec![("REQUEUE_EVENT", event.into())];
+                is_needed.then(|| RunInput { env, ..RunInput::default() })
+            }
+        }
+    }
+}
+
+impl Hooks for FileHooks {
+    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
+        // It reads files.
+        Box::pin(async { Ok(tokio::task::block_in_place(|| self.input(key))) })
+    }
+
+    fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async {
+            match &self.all {
+                Some(paths) => paths.end().iter().for_each(|path| self.ran.succeed(path)),
+                None => self.ran.succeed(key),
+            }
+            Ok(())
+        })
+    }
+
+    fn on_give_up(&self, _: &[u8]) {
+        self.all.iter().for_each(|paths| _ = paths.end());
+    }
+
+    fn is_new(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn after_cut_off(&self) -> &'static str {
+        "changes that have not run are lost; --initial runs all files at the next start"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_for_all_files_gets_the_paths_since_the_last_success() {
+        let paths = Paths::new(b'\n');
+        let stdin = |paths: &Paths| paths.begin(|_| true).and_then(|input| input.stdin);
+        assert_eq!(stdin(&paths), None);
+        paths.add(b"b");
+        paths.add(b"a");
+        paths.add(b"b");
+        assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
+        // That run failed.
+        paths.add(b"c");
+        assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
+        paths.add(b"a");
+        paths.end();
+        assert_eq!(stdin(&paths).as_deref(), Some(&b"a\n"[..]));
+    }
+
+    #[test]
+    fn the_variable_has_lines_and_only_if_they_are_unambiguous() {
+        let of = |paths: &[&[u8]]| variable(&paths.iter().map(|path| Key::from(*path)).collect());
+        assert_eq!(of(&[b"b", b"a b"]).as_deref(), Some(OsStr::new("a b\nb")));
+        assert_eq!(of(&[b"\xff"]).as_deref(), Some(OsStr::from_bytes(b"\xff")));
+        assert_eq!(of(&[b"a", b"b\nc"]), None);
+        assert_eq!(of(&[&[b'x'; LONGEST]]), None);
+    }
+}

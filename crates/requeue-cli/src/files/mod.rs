@@ -1,0 +1,250 @@
+//! `requeue files`: a command per file that changes.
+
+mod content;
+mod events;
+mod filter;
+mod hooks;
+mod ran;
+mod tree;
+
+use std::borrow::Cow;
+use std::fs;
+use std::hash::RandomState;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use requeue::ReAdd;
+use tokio::sync::oneshot;
+
+use crate::args::config::{Config, Subcommand};
+use crate::args::files::Flags;
+use crate::args::run::Stdin;
+use crate::duration::Debounce;
+use crate::exit::{Ended, Refusal};
+use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
+use crate::files::filter::Filter;
+use crate::files::hooks::{ALL, FileHooks, Paths};
+use crate::files::ran::Ran;
+use crate::files::tree::{Change, Full, Kind, Root, Tree};
+use crate::input::{self, AddOptions};
+use crate::key::escaped;
+use crate::output::summary::counted;
+use crate::process::signals::Level;
+use crate::runner::launch::{self, Parts};
+use crate::runner::{Files, Runner};
+use crate::serve::Listener;
+
+/// The time without a change after which a file runs. Editors write a file several times in less time.
+const DEBOUNCE: Debounce =
+    Debounce { quiet: Duration::from_millis(50), most: Duration::from_millis(500) };
+
+/// The time in which events are collected. Many events for one file are then handled together.
+const COLLECT: Duration = Duration::from_millis(5);
+
+/// The interval of the search for a root that was removed.
+const MISSING: Duration = Duration::from_secs(1);
+
+/// `requeue files`.
+pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
+    let since = SystemTime::now();
+    let roots = roots(std::mem::take(&mut flags.dirs))?;
+    let paths: Vec<_> = roots.iter().map(|root| root.path().to_owned()).collect();
+    let mut filter = Filter::new(&flags, &paths)?;
+    let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
+    let secret = RandomState::new();
+    let ran = Ran::new(secret.clone(), flags.follow);
+    let inbox = Arc::new(Inbox::default());
+    let runs_deleted = flags.deleted;
+    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });
+    let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
+    let config = config(flags)?;
+    let files = Files::open(&config, None)?;
+    exclude_own(&mut filter, &config);
+
+    let watch: Box<dyn Watch> = match poll {
+        Some(_) => Box::new(NoWatch),
+        None => Box::new(SystemWatch::new(&inbox).map_err(no_watch)?),
+    };
+    let mut tree = Tree::new(roots, filter, watch, secret);
+    let changes = tree.start(since).map_err(|full| Refusal::failure(too_many(&full)))?;
+    let changes = match is_initial {
+        true => {
+            let kind = || Kind::Changed { before: None };
+            tree.files().into_iter().map(|path| Change { path, kind: kind() }).collect()
+        }
+        false => changes,
+    };
+    launch::block_on(async {
+        let listener = Listener::of(config.serve.as_ref()).await?;
+        let parts = Parts::new(config, files, listener)
+            .hooks(Arc::clone(&hooks) as Arc<dyn crate::runner::hooks::Hooks>);
+        launch::go(parts, |runner| {
+            let follower = Follower { runner: Arc::clone(runner), hooks, tree, inbox, poll };
+            thread::Builder::new()
+                .name("files".to_owned())
+                .spawn(move || follower.follow(changes))
+                .map_err(|error| Refusal::failure(error.to_string()))?;
+            // There is no input, and so no rest of it.
+            Ok(oneshot::channel().1)
+        })
+        .await
+    })
+}
+
+fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
+    let root = |dir: PathBuf| {
+        let name = escaped(dir.as_os_str().as_bytes());
+        Root::find(dir).map_err(|error| match error.kind() {
+            io::ErrorKind::NotADirectory => Refusal::usage(format!(
+                "{name}: not a directory; name its directory, and select files with -e or --ignore"
+            )),
+            io::ErrorKind::NotFound => Refusal::usage(format!(
+                "{name}: no such directory; create it first, or correct the name (the command follows `--`)"
+            )),
+            _ => Refusal::failure(format!("{name}: {error}")),
+        })
+    };
+    dirs.into_iter().map(root).collect()
+}
+
+/// Returns the configuration with the defaults for files.
+fn config(flags: Flags) -> Result<Config, Refusal> {
+    let Flags { mut common, mut alone, all_in_one, .. } = flags;
+    alone.debounce.get_or_insert(DEBOUNCE);
+    common.re_add.get_or_insert(ReAdd::Replace);
+    let own = Subcommand::without_input("files", false, Stdin::None);
+    Config::of(common, alone, if all_in_one { own.without_key() } else { own })
+}
+
+/// Excludes the files that this program writes: each run would be a reason for the next.
+fn exclude_own(filter: &mut Filter, config: &Config) {
+    let paths = &config.files;
+    for path in [&paths.dead_letter, &paths.joblog].into_iter().flatten() {
+        filter.exclude(fs::metadata(path).ok());
+    }
+    for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
+        let file = stream.try_clone_to_owned().map(fs::File::from);
+        filter.exclude(file.and_then(|file| file.metadata()).ok());
+    }
+}
+
+fn no_watch(why: NotWatched) -> Refusal {
+    let why = match why {
+        NotWatched::Full => return Refusal::failure(too_many(&Full(0))),
+        NotWatched::Failed(error) => error,
+    };
+    Refusal::failure(format!(
+        "changes cannot be watched: {why}; if too many programs watch files, raise \
+         fs.inotify.max_user_instances, or use --poll 2s"
+    ))
+}
+
+fn too_many(Full(directories): &Full) -> String {
+    format!(
+        "the system watches no more directories than {}; raise the limit with `sysctl \
+         fs.inotify.max_user_watches=524288`, ignore directories with --ignore, or use --poll 2s",
+        in_words(*directories)
+    )
+}
+
+fn in_words(directories: usize) -> String {
+    match directories {
+        1 => "1 directory".to_owned(),
+        _ => format!("{directories} directories"),
+    }
+}
+
+/// Adds the files that change to the queue.
+struct Follower {
+    runner: Arc<Runner>,
+    hooks: Arc<FileHooks>,
+    tree: Tree,
+    inbox: Arc<Inbox>,
+    poll: Option<Duration>,
+}
+
+impl Follower {
+    /// Works until the run stops.
+    fn follow(mut self, changes: Vec<Change>) {
+        let (files, directories) = self.tree.size();
+        let (files, directories) = (counted(files as u64, "file"), in_words(directories));
+        self.report();
+        self.say(&format!("watching {files} in {directories}"));
+        self.add(changes);
+        let (mut overflowed, mut pause) = (false, COLLECT);
+        while !self.runner.is_stopping() {
+            let at_most = self.poll.or_else(|| self.tree.has_missing().then_some(MISSING));
+            self.inbox.wait(at_most);
+            thread::sleep(pause);
+            let start = Instant::now();
+            let events = self.inbox.take();
+            if events.overflow && !overflowed {
+                overflowed = true;
+                self.say("events were lost: files change faster than they are read; all files are read again");
+            }
+            let changes = self.changes(events);
+            self.report();
+            match changes {
+                Ok(changes) => self.add(changes),
+                Err(full) => {
+                    self.say(&too_many(&full));
+                    self.runner.tally().fail();
+                    self.runner.stop(Level::Stopping);
+                }
+            }
+            // Half of the time is left to the commands.
+            pause = start.elapsed().clamp(COLLECT, Duration::from_secs(1));
+        }
+    }
+
+    fn changes(&mut self, events: Events) -> Result<Vec<Change>, Full> {
+        if self.poll.is_some() {
+            for path in events.skipped {
+                self.tree.forget_file(&path);
+            }
+            return self.tree.scan();
+        }
+        let mut changes = self.tree.handle(events)?;
+        changes.extend(self.tree.find_missing()?);
+        Ok(changes)
+    }
+
+    fn add(&self, changes: Vec<Change>) {
+        for Change { path, kind } in changes {
+            let path = path.as_os_str().as_bytes();
+            match kind {
+                Kind::Changed { before } => self.hooks.ran.changed(path, before),
+                Kind::Deleted => {
+                    self.hooks.ran.forget(path);
+                    if !self.hooks.runs_deleted {
+                        continue;
+                    }
+                }
+            }
+            let key = match &self.hooks.all {
+                None => path,
+                Some(paths) => {
+                    paths.add(path);
+                    ALL
+                }
+            };
+            let add = input::Change::Add(Cow::Borrowed(key), AddOptions::default());
+            self.runner.take(add, &mut 0);
+        }
+    }
+
+    fn report(&mut self) {
+        for warning in self.tree.take_warnings() {
+            self.say(&warning);
+        }
+    }
+
+    fn say(&self, message: &str) {
+        self.runner.output().say_blocking(message);
+    }
+}

@@ -1,0 +1,151 @@
+//! The contents with which files have run.
+//!
+//! An event can come while a file is being written. The content that is seen then is not final, and can differ although
+//! the final content is the same as before. Therefore, the content is compared again when a run is about to start, after
+//! the debounce.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::hash::RandomState;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::files::content::Content;
+use crate::key::Key;
+
+/// The contents of the files that have changed.
+#[derive(Debug)]
+pub(super) struct Ran {
+    secret: RandomState,
+    follows_links: bool,
+    files: Mutex<HashMap<Key, Last>>,
+}
+
+/// The contents of a file.
+#[derive(Debug, Default)]
+struct Last {
+    /// Those of the last successful run, or those before the first change. `None` if the file is new, or if its last
+    /// run has not succeeded.
+    settled: Option<Content>,
+    /// Those at the start of the run in flight.
+    in_run: Option<Box<Content>>,
+}
+
+/// The state of a file when its run is about to start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begun {
+    Changed,
+    /// The content is the same as that of the last successful run.
+    Unchanged,
+    /// The file does not exist.
+    Gone,
+}
+
+impl Ran {
+    /// The secret must be that of the contents.
+    pub(super) fn new(secret: RandomState, follows_links: bool) -> Self {
+        Self { secret, follows_links, files: Mutex::default() }
+    }
+
+    /// Records a change of a file that had this content before.
+    pub(super) fn changed(&self, path: &[u8], before: Option<Content>) {
+        let mut files = self.lock();
+        if !files.contains_key(path) {
+            files.insert(path.into(), Last { settled: before, in_run: None });
+        }
+    }
+
+    /// Forgets a file that was deleted.
+    pub(super) fn forget(&self, path: &[u8]) {
+        self.lock().remove(path);
+    }
+
+    /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
+    pub(super) fn begin(&self, path: &[u8]) -> Begun {
+        let file = Path::new(OsStr::from_bytes(path));
+        let meta = match self.follows_links {
+            true => fs::metadata(file),
+            false => fs::symlink_metadata(file),
+        };
+        let now = meta
+            .ok()
+            .filter(fs::Metadata::is_file)
+            .and_then(|meta| Content::read(file, &meta, &self.secret, SystemTime::now()));
+        let Some(now) = now else {
+            // If it exists again later, it runs.
+            self.forget(path);
+            return Begun::Gone;
+        };
+        let mut files = self.lock();
+        let last = files.entry(path.into()).or_default();
+        if last.settled.as_ref().is_some_and(|settled| !now.differs(settled)) {
+            return Begun::Unchanged;
+        }
+        // Until the run has succeeded, each content needs a run.
+        last.settled = None;
+        last.in_run = Some(Box::new(now));
+        Begun::Changed
+    }
+
+    /// Records that the run that began last has succeeded.
+    pub(super) fn succeed(&self, path: &[u8]) {
+        if let Some(last) = self.lock().get_mut(path) {
+            last.settled = last.in_run.take().map(|content| *content);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Last>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_whose_content_is_back_needs_no_run_unless_a_run_has_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let path = file.as_os_str().as_bytes();
+        let ran = Ran::new(RandomState::new(), false);
+        let write = |content: &str| {
+            fs::write(&file, content).unwrap();
+            let meta = fs::metadata(&file).unwrap();
+            Content::read(&file, &meta, &ran.secret, SystemTime::now())
+        };
+        let before = write("one");
+        // Seen while it is written.
+        let between = write("");
+        ran.changed(path, before);
+        write("one");
+        ran.changed(path, between);
+        assert_eq!(ran.begin(path), Begun::Unchanged);
+
+        write("two");
+        assert_eq!(ran.begin(path), Begun::Changed);
+        // The first content is back, but the run has failed half-way.
+        write("one");
+        assert_eq!(ran.begin(path), Begun::Changed);
+        ran.succeed(path);
+        assert_eq!(ran.begin(path), Begun::Unchanged);
+
+        // Changed during the run.
+        write("three");
+        assert_eq!(ran.begin(path), Begun::Changed);
+        write("four");
+        ran.succeed(path);
+        assert_eq!(ran.begin(path), Begun::Changed);
+        ran.succeed(path);
+
+        fs::remove_file(&file).unwrap();
+        assert_eq!(ran.begin(path), Begun::Gone);
+        let again = write("four");
+        ran.changed(path, None);
+        assert_eq!(ran.begin(path), Begun::Changed);
+        assert!(again.is_some());
+    }
+}

@@ -1,0 +1,574 @@
+//! The watched files as they were last seen, and the changes since then.
+//!
+//! Events say only where to look. A change is a difference between the files and their last seen state. Thus a lost,
+//! late or repeated event makes no difference, as long as another one follows it or the whole tree is read again.
+//!
+//! A directory is read after its watch was added. A file that appears in it is then either read, or causes an event.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::hash::RandomState;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::files::content::{Content, changed_at};
+use crate::files::events::{Events, NotWatched, Watch};
+use crate::files::filter::{Filter, has_rules};
+use crate::key::escaped;
+
+/// A change of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Change {
+    /// As the user names the file: the given root, and the path in it.
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The file has another content than before. It had none if it is new.
+    Changed {
+        before: Option<Content>,
+    },
+    Deleted,
+}
+
+/// The system allows no more watches. The number is that of the watched directories.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Full(pub(super) usize);
+
+/// A directory that is watched with all directories in it.
+#[derive(Clone, Debug)]
+pub(super) struct Root {
+    /// As the user wrote it.
+    given: PathBuf,
+    /// Absolute and without links, as in the events.
+    path: PathBuf,
+    is_missing: bool,
+}
+
+/// A watched directory.
+#[derive(Debug)]
+struct Dir {
+    root: usize,
+    id: Id,
+    files: HashMap<OsString, Content>,
+    dirs: BTreeSet<OsString>,
+    /// False if its entries could not be read.
+    is_read: bool,
+}
+
+/// The device and inode of a directory. They stay the same if it is renamed.
+type Id = (u64, u64);
+
+/// The watched files and directories.
+#[derive(Debug)]
+pub(super) struct Tree {
+    roots: Vec<Root>,
+    filter: Filter,
+    watch: Box<dyn Watch>,
+    dirs: HashMap<PathBuf, Dir>,
+    /// The path of each directory. Two paths of one directory would share one watch.
+    ids: HashMap<Id, PathBuf>,
+    secret: RandomState,
+    /// Files that changed before this time are not reported. Only during the first scan.
+    since: Option<SystemTime>,
+    /// All watches are added again.
+    adds_watches_again: bool,
+    /// The number of directories whose rules the filter keeps in vain.
+    forgotten: usize,
+    warned: HashSet<Vec<u8>>,
+    warnings: Vec<String>,
+    changes: Vec<Change>,
+}
+
+/// Work that a scan has not done yet.
+type Stack = Vec<PathBuf>;
+
+impl Root {
+    /// Finds a directory.
+    pub(super) fn find(given: PathBuf) -> io::Result<Self> {
+        let path = fs::canonicalize(&given)?;
+        if !fs::metadata(&path)?.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        Ok(Self { given, path, is_missing: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Tree {
+    pub(super) fn new(
+        roots: Vec<Root>,
+        filter: Filter,
+        watch: Box<dyn Watch>,
+        secret: RandomState,
+    ) -> Self {
+        Self {
+            roots,
+            filter,
+            watch,
+            dirs: HashMap::new(),
+            ids: HashMap::new(),
+            secret,
+            since: None,
+            adds_watches_again: false,
+            forgotten: 0,
+            warned: HashSet::new(),
+            warnings: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    // --- What the caller asks for ------------------------------------------------------------------
+
+    /// Reads all files and watches their directories. Returns the files that have changed since `since`.
+    pub(super) fn start(&mut self, since: SystemTime) -> Result<Vec<Change>, Full> {
+        self.since = Some(since);
+        let changes = self.scan();
+        self.since = None;
+        changes
+    }
+
+    /// Reads all files again. Returns those that have changed.
+    pub(super) fn scan(&mut self) -> Result<Vec<Change>, Full> {
+        self.filter.reload();
+        for root in 0..self.roots.len() {
+            let path = self.roots[root].path.clone();
+            self.enter(path, root)?;
+        }
+        Ok(self.take_changes())
+    }
+
+    /// Looks at the paths of these events. Returns the files that have changed.
+    pub(super) fn handle(&mut self, mut events: Events) -> Result<Vec<Change>, Full> {
+        for path in std::mem::take(&mut events.skipped) {
+            let forgotten = self.forget_file(&path);
+            events.paths.extend(forgotten.map(|path| (path, true)));
+        }
+        if events.overflow {
+            // The events may have told of directories whose watches ended, or that took the place of others.
+            match self.watch.reset() {
+                Ok(()) => {}
+                Err(NotWatched::Full) => return Err(Full(0)),
+                Err(NotWatched::Failed(error)) => self.warnings.push(error.to_string()),
+            }
+            self.adds_watches_again = true;
+            let changes = self.scan();
+            self.adds_watches_again = false;
+            return changes;
+        }
+        self.reload_if_rules_changed(&events);
+        let mut entered: Option<PathBuf> = None;
+        for (path, is_replaced) in events.paths {
+            // The scan of a directory came after its events, and after those of its files.
+            if entered.as_ref().is_some_and(|entered| path.starts_with(entered)) {
+                continue;
+            }
+            if let Some(root) = self.roots.iter().position(|root| root.path == path) {
+                if is_replaced || !fs::metadata(&path).is_ok_and(|meta| meta.is_dir()) {
+                    self.enter(path.clone(), root)?;
+                }
+                continue;
+            }
+            let Some((dir, name)) = path.parent().zip(path.file_name()) else { continue };
+            let Some(root) = self.dirs.get(dir).map(|dir| dir.root) else { continue };
+            if has_rules(name) && (is_replaced || name != ".git") {
+                self.enter(dir.to_owned(), root)?;
+                entered = Some(dir.to_owned());
+                continue;
+            }
+            if is_replaced && self.dirs.contains_key(&path) {
+                // The watch of a directory that was renamed twice may have ended.
+                self.adds_watches_again = true;
+            }
+            let mut stack = Stack::new();
+            self.look(dir, name, root, is_replaced, &mut stack);
+            let is_dir = !stack.is_empty();
+            let scanned = self.work_off(stack, root);
+            self.adds_watches_again = false;
+            scanned?;
+            if is_dir {
+                entered = Some(path);
+            }
+        }
+        Ok(self.take_changes())
+    }
+
+    /// Forgets the content of a file that did not run because it did not exist. If it exists again, it is new. Returns
+    /// its path as in the events.
+    pub(super) fn forget_file(&mut self, shown: &Path) -> Option<PathBuf> {
+        let inside = |root: &Root| Some(root.path.join(shown.strip_prefix(&root.given).ok()?));
+        let paths: Vec<_> = self.roots.iter().filter_map(inside).collect();
+        paths.into_iter().find(|path| {
+            let parent = path.parent().zip(path.file_name());
+            parent.is_some_and(|(dir, name)| self.remove_file(dir, name))
+        })
+    }
+
+    /// Looks for roots that were missing. Returns the files in them.
+    pub(super) fn find_missing(&mut self) -> Result<Vec<Change>, Full> {
+        for root in 0..self.roots.len() {
+            let Root { path, is_missing, .. } = self.roots[root].clone();
+            if is_missing && path.is_dir() {
+                self.filter.reload();
+                self.enter(path, root)?;
+            }
+        }
+        Ok(self.take_changes())
+    }
+
+    /// Returns true if a root does not exist at present.
+    pub(super) fn has_missing(&self) -> bool {
+        self.roots.iter().any(|root| root.is_missing)
+    }
+
+    /// Returns the messages for the user since the last call.
+    pub(super) fn take_warnings(&mut self) -> Vec<String> {
+        for rule in self.filter.take_bad_rules() {
+            self.warn(rule.clone().into_bytes(), || rule);
+        }
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Returns all files, sorted.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        #[expect(clippy::iter_over_hash_type, reason = "the result is sorted")]
+        for (path, dir) in &self.dirs {
+            files.extend(dir.files.keys().map(|name| self.shown(dir.root, &path.join(name))));
+        }
+        files.sort_unstable();
+        files
+    }
+
+    /// Returns the numbers of files and of watched directories.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.dirs.values().map(|dir| dir.files.len()).sum(), self.dirs.len())
+    }
+
+    // --- Directories -----------------------------------------------------------------------------
+
+    /// Reads a directory and all directories in it, and watches them.
+    fn enter(&mut self, dir: PathBuf, root: usize) -> Result<(), Full> {
+        self.work_off(vec![dir], root)
+    }
+
+    fn work_off(&mut self, mut stack: Stack, root: usize) -> Result<(), Full> {
+        while let Some(dir) = stack.pop() {
+            self.read(&dir, root, &mut stack)?;
+        }
+        Ok(())
+    }
+
+    /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
+    fn read(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
+        let meta = match fs::metadata(dir) {
+            Ok(meta) if meta.is_dir() => meta,
+            _ => {
+                self.forget(dir, true);
+                return Ok(());
+            }
+        };
+        let is_new = !self.dirs.contains_key(dir);
+        if !self.claim(dir, root, id(&meta))? {
+            return Ok(());
+        }
+        let names = match names(dir) {
+            Ok(names) => names,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.forget(dir, true);
+                return Ok(());
+            }
+            Err(error) => {
+                self.warn_of(dir, &error);
+                return Ok(());
+            }
+        };
+        if let Some(dir) = self.dirs.get_mut(dir) {
+            dir.is_read = true;
+        }
+        if is_new && self.since.is_none() && names.iter().any(|name| has_rules(name)) {
+            // The filter may have the rules of an earlier directory with this name.
+            self.filter.reload();
+        }
+        #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
+        for name in &names {
+            match self.metadata(&dir.join(name)) {
+                Some(meta) => self.place(dir, name, &meta, root, Trust::Metadata, stack),
+                None => self.remove(dir, name, root),
+            }
+        }
+        let Some(known) = self.dirs.get(dir) else { return Ok(()) };
+        let all = known.files.keys().chain(&known.dirs);
+        let gone: Vec<_> = all.filter(|name| !names.contains(*name)).cloned().collect();
+        gone.iter().for_each(|name| self.remove(dir, name, root));
+        Ok(())
+    }
+
+    /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
+    fn claim(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
+        if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
+            return Ok(false);
+        }
+        if let Some(other) = self.ids.get(&id).filter(|other| *other != dir).cloned() {
+            if fs::metadata(&other).is_ok_and(|meta| self::id(&meta) == id) {
+                return Ok(false);
+            }
+            // It was renamed. Its watch must end before it is watched again: the two would be the same watch.
+            self.forget(&other, true);
+        }
+        let known = self.dirs.get(dir).map(|dir| dir.id);
+        if let Some(before) = known.filter(|before| *before != id) {
+            self.ids.remove(&before);
+            self.watch.unwatch(dir);
+        }
+        if known != Some(id) || self.adds_watches_again {
+            match self.watch.watch(dir) {
+                Ok(()) => {}
+                Err(NotWatched::Full) => return Err(Full(self.dirs.len())),
+                Err(NotWatched::Failed(error)) => {
+                    if error.kind() == ErrorKind::NotFound {
+                        self.forget(dir, true);
+                    } else {
+                        self.warn_of(dir, &error);
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+        self.ids.insert(id, dir.to_owned());
+        match self.dirs.get_mut(dir) {
+            Some(dir) => dir.id = id,
+            None => {
+                let (files, dirs) = (HashMap::new(), BTreeSet::new());
+                self.dirs.insert(dir.to_owned(), Dir { root, id, files, dirs, is_read: false });
+            }
+        }
+        self.roots.iter_mut().filter(|root| root.path == dir).for_each(|it| it.is_missing = false);
+        let parent = dir.parent().zip(dir.file_name());
+        if let Some((parent, name)) = parent
+            && let Some(parent) = self.dirs.get_mut(parent).filter(|parent| parent.root == root)
+        {
+            parent.dirs.insert(name.to_owned());
+        }
+        Ok(true)
+    }
+
+    /// Forgets a directory if it belongs to this root.
+    fn forget_in(&mut self, root: usize, dir: &Path, is_gone: bool) {
+        if self.dirs.get(dir).is_some_and(|dir| dir.root == root) {
+            self.forget(dir, is_gone);
+        }
+    }
+
+    /// Forgets a directory and all directories in it. If it is gone, its files are deleted.
+    fn forget(&mut self, dir: &Path, is_gone: bool) {
+        if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
+        {
+            root.is_missing = true;
+            let given = escaped(root.given.as_os_str().as_bytes());
+            self.warnings
+                .push(format!("{given}: no longer exists; it is watched when it exists again"));
+        }
+        if let Some((parent, name)) = dir.parent().zip(dir.file_name())
+            && let Some(parent) = self.dirs.get_mut(parent)
+        {
+            parent.dirs.remove(name);
+        }
+        let mut stack = vec![dir.to_owned()];
+        while let Some(dir) = stack.pop() {
+            self.warned.remove(dir.as_os_str().as_bytes());
+            let Some(known) = self.dirs.remove(&dir) else { continue };
+            self.forgotten += 1;
+            self.watch.unwatch(&dir);
+            self.ids.remove(&known.id);
+            stack.extend(known.dirs.iter().map(|name| dir.join(name)));
+            if is_gone {
+                let mut files: Vec<_> = known.files.into_keys().collect();
+                files.sort_unstable();
+                for name in files {
+                    self.changed(known.root, &dir.join(name), Kind::Deleted);
+                }
+            }
+        }
+        if self.forgotten > self.dirs.len() + 1000 {
+            self.forgotten = 0;
+            self.filter.reload();
+        }
+    }
+
+    // --- Entries of a directory ------------------------------------------------------------------
+
+    /// Looks at a path at which something happened.
+    fn look(
+        &mut self,
+        dir: &Path,
+        name: &OsStr,
+        root: usize,
+        is_replaced: bool,
+        stack: &mut Stack,
+    ) {
+        let path = dir.join(name);
+        let Some(meta) = self.metadata(&path) else {
+            return self.remove(dir, name, root);
+        };
+        if meta.is_dir()
+            && !is_replaced
+            && let Some(known) = self.dirs.get(&path)
+            && known.id == id(&meta)
+            && known.is_read
+        {
+            // Its entries have events of their own.
+            return;
+        }
+        self.place(dir, name, &meta, root, Trust::Nothing, stack);
+    }
+
+    /// Removes an entry that does not exist any more.
+    fn remove(&mut self, dir: &Path, name: &OsStr, root: usize) {
+        let path = dir.join(name);
+        self.forget_in(root, &path, true);
+        if self.remove_file(dir, name) {
+            self.changed(root, &path, Kind::Deleted);
+        }
+    }
+
+    /// Compares an entry with its last seen state. Adds a directory to the stack.
+    fn place(
+        &mut self,
+        dir: &Path,
+        name: &OsStr,
+        meta: &Metadata,
+        root: usize,
+        trust: Trust,
+        stack: &mut Stack,
+    ) {
+        let path = dir.join(name);
+        let inside = path.strip_prefix(&self.roots[root].path).unwrap_or(&path);
+        if meta.is_dir() {
+            if self.remove_file(dir, name) {
+                self.changed(root, &path, Kind::Deleted);
+            }
+            if self.filter.wants_dir(root, inside) {
+                stack.push(path);
+            } else {
+                self.forget_in(root, &path, false);
+            }
+            return;
+        }
+        let is_wanted = meta.is_file() && self.filter.wants_file(root, inside, meta);
+        self.forget_in(root, &path, true);
+        if is_wanted {
+            self.compare(dir, name, meta, root, trust);
+        } else {
+            // It is not deleted: it does not count any more.
+            self.remove_file(dir, name);
+        }
+    }
+
+    fn compare(&mut self, dir: &Path, name: &OsStr, meta: &Metadata, root: usize, trust: Trust) {
+        let path = dir.join(name);
+        let before = self.file(dir, name);
+        if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {
+            return;
+        }
+        let Some(now) = Content::read(&path, meta, &self.secret, SystemTime::now()) else {
+            // The event of its deletion follows.
+            return;
+        };
+        let has_changed = match before {
+            Some(before) => now.differs(before),
+            None => self.since.is_none_or(|since| changed_at(meta) >= since),
+        };
+        let Some(dir) = self.dirs.get_mut(dir) else { return };
+        let before = dir.files.insert(name.to_owned(), now);
+        if has_changed {
+            self.changed(root, &path, Kind::Changed { before });
+        }
+    }
+
+    fn metadata(&self, path: &Path) -> Option<Metadata> {
+        match self.filter.follows_links {
+            true => fs::metadata(path).ok(),
+            false => fs::symlink_metadata(path).ok(),
+        }
+    }
+
+    fn file(&self, dir: &Path, name: &OsStr) -> Option<&Content> {
+        self.dirs.get(dir)?.files.get(name)
+    }
+
+    /// Returns true if the file was known.
+    fn remove_file(&mut self, dir: &Path, name: &OsStr) -> bool {
+        self.dirs.get_mut(dir).is_some_and(|dir| dir.files.remove(name).is_some())
+    }
+
+    // --- Results ---------------------------------------------------------------------------------
+
+    fn changed(&mut self, root: usize, path: &Path, kind: Kind) {
+        let path = self.shown(root, path);
+        self.changes.push(Change { path, kind });
+    }
+
+    fn take_changes(&mut self) -> Vec<Change> {
+        let mut changes = std::mem::take(&mut self.changes);
+        // Stable: the order of two changes of one file is kept.
+        changes.sort_by(|one, other| one.path.cmp(&other.path));
+        changes
+    }
+
+    /// Returns a path as the user names it.
+    fn shown(&self, root: usize, path: &Path) -> PathBuf {
+        let root = &self.roots[root];
+        root.given.join(path.strip_prefix(&root.path).unwrap_or(path))
+    }
+
+    fn reload_if_rules_changed(&mut self, events: &Events) {
+        let is_rule = |path: &PathBuf| path.file_name().is_some_and(has_rules);
+        if events.paths.keys().any(is_rule) {
+            self.filter.reload();
+        }
+    }
+
+    fn warn_of(&mut self, dir: &Path, error: &io::Error) {
+        let why = || {
+            format!("{}: {error}; changes in it are not seen", escaped(dir.as_os_str().as_bytes()))
+        };
+        self.warn(dir.as_os_str().as_bytes().to_vec(), why);
+    }
+
+    /// Warns once of each subject.
+    fn warn(&mut self, subject: Vec<u8>, why: impl FnOnce() -> String) {
+        if self.warned.insert(subject) {
+            self.warnings.push(why());
+        }
+    }
+}
+
+/// The evidence that a file has not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trust {
+    /// Its metadata: nothing has reported a change.
+    Metadata,
+    /// Only its content.
+    Nothing,
+}
+
+fn names(dir: &Path) -> io::Result<HashSet<OsString>> {
+    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+fn id(meta: &Metadata) -> Id {
+    (meta.dev(), meta.ino())
+}
+
+#[cfg(test)]
+mod tests;
