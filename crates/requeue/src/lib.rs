@@ -209,7 +209,7 @@ pub mod workers;
 pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, Entry, Group, Histogram, Merge,
-    Order, Page, Phase, RateLimiter, ReAdd, Time, When,
+    Order, Page, Phase, RateLimiter, ReAdd, States, Time, When,
 };
 
 pub use crate::clock::Clock;

@@ -24,7 +24,7 @@ use alloc::collections::BTreeMap;
 pub use self::needs_now::Operation;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{BUCKETS, Counts, Histogram};
+pub use self::stats::{BUCKETS, Counts, Histogram, States};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 use crate::memory::index::{Index, fold};
