@@ -6,10 +6,11 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 
+use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
 use crate::samples::{Samples, keep_sampling, unix_time};
-use crate::site::{Inner, Site};
+use crate::site::{Inner, Jobs, Site};
 use crate::source::{DetailOf, Source};
 use crate::turns::Turns;
 
@@ -19,7 +20,10 @@ use crate::turns::Turns;
 /// loopback addresses are answered.
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
-    source: Box<dyn FnOnce(DetailOf<K>) -> Box<dyn Source> + Send>,
+    source: Box<dyn FnOnce(DetailOf<K>, Option<History>) -> Box<dyn Source> + Send>,
+    history: Option<History>,
+    jobs: Option<Jobs>,
+    hint: Option<String>,
     detail: DetailOf<K>,
     title: Option<String>,
     registry: Option<Arc<Registry>>,
@@ -31,10 +35,13 @@ pub struct Builder<K> {
 
 impl<K> Builder<K> {
     pub(crate) fn new(
-        source: impl FnOnce(DetailOf<K>) -> Box<dyn Source> + Send + 'static,
+        source: impl FnOnce(DetailOf<K>, Option<History>) -> Box<dyn Source> + Send + 'static,
     ) -> Self {
         Self {
             source: Box::new(source),
+            history: None,
+            jobs: None,
+            hint: None,
             detail: Box::new(|_| Detail::new()),
             title: None,
             registry: None,
@@ -104,6 +111,40 @@ impl<K> Builder<K> {
         self
     }
 
+    /// Sets the history whose runs and parked keys are shown.
+    ///
+    /// Without one, the site knows no past runs, and no keys that a queue in memory has given up.
+    pub fn history(mut self, history: &History) -> Self {
+        self.history = Some(history.clone());
+        self
+    }
+
+    /// Shows how many of `total` workers are busy.
+    ///
+    /// `busy` is called each second and for each summary. It must not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::Site;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let queue: Queue<String> = Queue::new();
+    /// let site = Site::builder(queue.clone()).jobs(8, move || queue.processing()).build();
+    /// # });
+    /// ```
+    pub fn jobs(mut self, total: usize, busy: impl Fn() -> usize + Send + Sync + 'static) -> Self {
+        self.jobs = Some(Jobs { total, busy: Box::new(busy) });
+        self
+    }
+
+    /// Sets the example that an empty dashboard shows: how to add a key.
+    pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
+        self.hint = Some(how_to_add.into());
+        self
+    }
+
     /// Sets the check for `/readyz`, in addition to the state of the queue.
     ///
     /// While it returns false, the response is 503.
@@ -161,11 +202,13 @@ impl<K> Builder<K> {
     /// Panics outside of a tokio runtime with timers.
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
-        let source = (self.source)(self.detail);
+        let source = (self.source)(self.detail, self.history);
         let title = self.title.or_else(|| source.name().map(str::to_owned));
         let inner = Arc::new(Inner {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
+            jobs: self.jobs,
+            hint: self.hint,
             registry: self.registry,
             ready: self.ready,
             healthy: self.healthy,

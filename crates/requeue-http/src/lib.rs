@@ -106,6 +106,7 @@ mod builder;
 mod cursors;
 mod events;
 mod exposition;
+mod history;
 mod hosts;
 mod keys;
 mod memory;
@@ -121,6 +122,7 @@ mod store;
 mod turns;
 
 pub use builder::Builder;
+pub use history::{History, Run};
 pub use keys::ShownKey;
 pub use rows::Detail;
 pub use site::Site;

@@ -33,9 +33,18 @@ pub struct Site {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// The workers of a queue.
+pub(crate) struct Jobs {
+    pub(crate) total: usize,
+    pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
 pub(crate) struct Inner {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
+    pub(crate) jobs: Option<Jobs>,
+    /// The example of an empty dashboard.
+    pub(crate) hint: Option<String>,
     pub(crate) registry: Option<Arc<Registry>>,
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
@@ -99,8 +108,9 @@ impl Site {
         S: BuildHasher + Send + Sync + 'static,
     {
         let (show, read) = (Box::new(show), Box::new(read));
-        Builder::new(|detail| {
-            Box::new(Shown { queue, show, read, detail, cursors: Cursors::default() })
+        Builder::new(|detail, history| {
+            let cursors = Cursors::default();
+            Box::new(Shown { queue, show, read, detail, history, cursors })
         })
     }
 
@@ -131,7 +141,7 @@ impl Site {
     /// ```
     #[cfg(feature = "store")]
     pub fn of_store(queue: requeue_store::Queue) -> Builder<requeue_store::Key> {
-        Builder::new(|detail| Box::new(crate::store::Stored::new(queue, detail)))
+        Builder::new(|detail, history| Box::new(crate::store::Stored::new(queue, detail, history)))
     }
 
     /// Returns a router with all paths, which can be nested under any path.

@@ -67,7 +67,9 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
         ("", vec!["failing", "parked", "ready", "ready 2", "running", "waiting"]),
         ("?state=ready", vec!["ready", "ready 2"]),
         ("?state=waiting", vec!["failing", "waiting"]),
-        ("?state=failing", vec!["failing"]),
+        ("?failed=true", vec!["failing", "parked"]),
+        ("?failed=true&state=waiting", vec!["failing"]),
+        ("?sort=attempt&order=desc&limit=2", vec!["failing", "parked"]),
         ("?state=running", vec!["running"]),
         ("?state=parked", vec!["parked"]),
         ("?q=READY", vec!["ready", "ready 2"]),
@@ -91,7 +93,8 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
     assert!(!row["why"].as_str().expect("a sentence").contains("web"), "once is enough: {row}");
     let row = get(served.address, "/api/v1/key?key=parked").json();
     assert_eq!((&row["state"], &row["failures"]), (&json!("parked"), &json!(1)));
-    assert!(row["why"].as_str().is_some_and(|why| why.contains("no such address")), "{row}");
+    assert_eq!(row["error"], json!("no such address"));
+    assert!(!row["why"].as_str().expect("a sentence").contains("address"), "{row}");
     assert_eq!(get(served.address, "/api/v1/key?key=none").status, 404);
     let too_long = format!("/api/v1/key?key={}", "k".repeat(2049));
     assert_eq!(get(served.address, &too_long).status, 400);
@@ -112,7 +115,7 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     for (name, number) in [("ready", 2), ("waiting", 2), ("running", 1), ("parked", 1)] {
         assert_eq!(now[name], json!(number), "{name}");
     }
-    assert_eq!(now["failing"], Value::Null);
+    assert_eq!((&now["backing_off"], &now["damaged"]), (&Value::Null, &json!(0)));
     assert_eq!((&now["adds"], &now["runs"], &now["failures"]), (&json!(7), &json!(3), &json!(2)));
     assert_eq!(summary["title"], json!("mail"));
     assert_eq!(summary["status"], json!("open"));
@@ -120,7 +123,8 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     assert_eq!(summary["longest"][0]["key"], json!("running"));
     let page = get(served.address, "/");
     let page = page.text();
-    assert!(page.contains("data-count=\"parked\"") && !page.contains("data-count=\"failing\""));
+    assert!(page.contains("class=\"count backing_off\" hidden"), "{page}");
+    assert!(page.contains("class=\"count parked\" ><"), "{page}");
     assert_eq!(get(served.address, "/readyz").status, 200);
     served.runtime.block_on(running.succeed()).expect("the lease is held");
     queue.shut_down();
@@ -160,6 +164,6 @@ fn a_damaged_row_is_shown_and_hides_no_other() {
     assert_eq!(names(&page), ["running"]);
     let row = get(served.address, "/api/v1/key?key=running").json();
     assert_eq!(row["state"], json!("damaged"));
-    assert!(row["why"].as_str().is_some_and(|why| why.contains("lease_until is null")), "{row}");
+    assert!(row["error"].as_str().is_some_and(|why| why.contains("lease_until is null")), "{row}");
     assert_eq!(get(served.address, "/api/v1/summary").status, 200);
 }

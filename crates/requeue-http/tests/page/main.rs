@@ -11,7 +11,7 @@ use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
 use requeue::{Queue, ReAdd};
-use requeue_http::{Detail, Site};
+use requeue_http::{Detail, History, Run, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -22,6 +22,7 @@ type Keys = Queue<Vec<u8>>;
 struct Served {
     queue: Keys,
     clock: FakeClock,
+    history: History,
     site: Site,
     address: SocketAddr,
     /// The number of calls of the detail function.
@@ -41,10 +42,14 @@ impl Served {
         let clock = FakeClock::new();
         let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
         let queue: Keys = queue.build().expect("the settings are valid");
+        let history = History::new();
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);
         let site = Site::builder(queue.clone())
             .title("hash <files>")
+            .history(&history)
+            .jobs(8, || 3)
+            .hint("echo KEY >>keys")
             .detail(move |key| {
                 counter.fetch_add(1, Ordering::Relaxed);
                 match key.starts_with(b"src/") {
@@ -57,7 +62,7 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         let app = Router::new().nest_service("/queue", site.router()).merge(site.router());
         runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { queue, clock, site, address, shown, runtime }
+        Self { queue, clock, history, site, address, shown, runtime }
     }
 
     fn url(&self, path: &str) -> String {
@@ -106,13 +111,14 @@ fn counts_move_as_the_queue_does() {
     served.queue.try_get().expect("a key is ready").retry();
     for (name, number) in [
         ("running", "1"),
-        ("failing", "1"),
-        ("waiting", "2"),
+        ("backing_off", "1"),
+        ("waiting", "1"),
         ("ready", "1,232"),
         ("keys", "1,235"),
     ] {
         page.wait_for(&format!("{} === '{number}'", count(name)));
     }
+    page.wait_for("document.querySelector('#facts').textContent.includes('3 of 8 jobs busy')");
     item.succeed();
     page.wait_for(&format!("{} === '0'", count("running")));
     page.wait_for("document.querySelectorAll('#rates path[d]:not([d=\"\"])').length === 4");
@@ -178,6 +184,8 @@ fn it_works_by_keyboard() {
     // The states are one group of radio buttons, and a choice has an effect at once.
     page.eval("document.querySelector('[name=state]:checked').focus()");
     page.press("ArrowLeft");
+    page.wait_for(&focused("[value=parked]"));
+    page.press("ArrowLeft");
     page.wait_for(&focused("[value=ready]"));
     page.wait_for(&format!("{SHOWN}.length === 3"));
     page.press("ArrowLeft");
@@ -226,9 +234,9 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         rows.sort_unstable();
         assert_eq!(rows, ["a", r"b\n\xff"], "{width}");
         assert_eq!(named("searchbox"), ["Search"], "{width}");
-        let states = ["0 running", "0 failing", "0 waiting", "2 ready", "2 all"];
+        let states = ["0 running", "0 backing off", "0 waiting", "2 ready", "0 parked", "2 all"];
         assert_eq!(named("radio"), states, "{width}");
-        assert_eq!(named("heading").len(), 4, "{width}");
+        assert_eq!(named("heading").len(), 5, "{width}");
         assert!(named("image").iter().any(|name| name.contains("runs 0.0")), "{nodes:?}");
     }
     // The live regions announce only the connection and the result of a search.
@@ -359,10 +367,12 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     let test = "it_can_be_read_light_and_dark_wide_and_narrow";
     let Some(page) = browser(test, &served.url("/queue")) else { return };
     page.wait_for(&format!("{SHOWN}.length === 6"));
-    page.wait_for("document.querySelectorAll('.plot path').length === 6");
+    page.wait_for("document.querySelectorAll('.plot path').length === 12");
     let mut papers = Vec::new();
     for scheme in ["light", "dark"] {
-        for (size, width, height) in [("wide", 1280, 900), ("narrow", 360, 1400)] {
+        for (size, width, height) in
+            [("wide", 1280, 900), ("narrow", 360, 1400), ("least", 320, 1400)]
+        {
             page.look(width, height, scheme);
             let overflows = "document.documentElement.scrollWidth > innerWidth";
             assert_eq!(page.eval(overflows), json!(false), "{size} {scheme}");
@@ -374,5 +384,167 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     }
     assert_ne!(papers[0], papers[1]);
     is_clean(&page, &served);
+    drop(running);
+}
+
+/// The text of an element.
+fn text(selector: &str) -> String {
+    format!("document.querySelector('{selector}').textContent")
+}
+
+#[test]
+fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
+    let served = Served::start();
+    for key in [&b"src/mail"[..], b"b\n\xff"] {
+        served.queue.add(key.to_vec());
+        served.queue.try_get().expect("a key is ready").give_up();
+        let run = Run::new(1).error("exit status: 2").took(Duration::from_millis(2500));
+        served.history.failed(key, run);
+        served.history.gave_up(key, Run::new(2).error("exit <7>").output("line 1\nline 2\n"));
+    }
+    let test = "the_page_of_a_key_has_its_attempts_its_error_and_its_past";
+    let Some(page) = browser(test, &served.url("/queue/?q=src")) else { return };
+    page.wait_for(&format!("{SHOWN}.join() === 'src/mail'"));
+    let why = page.eval("document.querySelector('tbody .why').textContent");
+    assert!(why.as_str().is_some_and(|why| why.contains("exit <7>")), "{why}");
+    page.eval("document.querySelector('#keys tbody a').focus()");
+    page.press("Enter");
+    page.wait_for(&format!("{} === 'src/mail'", text("#key-name")));
+    page.wait_for("location.search === '?q=src&key=src%2Fmail'");
+    page.wait_for("document.activeElement.id === 'key'");
+    page.wait_for(&format!("{} === 'exit <7>'", text("#key-error")));
+    assert_eq!(page.eval(&text("#key-output")), json!("line 1\nline 2\n"));
+    let facts = page.eval("document.querySelector('#key-facts').innerText");
+    let facts = facts.as_str().expect("text");
+    assert!(facts.contains("State\nparked") && facts.contains("Attempt\n2"), "{facts}");
+    let runs = page.eval(
+        "[...document.querySelectorAll('#key-runs tbody tr')]
+            .map((row) => [...row.cells].slice(1).map((cell) => cell.textContent).join())",
+    );
+    assert_eq!(runs, json!(["given up,2,,exit <7>", "failed,1,2.5 s,exit status: 2"]));
+
+    // It follows the key.
+    served.queue.add_after(b"src/mail".to_vec(), Duration::from_secs(90));
+    let has = |part: &str| format!("{}.includes('{part}')", text("#key-why"));
+    page.wait_for(&has("waiting; ready in 90.0s"));
+    page.wait_for(&format!("{}.includes('1 min 30 s')", text("#key-facts")));
+
+    page.eval("document.querySelector('#back').click()");
+    page.wait_for("!document.querySelector('#overview').hidden && location.search === '?q=src'");
+    page.eval("history.back()");
+    page.wait_for("!document.querySelector('#key').hidden");
+    // A page that is opened by its address, and a key that is not text.
+    page.open(&served.url("/queue/?key_base64=Ygr%2F"));
+    page.wait_for(&format!("{} === 'b\\\\n\\\\xff'", text("#key-name")));
+    page.open(&served.url("/queue/?key=none"));
+    page.wait_for(&has("Not in the queue"));
+    // A request for a key that the queue does not have is an error in the console.
+    let complaints = page.complaints();
+    assert!(complaints.iter().all(|text| text.contains("404")), "{complaints:?}");
+}
+
+#[test]
+fn columns_are_sorted_and_the_view_is_in_the_address() {
+    let served = Served::start();
+    for (n, name) in ["b", "c", "a"].into_iter().enumerate() {
+        served.queue.add_after(name.as_bytes().to_vec(), Duration::from_secs(60 * (n as u64 + 1)));
+    }
+    let test = "columns_are_sorted_and_the_view_is_in_the_address";
+    let Some(page) = browser(test, &served.url("/?sort=key&order=desc")) else { return };
+    let shows = |keys: &str| page.wait_for(&format!("{SHOWN}.join() === '{keys}'"));
+    let sorted = |column: &str| {
+        page.eval(&format!(
+            "document.querySelector('[data-sort={column}]').closest('th').getAttribute('aria-sort')"
+        ))
+    };
+    shows("c,b,a");
+    assert_eq!(sorted("key"), json!("descending"));
+    page.eval("document.querySelector('[data-sort=due_in]').focus()");
+    page.press("Enter");
+    shows("b,c,a");
+    assert_eq!((sorted("key"), sorted("due_in")), (json!(null), json!("ascending")));
+    page.wait_for("location.search === '?sort=due_in&order=asc'");
+    page.press("Enter");
+    shows("a,c,b");
+    page.press("/");
+    page.type_text("C");
+    shows("c");
+    page.wait_for("location.search === '?q=C&sort=due_in&order=desc'");
+    page.open(&served.url("/?q=C&sort=due_in&order=desc"));
+    shows("c");
+    assert_eq!(page.eval("document.querySelector('#search').value"), json!("C"));
+
+    page.open(&served.url("/?failed=true&state=waiting"));
+    page.wait_for("!document.querySelector('#none').hidden");
+    assert_eq!(page.eval(&text("#none")), json!("No failed waiting keys."));
+    page.eval("document.querySelector('#failed').click()");
+    page.wait_for(&format!("{SHOWN}.length === 3 && location.search === '?state=waiting'"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn an_empty_page_says_how_to_add_a_key() {
+    let served = Served::start();
+    let Some(page) = browser("an_empty_page_says_how_to_add_a_key", &served.url("/")) else {
+        return;
+    };
+    page.wait_for("!document.querySelector('#hint').hidden");
+    assert_eq!(page.eval(&text("#hint code")), json!("echo KEY >>keys"));
+    assert_eq!(page.eval("document.querySelector('#none').hidden"), json!(true));
+    served.queue.add(b"a".to_vec());
+    page.wait_for("document.querySelector('#hint').hidden");
+    is_clean(&page, &served);
+}
+
+/// The largest value is at the top, and a tenth of it is not at the bottom.
+#[test]
+fn a_burst_does_not_flatten_the_plot_of_events() {
+    let served = Served::start();
+    let Some(page) = browser("a_burst_does_not_flatten", &served.url("/")) else { return };
+    let heights = page.eval(&format!(
+        "import('{}').then(({{ fromZero }}) => {{
+            const range = fromZero.range([10000, 10]);
+            return [10000, 10, 0].map((value) => fromZero.at(value, range));
+        }})",
+        served.url("/plot.js")
+    ));
+    let heights: Vec<f64> = serde_json::from_value(heights).expect("numbers");
+    assert!(heights[0] == 1.0 && heights[1] > 0.2 && heights[2] == 0.0, "{heights:?}");
+}
+
+/// Returns the violations that axe-core finds on a page; `None` without axe-core.
+fn violations(page: &Chromium) -> serde_json::Value {
+    page.eval(
+        "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>
+            violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html.slice(0, 200))]))",
+    )
+}
+
+#[test]
+fn axe_reports_nothing() {
+    let Some(axe) = chromium::axe("axe_reports_nothing") else { return };
+    let served = Served::start();
+    served.queue.add_all((0..150).map(|n| format!("docs/{n}").into_bytes()));
+    served.queue.add_after(b"later".to_vec(), Duration::from_secs(60));
+    served.queue.try_get().expect("a key is ready").retry();
+    let running = served.queue.try_get();
+    served.history.gave_up("parked", Run::new(3).error("exit status: 1").output("line\n"));
+    let Some(page) = browser("axe_reports_nothing", &served.url("/")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 100"));
+    for path in ["/", "/?sort=age&order=desc", "/?state=parked&q=x", "/?key=parked", "/?key=later"]
+    {
+        page.open(&served.url(path));
+        page.wait_for("document.body.dataset.link === 'live'");
+        page.wait_for("document.querySelector('#facts').textContent !== ''");
+        page.eval(&axe);
+        for scheme in ["light", "dark"] {
+            for width in [1280, 320] {
+                page.look(width, 900, scheme);
+                assert_eq!(violations(&page), json!([]), "{path} {scheme} {width}");
+                let overflows = page.eval("document.documentElement.scrollWidth > innerWidth");
+                assert_eq!(overflows, json!(false), "{path} {width}");
+            }
+        }
+    }
     drop(running);
 }
