@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use requeue_http::{Detail, Site};
+use requeue_http::{Builder, Detail, Site};
 
 use crate::exit::Refusal;
 use crate::runner::Runner;
@@ -18,13 +18,29 @@ impl Runner {
             #[cfg(feature = "store")]
             Some(leases) => {
                 let site = leases.remote().page().detail(move |key| of.slot(key));
-                listener.serve(title, site, output).await
+                listener.serve(title, self.dress(site), output).await
             }
             _ => {
                 let site =
                     Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
-                listener.serve(title, site, output).await
+                listener.serve(title, self.dress(site), output).await
             }
+        }
+    }
+
+    /// Sets the parts of the dashboard that do not depend on the kind of the queue.
+    fn dress<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
+        let of = Arc::clone(self);
+        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running());
+        let site = match self.config.name {
+            "run" => site.hint("Write keys to the input of this process, one per line."),
+            "watch" => site.hint("Create or change an object that is watched."),
+            // The site of a store has a hint of its own.
+            _ => site,
+        };
+        match &self.history {
+            Some(history) => site.history(history),
+            None => site,
         }
     }
 

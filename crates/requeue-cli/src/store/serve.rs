@@ -2,6 +2,7 @@
 
 use requeue_http::Site;
 
+use super::remote::how_to_add;
 use super::{block_on, warnings};
 use crate::args::store::ServeFlags;
 use crate::exit::{Ended, Refusal};
@@ -19,7 +20,8 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         let said = output.clone();
         warnings::show(move |line| said.hint(line));
         let title = format!("requeue: {}", flags.place.queue);
-        let page = listener.serve(title, Site::of_store(queue), &output).await?;
+        let site = Site::of_store(queue).hint(how_to_add(&flags.place.queue));
+        let page = listener.serve(title, site, &output).await?;
         let signal = signals::interrupted().await;
         page.end().await;
         output.flush().await;

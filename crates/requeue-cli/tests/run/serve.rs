@@ -108,6 +108,34 @@ fn what_was_given_up_is_counted() {
 }
 
 #[test]
+fn a_key_that_was_given_up_is_listed_with_its_error_and_the_end_of_its_output() {
+    let dir = directory("a_key_that_was_given_up_is_listed");
+    let script = "seq 5000 >&2; echo \"no such $1\" >&2; [ -e ok ]";
+    let args = ["--serve", "0", "-j2", "--retries", "1", "--base-delay", "1ms", "-c", script];
+    let mut run = Live::start(&dir, &args);
+    let server = address(&mut run);
+    run.send("a\nb\n");
+    until(|| get(server, "/api/v1/summary")["now"]["parked"] == json!(2));
+    let summary = get(server, "/api/v1/summary");
+    assert_eq!((&summary["now"]["keys"], &summary["given_up"]), (&json!(2), &json!(2)));
+    assert_eq!(summary["jobs"], json!({ "busy": 0, "total": 2 }));
+    let listed = get(server, "/api/v1/keys?state=parked");
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2));
+    let page = get(server, "/api/v1/key?key=a");
+    assert_eq!((&page["state"], &page["error"]), (&json!("parked"), &json!("exit status: 1")));
+    let output = page["output"].as_str().expect("text");
+    assert!(output.ends_with("\n5000\nno such a\n") && output.len() < 5000, "{output}");
+    assert_eq!(page["runs"].as_array().map(Vec::len), Some(2));
+    // It runs again when it is added again.
+    std::fs::write(dir.join("ok"), "").expect("it is written");
+    run.send("a\n");
+    until(|| get(server, "/api/v1/summary")["now"]["parked"] == json!(1));
+    until(|| get(server, "/api/v1/key?key=a")["state"] == json!("idle"));
+    assert_eq!(get(server, "/api/v1/key?key=a")["runs"][0]["outcome"], json!("succeeded"));
+    run.end();
+}
+
+#[test]
 fn every_address_is_served_where_that_is_asked_for_but_no_foreign_name() {
     let dir = directory("every_address_is_served_where_that_is_asked_for");
     let mut run = Live::start(&dir, &["--serve", "0.0.0.0:0", "true"]);
