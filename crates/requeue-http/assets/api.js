@@ -18,3 +18,16 @@ export function naming(row) {
   // Only keys with escapes have backslashes.
   return row.key.includes("\\") ? { key_base64: row.key_base64 } : { key: row.key };
 }
+
+/** Sends an action. An error has the message and the status of the response. */
+export async function post(path, body, token) {
+  const response = await fetch(new URL(`api/v1/${path}`, import.meta.url), {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+    body: JSON.stringify(body),
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok) return answer;
+  const error = new Error(answer.error ?? `The server answered with ${response.status}.`);
+  throw Object.assign(error, { status: response.status });
+}

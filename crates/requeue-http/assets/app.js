@@ -1,5 +1,6 @@
 // The dashboard: shows the summary of each second, and the state of the connection.
 
+import { Admin } from "./admin.js";
 import { amount, duration, power, rate } from "./format.js";
 import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
@@ -47,6 +48,7 @@ const plots = [
 ];
 const table = new Table((changes) => change(changes, false));
 const keyPage = new KeyPage();
+const admin = new Admin(() => view, () => keyPage.page);
 
 let samples = [];
 let started = null;
@@ -81,6 +83,8 @@ function takeSummary(summary) {
   table.isEmpty = now.keys === 0;
   for (const plot of plots) plot.update(samples);
   for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !summary.times;
+
+  admin.update(summary.status);
 
   const facts = [STATUS[summary.status]];
   if (summary.jobs) {

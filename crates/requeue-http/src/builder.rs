@@ -6,13 +6,22 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 
+use crate::admin::{Admin, AdminToken};
+use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
 use crate::samples::{Samples, keep_sampling, unix_time};
-use crate::site::{Inner, Jobs, Site};
+use crate::site::{Inner, Jobs, Pausing, Site};
 use crate::source::{DetailOf, Source};
 use crate::turns::Turns;
+
+/// The parts of a source that the user of the builder sets.
+pub(crate) struct Parts<K> {
+    pub(crate) detail: DetailOf<K>,
+    pub(crate) history: Option<History>,
+    pub(crate) control: Option<Box<dyn Control<K>>>,
+}
 
 /// Builds a [`Site`].
 ///
@@ -20,7 +29,10 @@ use crate::turns::Turns;
 /// loopback addresses are answered.
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
-    source: Box<dyn FnOnce(DetailOf<K>, Option<History>) -> Box<dyn Source> + Send>,
+    source: Box<dyn FnOnce(Parts<K>) -> Box<dyn Source> + Send>,
+    admin: Option<AdminToken>,
+    control: Option<Box<dyn Control<K>>>,
+    pausing: Option<Pausing>,
     history: Option<History>,
     jobs: Option<Jobs>,
     hint: Option<String>,
@@ -34,11 +46,12 @@ pub struct Builder<K> {
 }
 
 impl<K> Builder<K> {
-    pub(crate) fn new(
-        source: impl FnOnce(DetailOf<K>, Option<History>) -> Box<dyn Source> + Send + 'static,
-    ) -> Self {
+    pub(crate) fn new(source: impl FnOnce(Parts<K>) -> Box<dyn Source> + Send + 'static) -> Self {
         Self {
             source: Box::new(source),
+            admin: None,
+            control: None,
+            pausing: None,
             history: None,
             jobs: None,
             hint: None,
@@ -116,6 +129,54 @@ impl<K> Builder<K> {
     /// Without one, the site knows no past runs, and no keys that a queue in memory has given up.
     pub fn history(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
+        self
+    }
+
+    /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
+    ///
+    /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
+    /// request. Wrong tokens are limited to 10 per minute and address. Each change is an event of `tracing`, with the
+    /// client's address and the number of keys.
+    ///
+    /// A server that mounts the [router](Site::router) must provide addresses with axum's
+    /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::{AdminToken, Site};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let read_secret = || "0123456789abcdef".to_owned();
+    /// let token = AdminToken::new(&read_secret())?;
+    /// let site = Site::builder(Queue::<String>::new()).admin(token).build();
+    /// # Ok::<(), requeue_http::TokenError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn admin(mut self, token: AdminToken) -> Self {
+        self.admin = Some(token);
+        self
+    }
+
+    /// Sets the control that changes a queue in memory, instead of the queue itself.
+    ///
+    /// It has no effect on a queue in a store.
+    pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
+        self.control = Some(Box::new(control));
+        self
+    }
+
+    /// Sets the functions that pause and resume the workers of this program, instead of
+    /// [`Queue::pause`](requeue::Queue::pause).
+    ///
+    /// `set` returns false if the program cannot pause or resume now. Without this, a queue in a store cannot be paused.
+    pub fn pausing(
+        mut self,
+        set: impl Fn(bool) -> bool + Send + Sync + 'static,
+        is_paused: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
         self
     }
 
@@ -202,11 +263,14 @@ impl<K> Builder<K> {
     /// Panics outside of a tokio runtime with timers.
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
-        let source = (self.source)(self.detail, self.history);
+        let parts = Parts { detail: self.detail, history: self.history, control: self.control };
+        let source = (self.source)(parts);
         let title = self.title.or_else(|| source.name().map(str::to_owned));
         let inner = Arc::new(Inner {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
+            admin: self.admin.map(Admin::new),
+            pausing: self.pausing,
             jobs: self.jobs,
             hint: self.hint,
             registry: self.registry,

@@ -102,7 +102,10 @@
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod actions;
+mod admin;
 mod builder;
+mod control;
 mod cursors;
 mod events;
 mod exposition;
@@ -121,7 +124,9 @@ mod source;
 mod store;
 mod turns;
 
+pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
+pub use control::Control;
 pub use history::{History, Run};
 pub use keys::ShownKey;
 pub use rows::Detail;

@@ -4,16 +4,18 @@ use std::future::ready;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use requeue::{Cursor, Entry, Filter, Key, Phase, Queue};
+use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
+use crate::actions::Action;
+use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
 use crate::rows::{Detail, KeyPage, Row, State};
 use crate::source::{
-    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, Rank, Read, Selection, Show,
-    Sort, Source, Status, Walk, Walked, detail_of,
+    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
+    Show, Sort, Source, Status, Walk, Walked, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -26,6 +28,7 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) read: Read<K>,
     pub(crate) detail: DetailOf<K>,
     pub(crate) history: Option<History>,
+    pub(crate) control: Box<dyn Control<K>>,
     pub(crate) cursors: Cursors,
 }
 
@@ -250,6 +253,72 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
+    async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let visited = self.visit(selection, usize::MAX, |entry| {
+            if keys.len() < most && action.applies(State::of(&entry), runs_again(&entry)) {
+                keys.push((self.show)(&entry.key).into_owned());
+            }
+        });
+        visited.await;
+        if action.applies(State::Parked, false)
+            && matches!(selection.state, None | Some(State::Parked))
+        {
+            let parked = self.parked(selection, u32::MAX);
+            keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
+            keys.truncate(most);
+        }
+        keys
+    }
+
+    /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
+    fn change(&self, action: Action, bytes: &[u8]) -> Result<bool, Problem> {
+        let wrong = |error: &str| Problem::parameter("keys", error);
+        let key = (self.read)(bytes).ok_or_else(|| wrong("not a valid key of this queue"))?;
+        let entry = self.queue.look_up(&key).filter(|entry| State::of(entry) != State::Idle);
+        let Some(entry) = entry else {
+            let Some(history) = &self.history else { return Ok(false) };
+            let is_parked = history.past(bytes).is_some_and(|past| past.parked_for().is_some());
+            return match action {
+                Action::Cancel if is_parked => {
+                    history.forget(bytes);
+                    Ok(true)
+                }
+                Action::Revive if is_parked => {
+                    let added = self.control.add(key, None, 0).map_err(|error| wrong(&error))?;
+                    Ok(added != Added::Refused && history.unpark(bytes))
+                }
+                _ => Ok(false),
+            };
+        };
+        if !action.applies(State::of(&entry), runs_again(&entry)) {
+            return Ok(false);
+        }
+        Ok(match action {
+            Action::Cancel => self.control.cancel(&key),
+            Action::RunNow => self.control.run_now(&key, entry.priority),
+            // A key of the queue is not parked.
+            Action::Revive => false,
+        })
+    }
+
+    fn add_one(&self, new: NewKey) -> Result<&'static str, Problem> {
+        let wrong = |error: &str| Problem::parameter("keys", error);
+        let key = (self.read)(&new.key).ok_or_else(|| wrong("not a valid key of this queue"))?;
+        let added = self.control.add(key, new.delay, new.priority);
+        let added = added.map_err(|error| wrong(&error))?;
+        let was_parked = added != Added::Refused
+            && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
+        Ok(match added {
+            _ if was_parked => "revived",
+            Added::New => "new",
+            Added::Dirty => "dirty",
+            Added::Held => "held",
+            Added::Refused => "refused",
+            _ => "coalesced",
+        })
+    }
+
     fn page(&self, bytes: &[u8]) -> Found {
         let Some(key) = (self.read)(bytes) else { return Found::NoKey };
         let past = self.history.as_ref().and_then(|history| history.past(bytes));
@@ -263,6 +332,11 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         };
         Found::Page(Box::new(KeyPage::new(row, past)))
     }
+}
+
+/// Returns true if a key has a pending run beside the one in flight.
+fn runs_again<K>(entry: &Entry<K>) -> bool {
+    entry.phase == Phase::ProcessingDirty || entry.due.is_some()
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
@@ -318,5 +392,35 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
         Box::pin(ready(Ok(self.page(key))))
+    }
+
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>> {
+        Box::pin(async move { Ok(self.collect(action, selection, most).await) })
+    }
+
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(ready(keys.iter().map(|key| self.change(action, key)).collect()))
+    }
+
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+        Box::pin(ready(keys.into_iter().map(|key| self.add_one(key)).collect()))
+    }
+
+    fn set_paused(&self, paused: bool) -> bool {
+        if paused {
+            self.queue.pause()
+        } else {
+            self.queue.resume()
+        }
+        true
+    }
+
+    fn can_pause(&self) -> bool {
+        true
     }
 }

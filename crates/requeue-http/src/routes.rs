@@ -9,10 +9,11 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 use serde::Serialize;
 
+use crate::actions::{self, Action};
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
@@ -24,8 +25,29 @@ use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
 
 type Site = State<Arc<Inner>>;
 
+/// The routes of a site with a token.
+fn actions() -> Router<Arc<Inner>> {
+    let mut router = Router::new()
+        .route("/api/v1/count", get(actions::count))
+        .route("/api/v1/authenticate", post(actions::authenticate))
+        .route("/api/v1/add", post(actions::add))
+        .route("/api/v1/pause", post(|site, request| actions::pause(site, request, true)))
+        .route("/api/v1/resume", post(|site, request| actions::pause(site, request, false)));
+    for (name, action) in Action::NAMES {
+        let path = format!("/api/v1/{name}");
+        router =
+            router.route(&path, post(move |site, request| actions::act(site, request, action)));
+    }
+    router
+}
+
 pub(crate) fn router(site: Arc<Inner>) -> Router {
+    let actions = if site.admin.is_some() { actions() } else { Router::new() };
     Router::new()
+        .merge(actions)
+        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
+        .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
+        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
         .route("/", get(page))
         .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
         .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
@@ -94,6 +116,13 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
         let error = "request from another site refused; open this address in a new tab";
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
+    if site.admin.is_some() && actions::is_action(request.uri().path()) {
+        if request.method() == Method::POST {
+            return None;
+        }
+        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "an action needs POST");
+        return Some(([(header::ALLOW, "POST")], problem).into_response());
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let error = "read-only: only GET and HEAD are allowed";
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
@@ -119,6 +148,7 @@ fn is_foreign(request: &Request) -> bool {
 // --- Dashboard ---------------------------------------------------------------------------------
 
 const STYLE: &str = "text/css; charset=utf-8";
+const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 async fn asset(kind: &'static str, text: &'static str) -> Response {
@@ -137,6 +167,7 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     let html = include_str!("../assets/index.html")
         .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.parked.is_some()))
+        .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
         .replace("{title}", &html_escaped(&site.title));
@@ -225,8 +256,12 @@ struct Busy {
 }
 
 impl Inner {
-    fn status(&self) -> Status {
-        if self.has_ended() { Status::Ended } else { self.source.status() }
+    pub(crate) fn status(&self) -> Status {
+        match self.source.status() {
+            _ if self.has_ended() => Status::Ended,
+            Status::Open if self.pausing.as_ref().is_some_and(|it| (it.get)()) => Status::Paused,
+            status => status,
+        }
     }
 
     pub(crate) fn summary_json(&self) -> String {
@@ -332,7 +367,7 @@ fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
     Ok(by.map(|by| Sort { by, descends }))
 }
 
-fn selection(params: &Params) -> Result<Selection, Problem> {
+pub(crate) fn selection(params: &Params) -> Result<Selection, Problem> {
     let failed = match params.text("failed")? {
         None | Some("false") => false,
         Some("true") => true,
@@ -343,7 +378,7 @@ fn selection(params: &Params) -> Result<Selection, Problem> {
 }
 
 /// Returns the value that a parameter names; `None` if it is missing or empty.
-fn one_of<T: Copy>(
+pub(crate) fn one_of<T: Copy>(
     name: &str,
     params: &Params,
     values: &[(&str, T)],
@@ -377,5 +412,32 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
         Found::Page(page) => Ok(json(&page)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The routes of this file, except those of the dashboard's files.
+    #[test]
+    fn the_description_has_all_routes() {
+        let doc: Value = serde_json::from_str(include_str!("../assets/openapi.json")).unwrap();
+        let described: BTreeSet<&str> =
+            doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
+        let source = include_str!("routes.rs");
+        let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let actions: Vec<_> =
+            Action::NAMES.iter().map(|(name, _)| format!("/api/v1/{name}")).collect();
+        let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
+        let routes: BTreeSet<&str> = routes
+            .filter(|path| path.starts_with('/') && !is_file(path) && *path != "/api.js")
+            .chain(actions.iter().map(|path| &**path))
+            .collect();
+        assert_eq!(routes, described);
     }
 }

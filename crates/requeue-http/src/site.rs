@@ -14,6 +14,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::Builder;
+use crate::admin::Admin;
+use crate::builder::Parts;
 use crate::cursors::Cursors;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
@@ -39,9 +41,19 @@ pub(crate) struct Jobs {
     pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
+/// Pauses and resumes the workers of a program.
+pub(crate) struct Pausing {
+    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
+    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
 pub(crate) struct Inner {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
+    /// `None` if the site is read-only.
+    pub(crate) admin: Option<Admin>,
+    /// `None` if the queue itself is paused.
+    pub(crate) pausing: Option<Pausing>,
     pub(crate) jobs: Option<Jobs>,
     /// The example of an empty dashboard.
     pub(crate) hint: Option<String>,
@@ -108,9 +120,10 @@ impl Site {
         S: BuildHasher + Send + Sync + 'static,
     {
         let (show, read) = (Box::new(show), Box::new(read));
-        Builder::new(|detail, history| {
+        Builder::new(|Parts { detail, history, control }| {
             let cursors = Cursors::default();
-            Box::new(Shown { queue, show, read, detail, history, cursors })
+            let control = control.unwrap_or_else(|| Box::new(queue.clone()));
+            Box::new(Shown { queue, show, read, detail, history, control, cursors })
         })
     }
 
@@ -141,7 +154,9 @@ impl Site {
     /// ```
     #[cfg(feature = "store")]
     pub fn of_store(queue: requeue_store::Queue) -> Builder<requeue_store::Key> {
-        Builder::new(|detail, history| Box::new(crate::store::Stored::new(queue, detail, history)))
+        Builder::new(|Parts { detail, history, .. }| {
+            Box::new(crate::store::Stored::new(queue, detail, history))
+        })
     }
 
     /// Returns a router with all paths, which can be nested under any path.
@@ -245,6 +260,18 @@ impl fmt::Debug for Site {
 }
 
 impl Inner {
+    pub(crate) fn can_pause(&self) -> bool {
+        self.pausing.is_some() || self.source.can_pause()
+    }
+
+    /// Pauses or resumes deliveries. Returns false if that is not possible.
+    pub(crate) fn set_paused(&self, paused: bool) -> bool {
+        match &self.pausing {
+            Some(pausing) => (pausing.set)(paused),
+            None => self.source.set_paused(paused),
+        }
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use requeue::{Counts, Histograms};
 
+use crate::actions::Action;
 use crate::params::Problem;
 use crate::rows::{Detail, KeyPage, Row, State};
 
@@ -25,6 +26,28 @@ pub(crate) trait Source: Send + Sync {
     fn longest(&self, limit: usize) -> Vec<Row>;
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
+    /// Returns up to `most` selected keys on which `action` has an effect.
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>>;
+    /// Changes keys. Returns for each whether it was changed.
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
+    /// Adds keys. Returns the result of each, with its name in the API.
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>>;
+    /// Pauses or resumes deliveries. Returns false if this source cannot.
+    fn set_paused(&self, paused: bool) -> bool;
+    fn can_pause(&self) -> bool;
+}
+
+/// A key to add.
+pub(crate) struct NewKey {
+    pub(crate) key: Vec<u8>,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) priority: i32,
+    pub(crate) revive: bool,
 }
 
 /// The result of a search for one key.

@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use requeue_store::{Counts, Entry, Key, Queue, ReadError, State};
+use futures_util::future::join_all;
+use requeue_store::{Add, Added, Counts, Entry, Key, Merge, Priority, Queue, ReadError, State};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::actions::Action;
 use crate::history::History;
 use crate::keys::{escaped, from_base64, to_base64};
 use crate::params::Problem;
 use crate::rows::{KeyPage, Row, State as RowState};
 use crate::source::{
-    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, Rank, Selection, Sort, Source,
-    Status, Walk, Walked, detail_of,
+    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
+    Source, Status, Walk, Walked, detail_of,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -166,6 +168,70 @@ impl Stored {
         }
     }
 
+    async fn collect(
+        &self,
+        action: Action,
+        selection: &Selection,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, Problem> {
+        let mut keys = Vec::new();
+        let visited = self.visit(selection, None, usize::MAX, |entry| {
+            if action.applies(RowState::stored(entry.state), runs_again(entry)) {
+                keys.push(entry.key.to_vec());
+            }
+            keys.len() < most
+        });
+        visited.await?;
+        Ok(keys)
+    }
+
+    async fn change(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
+        let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
+        match action {
+            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(unchanged),
+            Action::Revive => self.queue.revive_keys(keys).await.map_err(unchanged),
+            Action::RunNow => {
+                let mut changed = Vec::with_capacity(keys.len());
+                for key in keys {
+                    changed.push(self.run_now(key).await?);
+                }
+                Ok(changed)
+            }
+        }
+    }
+
+    async fn run_now(&self, key: Key) -> Result<bool, Problem> {
+        let found = answer(PATIENCE, self.queue.look_up(key.clone())).await?;
+        let Some(entry) = found.filter(|entry| entry.state == State::Waiting) else {
+            return Ok(false);
+        };
+        // A cancel and an add in one step: a backoff would hold another add.
+        let add = Add::now().merge(Merge::Exactly).priority(entry.priority).reason(entry.reasons);
+        self.queue.add_with(key, add).await.map_err(unchanged)?;
+        Ok(true)
+    }
+
+    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
+        let adds = keys.into_iter().map(|new| {
+            let add = Add::after(new.delay.unwrap_or_default());
+            let add = add.priority(Priority::of(new.priority));
+            Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
+        });
+        let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
+        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+        let added = join_all(adds).await.into_iter().map(|added| {
+            Ok(match added.map_err(unchanged)? {
+                Added::New => "new",
+                Added::Dirty => "dirty",
+                Added::Held => "held",
+                Added::Revived => "revived",
+                Added::Parked => "parked",
+                _ => "coalesced",
+            })
+        });
+        added.collect()
+    }
+
     async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {
         if key.len() > Key::LONGEST {
             return Ok(Found::NoKey);
@@ -232,6 +298,50 @@ impl Source for Stored {
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
         Box::pin(self.look_up(key))
     }
+
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>> {
+        Box::pin(self.collect(action, selection, most))
+    }
+
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(self.change(action, keys))
+    }
+
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+        Box::pin(self.add_all(keys))
+    }
+
+    /// Deliveries are those of the workers, which the store does not know.
+    fn set_paused(&self, _: bool) -> bool {
+        false
+    }
+
+    fn can_pause(&self) -> bool {
+        false
+    }
+}
+
+fn key(bytes: Vec<u8>) -> Result<Key, Problem> {
+    match bytes.len() {
+        0..=Key::LONGEST => Ok(Key::from(bytes)),
+        _ => Err(Problem::parameter("keys", "a key of a store has 2,048 bytes at most")),
+    }
+}
+
+/// Returns true if a key has a pending run beside the one in flight.
+const fn runs_again(entry: &Entry) -> bool {
+    entry.dirty || entry.due.is_some()
+}
+
+/// Returns the response for a change that failed. Some of the keys may have been changed.
+fn unchanged(error: impl Error) -> Problem {
+    let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {

@@ -1,5 +1,6 @@
 //! Tests of the API over loopback.
 
+mod admin;
 mod client;
 mod events;
 mod keys;

@@ -6,11 +6,14 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 21] = [
     "/",
     "/style.css",
     "/plot.css",
     "/keys.css",
+    "/admin.css",
+    "/admin.js",
+    "/api/v1/openapi.json",
     "/api.js",
     "/app.js",
     "/key.js",
