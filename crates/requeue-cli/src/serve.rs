@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue_http::{Builder, Site};
+use requeue_http::{AdminToken, Builder, Site};
 use rustix::fs::Mode;
 use rustix::process::{Resource, umask};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::exit::Refusal;
 use crate::key::{escaped, shown};
 use crate::output::Output;
+use crate::process::spawn::TOKEN_VARIABLE;
 
 /// `[ADDR:]PORT`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,8 +59,38 @@ impl FromStr for Address {
     }
 }
 
+/// The settings of a dashboard.
+#[derive(Clone, Debug)]
+pub(crate) struct Serve {
+    pub(crate) address: Address,
+    /// The token of `--serve-admin`.
+    pub(crate) token: Option<AdminToken>,
+}
+
+/// Reads the token from a file, or from its variable.
+pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
+    let (of, text) = match file {
+        Some(path) => {
+            let name = escaped(path.as_os_str().as_bytes());
+            let read = std::fs::read_to_string(path);
+            let refused = |error| Refusal::usage(format!("--token-file {name}: {error}"));
+            (format!("--token-file {name}"), read.map_err(refused)?)
+        }
+        None => match std::env::var(TOKEN_VARIABLE) {
+            Ok(text) if !text.is_empty() => (TOKEN_VARIABLE.to_owned(), text),
+            _ => {
+                return Err(Refusal::usage(format!(
+                    "no token; pass --token-file FILE, or set {TOKEN_VARIABLE}"
+                )));
+            }
+        },
+    };
+    AdminToken::new(text.trim()).map_err(|error| Refusal::usage(format!("{of}: {error}")))
+}
+
 /// The socket of the dashboard, bound before the run starts.
 pub(crate) struct Listener {
+    token: Option<AdminToken>,
     socket: Socket,
     registry: Registry,
     metrics: Metrics,
@@ -76,14 +107,19 @@ enum Socket {
 
 impl Listener {
     /// Binds the socket; `None` without `--serve`.
-    pub(crate) async fn of(address: Option<&Address>) -> Result<Option<Self>, Refusal> {
-        match address {
-            Some(address) => Self::bind(address).await.map(Some),
+    pub(crate) async fn of(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
+        match serve {
+            Some(serve) => Self::bind(serve).await.map(Some),
             None => Ok(None),
         }
     }
 
-    pub(crate) async fn bind(address: &Address) -> Result<Self, Refusal> {
+    /// Returns true if clients can change the queue.
+    pub(crate) const fn has_admin(&self) -> bool {
+        self.token.is_some()
+    }
+
+    async fn bind(Serve { address, token }: &Serve) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -104,7 +140,7 @@ impl Listener {
         };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { socket, registry, metrics })
+        Ok(Self { token: token.clone(), socket, registry, metrics })
     }
 
     pub(crate) const fn metrics(&self) -> &Metrics {
@@ -125,6 +161,11 @@ impl Listener {
             }
             Socket::Unix(..) => (None, None),
         };
+        let has_admin = self.has_admin();
+        let site = match self.token {
+            Some(token) => site.admin(token),
+            None => site,
+        };
         let site = Dress { title, registry: Arc::new(self.registry), address, asked }.on(site);
         let served = site.clone();
         let (server, file, place) = match self.socket {
@@ -144,6 +185,10 @@ impl Listener {
             let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
                            output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
             output.say(warning).await;
+            if has_admin {
+                let warning = "--serve-admin: there is no TLS; whoever can read the network can read the token";
+                output.say(warning).await;
+            }
         }
         Ok(Page { site, server, _file: file })
     }

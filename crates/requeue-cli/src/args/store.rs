@@ -9,7 +9,9 @@ use clap::{Args, ValueEnum};
 use requeue::ReAdd;
 
 use crate::args::help::Sections;
-use crate::args::run::{self as args, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary};
+use crate::args::run::{
+    self as args, AdminFlags, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+};
 use crate::args::unsupported::{InStore, Unsupported};
 use crate::duration::parse_duration;
 use crate::exit::Refusal;
@@ -103,10 +105,13 @@ pub(crate) struct WorkFlags {
 
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
     ///
-    /// It also has Prometheus metrics at /metrics, and a JSON API. It is read-only and has no password. PORT
-    /// alone is on loopback.
+    /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
+    /// without --serve-admin. PORT alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
@@ -267,6 +272,9 @@ pub(crate) struct ServeFlags {
     /// PORT alone is on loopback. 0 takes a free port.
     #[arg(value_name = "PORT", default_value = "8080")]
     pub(crate) address: Address,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
 
     #[command(flatten)]
     pub(crate) place: Place,

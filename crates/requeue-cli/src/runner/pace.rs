@@ -97,6 +97,15 @@ impl Pace {
         self.queue.cancel(key).any()
     }
 
+    /// Makes the pending run of a key ready: ends its window and its backoff, but not its least interval.
+    pub(crate) fn run_now(&self, key: &[u8], priority: i32) -> Added {
+        let mut state = self.lock();
+        let (now, hash) = (self.queue.now(), self.hash(key));
+        let not_before = state.keys.get(hash).not_before;
+        state.keys.put(hash, Paced { not_before, ..Paced::default() });
+        self.queue_add(key, at(not_before, now, Merge::Exactly, priority))
+    }
+
     /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added at
     /// the moment at which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {

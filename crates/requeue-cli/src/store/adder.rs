@@ -11,7 +11,7 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::{block_on, re_add, warnings, with_settings};
+use super::{block_on, re_add, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
 use crate::duration::shown;
@@ -19,6 +19,7 @@ use crate::exit::{Ended, Exit, Refusal, chain, complain};
 use crate::input::source::{Input, Source};
 use crate::input::{AddOptions, Bad, Change, Format, Records, Why};
 use crate::key::escaped;
+use crate::output::log;
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
@@ -200,7 +201,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
         let queue = place.to_change(how).await?;
-        warnings::show(complain);
+        log::show(complain);
         let mut adder = Adder::new(queue, unsaid);
         let added = match keys.is_empty() {
             true => adder.add_read(&source, format).await,

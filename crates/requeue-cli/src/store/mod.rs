@@ -6,7 +6,6 @@ pub(crate) mod look;
 mod reaching;
 mod remote;
 pub(crate) mod serve;
-mod warnings;
 pub(crate) mod work;
 
 use std::cell::RefCell;

@@ -295,3 +295,121 @@ fn a_store_is_shown_without_a_worker() {
     assert_eq!(call(&dir, "serve", &["0", "--queue", "none"]).code(), Some(125));
     assert_eq!(call(&dir, "serve", &["nowhere"]).code(), Some(2));
 }
+
+const TOKEN: &str = "0123456789abcdef0123";
+
+/// Sends an action with the token.
+#[track_caller]
+fn act(server: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    let body = body.to_string();
+    let request = format!(
+        "POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer \
+         {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), serde_json::from_str(body).expect("JSON"))
+}
+
+#[test]
+fn a_client_with_the_token_changes_a_run() {
+    let dir = directory("a_client_with_the_token_changes_a_run");
+    let script = "echo \"$1${REQUEUE_TOKEN-}\"; [ \"$1\" != bad ]";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).args(["run", "--serve", "0"]);
+    command.args(["--serve-admin", "-j1", "--retries", "1", "--base-delay", "1h", "-c", script]);
+    let mut run = Live::spawn(&mut command);
+    let server = address(&mut run);
+    let state = |key: &str| get(server, &format!("/api/v1/key?key={key}"))["state"].clone();
+    let named = |key: &str| json!({ "keys": [{ "key": key }] });
+
+    assert_eq!(act(server, "add", &named("first")), (200, json!({ "results": ["new"] })));
+    // The command does not see the token.
+    run.wait_for("first");
+    for wrong in ["", "a\0b"] {
+        let (status, answer) = act(server, "add", &named(wrong));
+        assert_eq!((status, &answer["parameter"]), (400, &json!("keys")), "{answer}");
+    }
+    act(server, "add", &named("bad"));
+    run.wait_for("bad");
+    until(|| state("bad") == json!("backing_off"));
+    assert_eq!(act(server, "run-now", &named("bad")).1["changed"], json!(1));
+    // The failure before its time does not count, and the key waits again.
+    run.wait_for("bad");
+    until(|| state("bad") == json!("backing_off"));
+
+    assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
+    run.send("second\nthird\n");
+    until(|| get(server, "/api/v1/summary")["now"]["ready"] == json!(2));
+    assert_eq!(act(server, "cancel", &named("second")).1["changed"], json!(1));
+    assert_eq!(act(server, "resume", &json!({})).1["status"], json!("open"));
+    run.wait_for("third");
+    let line = run.wait_for_message("resume by 127.0.0.1:");
+    assert!(!line.contains(TOKEN), "{line}");
+    let all = json!({ "matching": { "state": "backing_off" }, "expected": 1 });
+    assert_eq!(act(server, "cancel", &all).1, json!({ "changed": 1, "matched": 1 }));
+    let ended = run.end();
+    assert!(ended.stderr.contains("cancel by 127.0.0.1:") && ended.stderr.contains("keys=1"));
+    assert!(!ended.text().contains("second"), "{}", ended.text());
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
+    let dir = directory("a_token_that_is_missing_or_weak");
+    std::fs::write(dir.join("short"), "secret\n").expect("it is written");
+    for (args, named) in [
+        (&["--serve", "0", "--serve-admin", "echo"][..], "REQUEUE_TOKEN"),
+        (
+            &["--serve", "0", "--serve-admin", "--token-file", "none", "echo"],
+            "--token-file \"none\"",
+        ),
+        (&["--serve", "0", "--serve-admin", "--token-file", "short", "echo"], "16 to 1,024"),
+        (&["--serve-admin", "echo"], "--serve-admin requires --serve"),
+        (&["--serve", "0", "--token-file", "short", "echo"], "--serve-admin"),
+    ] {
+        let mut command = crate::support::command(args);
+        let ended =
+            crate::support::end(command.current_dir(&dir).env_remove("REQUEUE_TOKEN"), "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(2), String::new()), "{args:?}");
+        assert!(ended.stderr.contains(named), "{args:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("secret"), "{}", ended.stderr);
+    }
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
+    use crate::store::{add, requeue};
+
+    let dir = directory("a_client_with_the_token_changes_a_store");
+    std::fs::write(dir.join("token"), format!("{TOKEN}\n")).expect("it is written");
+    add(&dir, &["a", "--after", "1h"]);
+    let args = ["--serve", "0", "--serve-admin", "--token-file", "token", "-j2", "--", "echo"];
+    let mut run = Live::spawn(&mut requeue(&dir, "work", &args));
+    let server = address(&mut run);
+    assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
+    let body = json!({ "keys": [{ "key": "a" }] });
+    assert_eq!(act(server, "run-now", &body).1, json!({ "changed": 1, "results": [true] }));
+    until(|| get(server, "/api/v1/summary")["now"]["ready"] == json!(1));
+    assert_eq!(act(server, "resume", &json!({})).1["status"], json!("open"));
+    run.wait_for("a");
+    run.wait_for_message("run-now by 127.0.0.1:");
+    run.signal(rustix::process::Signal::INT);
+    run.end();
+
+    let mut shown =
+        Live::spawn(&mut requeue(&dir, "serve", &["0", "--serve-admin", "--token-file", "token"]));
+    let server = address(&mut shown);
+    assert_eq!(act(server, "add", &body), (200, json!({ "results": ["new"] })));
+    // It runs no commands.
+    assert_eq!(act(server, "pause", &json!({})).0, 409);
+    shown.signal(rustix::process::Signal::TERM);
+    shown.end();
+}
