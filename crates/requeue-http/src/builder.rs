@@ -11,17 +11,11 @@ use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
-use crate::samples::{Samples, keep_sampling, unix_time};
+use crate::samples::{Samples, keep_sampling};
 use crate::site::{Inner, Jobs, Pausing, Site};
-use crate::source::{DetailOf, Source};
+use crate::source::{DetailOf, Parts, Source};
+use crate::time::unix_time;
 use crate::turns::Turns;
-
-/// The parts of a source that the user of the builder sets.
-pub(crate) struct Parts<K> {
-    pub(crate) detail: DetailOf<K>,
-    pub(crate) history: Option<History>,
-    pub(crate) control: Option<Box<dyn Control<K>>>,
-}
 
 /// Builds a [`Site`].
 ///

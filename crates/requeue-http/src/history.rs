@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::rows::seconds;
-use crate::samples::unix_time;
+use crate::time::{seconds, unix_time};
 
 /// The number of parked keys, and the number of other keys, that are kept.
 const KEYS: usize = 1_000;

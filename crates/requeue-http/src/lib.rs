@@ -102,6 +102,7 @@
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod action;
 mod actions;
 mod admin;
 mod builder;
@@ -122,6 +123,7 @@ mod site;
 mod source;
 #[cfg(feature = "store")]
 mod store;
+mod time;
 mod turns;
 
 pub use admin::{AdminToken, TokenError};

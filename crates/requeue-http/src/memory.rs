@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
-use crate::actions::Action;
+use crate::action::Action;
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};

@@ -13,15 +13,17 @@ use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 use serde::Serialize;
 
-use crate::actions::{self, Action};
+use crate::action::{Action, is_action};
+use crate::actions;
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
-use crate::rows::{Row, State as RowState, seconds};
-use crate::samples::{Rates, Sample, unix_time};
+use crate::rows::{Row, State as RowState};
+use crate::samples::{Rates, Sample};
 use crate::site::Inner;
 use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
+use crate::time::{seconds, unix_time};
 
 type Site = State<Arc<Inner>>;
 
@@ -116,7 +118,7 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
         let error = "request from another site refused; open this address in a new tab";
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
-    if site.admin.is_some() && actions::is_action(request.uri().path()) {
+    if site.admin.is_some() && is_action(request.uri().path()) {
         if request.method() == Method::POST {
             return None;
         }

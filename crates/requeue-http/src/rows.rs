@@ -1,13 +1,13 @@
 //! Keys as the API shows them.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use requeue::{Entry, Phase, Time};
 use serde::{Serialize, Serializer};
 
 use crate::history::{Past, PastRun};
 use crate::keys::{SHOWN, escaped, to_base64};
+use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
 ///
@@ -241,11 +241,6 @@ fn shown(key: &[u8]) -> (String, Option<String>) {
         text.push('…');
     }
     (text, is_whole.then(|| to_base64(key)))
-}
-
-/// Returns seconds, rounded to microseconds.
-pub(crate) fn seconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
 fn as_map<S: Serializer>(

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use requeue::{Histogram, Histograms};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::MissedTickBehavior;
 
-use crate::rows::seconds;
 use crate::site::Inner;
 use crate::source::Gauges;
+use crate::time::{seconds, unix_time};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The number of samples that are kept: 15 minutes.
@@ -108,12 +108,6 @@ impl Sample {
             last_minute,
         }
     }
-}
-
-/// Returns the seconds since 1970, rounded to milliseconds.
-pub(crate) fn unix_time() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (now.as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Events per second.

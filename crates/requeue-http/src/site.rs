@@ -15,7 +15,6 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::Builder;
 use crate::admin::Admin;
-use crate::builder::Parts;
 use crate::cursors::Cursors;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
@@ -23,7 +22,7 @@ use crate::memory::Shown;
 use crate::routes;
 use crate::samples::Samples;
 use crate::server::{self, Listen};
-use crate::source::Source;
+use crate::source::{Parts, Source};
 use crate::turns::Turns;
 
 /// The dashboard, the metrics and the API of a queue.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use requeue::{Counts, Histograms};
 
-use crate::actions::Action;
+use crate::action::Action;
+use crate::control::Control;
+use crate::history::History;
 use crate::params::Problem;
 use crate::rows::{Detail, KeyPage, Row, State};
 
@@ -48,6 +50,13 @@ pub(crate) struct NewKey {
     pub(crate) delay: Option<Duration>,
     pub(crate) priority: i32,
     pub(crate) revive: bool,
+}
+
+/// The parts of a source that the user of the builder sets.
+pub(crate) struct Parts<K> {
+    pub(crate) detail: DetailOf<K>,
+    pub(crate) history: Option<History>,
+    pub(crate) control: Option<Box<dyn Control<K>>>,
 }
 
 /// The result of a search for one key.

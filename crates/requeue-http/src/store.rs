@@ -10,7 +10,7 @@ use requeue_store::{Add, Added, Counts, Entry, Key, Merge, Priority, Queue, Read
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::actions::Action;
+use crate::action::Action;
 use crate::history::History;
 use crate::keys::{escaped, from_base64, to_base64};
 use crate::params::Problem;
