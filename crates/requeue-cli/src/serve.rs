@@ -59,6 +59,44 @@ impl FromStr for Address {
     }
 }
 
+/// `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
+#[cfg(feature = "store")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ServerUrl {
+    Tcp {
+        /// The host and the port.
+        authority: String,
+        /// Without a slash at its end.
+        path: String,
+    },
+    Unix(PathBuf),
+}
+
+#[cfg(feature = "store")]
+impl FromStr for ServerUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err(
+                "expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel",
+            );
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
+        let is_path =
+            path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
+        if !is_valid || !is_path {
+            return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
+        }
+        let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
+        Ok(Self::Tcp { authority, path })
+    }
+}
+
 /// The settings of a dashboard.
 #[derive(Clone, Debug)]
 pub(crate) struct Serve {
@@ -69,15 +107,26 @@ pub(crate) struct Serve {
 
 /// Reads the token from a file, or from its variable.
 pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
-    let (of, text) = match file {
+    let text = read_token(file)?;
+    AdminToken::new(&text).map_err(|error| {
+        let of = match file {
+            Some(path) => format!("--token-file {}", escaped(path.as_os_str().as_bytes())),
+            None => TOKEN_VARIABLE.to_owned(),
+        };
+        Refusal::usage(format!("{of}: {error}"))
+    })
+}
+
+/// Returns the text of the token.
+pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
+    let text = match file {
         Some(path) => {
             let name = escaped(path.as_os_str().as_bytes());
-            let read = std::fs::read_to_string(path);
             let refused = |error| Refusal::usage(format!("--token-file {name}: {error}"));
-            (format!("--token-file {name}"), read.map_err(refused)?)
+            std::fs::read_to_string(path).map_err(refused)?
         }
         None => match std::env::var(TOKEN_VARIABLE) {
-            Ok(text) if !text.is_empty() => (TOKEN_VARIABLE.to_owned(), text),
+            Ok(text) if !text.is_empty() => text,
             _ => {
                 return Err(Refusal::usage(format!(
                     "no token; pass --token-file FILE, or set {TOKEN_VARIABLE}"
@@ -85,7 +134,7 @@ pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
             }
         },
     };
-    AdminToken::new(text.trim()).map_err(|error| Refusal::usage(format!("{of}: {error}")))
+    Ok(text.trim().to_owned())
 }
 
 /// The socket of the dashboard, bound before the run starts.

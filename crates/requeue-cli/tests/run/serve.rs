@@ -413,3 +413,80 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     shown.signal(rustix::process::Signal::TERM);
     shown.end();
 }
+
+#[cfg(feature = "store")]
+#[test]
+fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
+    use crate::support::end;
+
+    let dir = directory("the_subcommands_of_stores_work_on_a_run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).args(["run", "--serve", "unix:s"]);
+    command.args([
+        "--serve-admin",
+        "-j1",
+        "--retries",
+        "0",
+        "-c",
+        "echo \"$1\"; [ \"$1\" != bad ]",
+    ]);
+    let mut run = Live::spawn(&mut command);
+    run.wait_for_message("dashboard: unix:s");
+    let ask = |args: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).env_remove("REQUEUE_STORE");
+        let (verb, rest) = args.split_first().expect("a verb");
+        end(command.arg(verb).args(["--server", "unix:s"]).args(rest), input)
+    };
+    let added = ask(&["add", "bad", "b"], "");
+    assert!(added.code() == Some(0) && added.stderr.contains("2 adds: 2 new"), "{}", added.stderr);
+    run.wait_for("b");
+    let added = ask(
+        &["add", "--after", "1h", "--input", "json"],
+        "{\"key\":\"late\"}\n{\"key_base64\":\"/w==\"}\n",
+    );
+    assert_eq!(added.code(), Some(0), "{}", added.stderr);
+    until(|| {
+        ask(&["status"], "").text()
+            == "ready       0\nwaiting     2\nprocessing  0\nparked      1\n"
+    });
+    let status: Value = serde_json::from_str(&ask(&["status", "--json"], "").text()).expect("JSON");
+    assert_eq!((&status["waiting"], &status["parked"]), (&json!(2), &json!(1)));
+    let listed = ask(&["keys"], "").text();
+    assert!(listed.contains("bad\tparked\t\t1\texit status: 1\n"), "{listed}");
+    assert_eq!(ask(&["keys", "--state", "waiting"], "").text().lines().count(), 2);
+    let json = ask(&["keys", "--state", "parked", "--json"], "").text();
+    let parked: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&parked["key"], &parked["state"]), (&json!("bad"), &json!("parked")));
+
+    let explained = ask(&["explain", "late"], "");
+    assert!(
+        explained.code() == Some(0) && explained.text().starts_with("late: waiting; ready in ")
+    );
+    assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
+    let cancelled = ask(&["cancel", "late", "none"], "");
+    assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
+    assert!(cancelled.stderr.contains("1 cancelled"), "{}", cancelled.stderr);
+    assert!(ask(&["revive", "--all"], "").stderr.contains("1 revived"));
+    run.wait_for("bad");
+    until(|| ask(&["status"], "").text().ends_with("parked      1\n"));
+    let cancelled = ask(&["cancel", "--all"], "");
+    assert!(cancelled.stderr.contains("2 cancelled"), "{}", cancelled.stderr);
+
+    // Without the token, with a wrong one, and without a server.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env_remove("REQUEUE_TOKEN");
+    let without = end(command.args(["add", "a", "--server", "unix:s"]), "");
+    assert_eq!(without.code(), Some(2), "{}", without.stderr);
+    std::fs::write(dir.join("wrong"), "a-token-of-another-process").expect("it is written");
+    let wrong = ask(&["add", "a", "--token-file", "wrong"], "");
+    assert!(wrong.code() == Some(125) && wrong.stderr.contains("wrong token"), "{}", wrong.stderr);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    let nobody = end(command.current_dir(&dir).args(["status", "--server", "unix:none"]), "");
+    assert!(
+        nobody.code() == Some(125) && nobody.stderr.contains("--server \"none\""),
+        "{}",
+        nobody.stderr
+    );
+    assert_eq!(run.end().code(), Some(1));
+}
