@@ -175,11 +175,11 @@ struct Allowed {
 type Site = State<Arc<Inner>>;
 
 /// Checks the token, and returns the client.
-fn client(site: &Inner, request: &Request) -> Result<Remote, Response> {
+fn client(site: &Inner, request: &Request) -> Result<Remote, Box<Response>> {
     match &site.admin {
         Some(admin) => admin.check(request),
         // Not reached: the routes do not exist without a token.
-        None => Err(StatusCode::NOT_FOUND.into_response()),
+        None => Err(Box::new(StatusCode::NOT_FOUND.into_response())),
     }
 }
 
@@ -187,7 +187,7 @@ pub(crate) async fn authenticate(
     State(site): Site,
     request: Request,
 ) -> Result<Response, Response> {
-    client(&site, &request)?;
+    client(&site, &request).map_err(|refusal| *refusal)?;
     let mut actions: Vec<_> = Action::NAMES.iter().map(|(name, _)| *name).collect();
     actions.push("add");
     if site.can_pause() {
@@ -201,7 +201,7 @@ pub(crate) async fn pause(
     request: Request,
     paused: bool,
 ) -> Result<Response, Response> {
-    let remote = client(&site, &request)?;
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let action = if paused { "pause" } else { "resume" };
     if !site.set_paused(paused) {
         let error = "this process runs no commands, or is stopping: there is nothing to pause";
@@ -212,7 +212,7 @@ pub(crate) async fn pause(
 }
 
 pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Response> {
-    let remote = client(&site, &request)?;
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let added = async {
         let Adds { keys } = body(request).await?;
         let keys = few(keys)?.into_iter().map(|key| {
@@ -236,7 +236,7 @@ pub(crate) async fn act(
     request: Request,
     action: Action,
 ) -> Result<Response, Response> {
-    let remote = client(&site, &request)?;
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let change = body::<Change>(request).await.map_err(Problem::into_response)?;
     let changed = match (change.keys, change.matching, change.expected) {
         (Some(keys), None, None) => act_on_keys(&site, action, keys).await,

@@ -116,7 +116,7 @@ impl Admin {
     }
 
     /// Checks the token of a request. Returns the address of the client, or the refusal.
-    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Response> {
+    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Box<Response>> {
         let remote = Remote::of(request);
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
@@ -125,7 +125,7 @@ impl Admin {
         };
         let Some(token) = token else {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
-            return Err(refusal("Bearer", error));
+            return Err(Box::new(refusal("Bearer", error)));
         };
         // Checked before the token: otherwise, an answer would tell whether a guess is right.
         if let Some(wait) = self.limited(remote) {
@@ -133,12 +133,12 @@ impl Admin {
             let error = "too many wrong tokens from this address; try again later";
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error);
             let wait = (wait.as_secs() + 1).to_string();
-            return Err(([(RETRY_AFTER, wait)], problem).into_response());
+            return Err(Box::new(([(RETRY_AFTER, wait)], problem).into_response()));
         }
         if !self.token.is(token) {
             self.count_wrong(remote);
             tracing::warn!(%remote, "wrong token");
-            return Err(refusal("Bearer error=\"invalid_token\"", "wrong token"));
+            return Err(Box::new(refusal("Bearer error=\"invalid_token\"", "wrong token")));
         }
         Ok(remote)
     }

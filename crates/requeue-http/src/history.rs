@@ -247,9 +247,7 @@ impl History {
             Some(past) if past.parked.is_some() => {}
             _ => return false,
         }
-        if inner.last < u32::MAX {
-            inner.last += 1;
-        }
+        inner.last = inner.last.saturating_add(1);
         if let Some(past) = inner.remove(key) {
             inner.insert(key.into(), Past { parked: None, ..past });
         }

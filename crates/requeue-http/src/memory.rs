@@ -12,7 +12,7 @@ use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
-use crate::rows::{Detail, KeyPage, Row, State};
+use crate::rows::{KeyPage, Row, State};
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
     Show, Sort, Source, Status, Walk, Walked, detail_of,
@@ -124,7 +124,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
-        Row::past(key, past, detail.unwrap_or_else(Detail::new))
+        Row::past(key, past, detail.unwrap_or_default())
     }
 
     async fn walk_queue(
