@@ -235,7 +235,7 @@ impl Listener {
                            output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
             output.say(warning).await;
             if has_admin {
-                let warning = "--serve-admin: there is no TLS; whoever can read the network can read the token";
+                let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token";
                 output.say(warning).await;
             }
         }

@@ -147,7 +147,7 @@ struct Changed {
     /// The number of matching keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<usize>,
-    /// Whether each of the named keys was changed.
+    /// For each named key, true if it was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     results: Option<Vec<bool>>,
 }

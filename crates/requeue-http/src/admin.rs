@@ -91,7 +91,7 @@ impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(address) => address.fmt(f),
-            None => f.write_str("unknown"),
+            None => f.write_str("a client without an address"),
         }
     }
 }

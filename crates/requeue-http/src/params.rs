@@ -33,7 +33,7 @@ impl Problem {
     /// Returns the refusal of a change of another number of keys than the user has confirmed.
     pub(crate) fn matched(matched: usize, expected: usize) -> Self {
         let error = format!(
-            "{matched} keys match now, and {expected} were confirmed; nothing was changed: confirm again"
+            "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
         );
         Self { matched: Some(matched), ..Self::new(StatusCode::CONFLICT, error) }
     }

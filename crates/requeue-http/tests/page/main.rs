@@ -693,7 +693,7 @@ fn all_keys_of_a_search_are_changed_after_their_number_is_confirmed() {
     // More keys come than were confirmed.
     served.queue.add_all((40..60).map(|n| format!("src/{n}").into_bytes()));
     page.press("Enter");
-    page.wait_for(&format!("{DONE}.startsWith('60 keys match now, and 40 were confirmed')"));
+    page.wait_for(&format!("{DONE}.startsWith('60 matching keys, but 40 were confirmed')"));
     assert_eq!(served.queue.len(), 360);
     click(&page, "#bulk [data-action=cancel]");
     page.wait_for(&format!("{}.startsWith('Cancel: 60 keys')", text("#question")));
