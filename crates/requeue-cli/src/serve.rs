@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue_http::{Builder, Site};
+use requeue_http::{AdminToken, Builder, Site};
 use rustix::fs::Mode;
 use rustix::process::{Resource, umask};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::exit::Refusal;
 use crate::key::{escaped, shown};
 use crate::output::Output;
+use crate::process::spawn::TOKEN_VARIABLE;
 
 /// `[ADDR:]PORT`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,8 +59,87 @@ impl FromStr for Address {
     }
 }
 
+/// `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
+#[cfg(feature = "store")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ServerUrl {
+    Tcp {
+        /// The host and the port.
+        authority: String,
+        /// Without a slash at its end.
+        path: String,
+    },
+    Unix(PathBuf),
+}
+
+#[cfg(feature = "store")]
+impl FromStr for ServerUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err(
+                "expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel",
+            );
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
+        let is_path =
+            path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
+        if !is_valid || !is_path {
+            return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
+        }
+        let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
+        Ok(Self::Tcp { authority, path })
+    }
+}
+
+/// The settings of a dashboard.
+#[derive(Clone, Debug)]
+pub(crate) struct Serve {
+    pub(crate) address: Address,
+    /// The token of `--serve-admin`.
+    pub(crate) token: Option<AdminToken>,
+}
+
+/// Reads the token from a file, or from its variable.
+pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
+    let text = read_token(file)?;
+    AdminToken::new(&text).map_err(|error| {
+        let of = match file {
+            Some(path) => format!("--token-file {}", escaped(path.as_os_str().as_bytes())),
+            None => TOKEN_VARIABLE.to_owned(),
+        };
+        Refusal::usage(format!("{of}: {error}"))
+    })
+}
+
+/// Returns the text of the token.
+pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
+    let text = match file {
+        Some(path) => {
+            let name = escaped(path.as_os_str().as_bytes());
+            let refused = |error| Refusal::usage(format!("--token-file {name}: {error}"));
+            std::fs::read_to_string(path).map_err(refused)?
+        }
+        None => match std::env::var(TOKEN_VARIABLE) {
+            Ok(text) if !text.is_empty() => text,
+            _ => {
+                return Err(Refusal::usage(format!(
+                    "no token; pass --token-file FILE, or set {TOKEN_VARIABLE}"
+                )));
+            }
+        },
+    };
+    Ok(text.trim().to_owned())
+}
+
 /// The socket of the dashboard, bound before the run starts.
 pub(crate) struct Listener {
+    token: Option<AdminToken>,
     socket: Socket,
     registry: Registry,
     metrics: Metrics,
@@ -76,14 +156,19 @@ enum Socket {
 
 impl Listener {
     /// Binds the socket; `None` without `--serve`.
-    pub(crate) async fn of(address: Option<&Address>) -> Result<Option<Self>, Refusal> {
-        match address {
-            Some(address) => Self::bind(address).await.map(Some),
+    pub(crate) async fn of(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
+        match serve {
+            Some(serve) => Self::bind(serve).await.map(Some),
             None => Ok(None),
         }
     }
 
-    pub(crate) async fn bind(address: &Address) -> Result<Self, Refusal> {
+    /// Returns true if clients can change the queue.
+    pub(crate) const fn has_admin(&self) -> bool {
+        self.token.is_some()
+    }
+
+    async fn bind(Serve { address, token }: &Serve) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -104,7 +189,7 @@ impl Listener {
         };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { socket, registry, metrics })
+        Ok(Self { token: token.clone(), socket, registry, metrics })
     }
 
     pub(crate) const fn metrics(&self) -> &Metrics {
@@ -125,6 +210,11 @@ impl Listener {
             }
             Socket::Unix(..) => (None, None),
         };
+        let has_admin = self.has_admin();
+        let site = match self.token {
+            Some(token) => site.admin(token),
+            None => site,
+        };
         let site = Dress { title, registry: Arc::new(self.registry), address, asked }.on(site);
         let served = site.clone();
         let (server, file, place) = match self.socket {
@@ -144,6 +234,10 @@ impl Listener {
             let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
                            output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
             output.say(warning).await;
+            if has_admin {
+                let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token";
+                output.say(warning).await;
+            }
         }
         Ok(Page { site, server, _file: file })
     }

@@ -30,7 +30,9 @@ pub mod wait;
 
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, Group, Order};
-pub use crate::queue::{BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue};
+pub use crate::queue::{
+    BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, States,
+};
 pub use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd, When};
 pub use crate::types::cancel::{CancelReason, CancelledRun, Rerun};
 pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};

@@ -1,8 +1,11 @@
 // The dashboard: shows the summary of each second, and the state of the connection.
 
+import { Admin } from "./admin.js";
 import { amount, duration, power, rate } from "./format.js";
+import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
+import { address, isKey, read, write } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
 const KEPT = 900;
@@ -19,8 +22,15 @@ const STATUS = {
 const perSecond = (field) => (before, now) =>
   // The first two samples may be close together, which would give a wrong rate.
   Math.max(0, now[field] - before[field]) / Math.max(1, now.t - before.t);
-const mean = (count, sum) => (before, now) =>
-  now[count] > before[count] ? (now[sum] - before[sum]) / (now[count] - before[count]) : null;
+/** A plot of the durations of the last minute. */
+const durations = (of, what) => new Plot($(`#${of}`), {
+  sentence: `${what} in the last minute`,
+  scale: "log",
+  format: (value, onAxis) => onAxis ? power(value) : duration(value),
+  series: ["mean", "p50", "p95", "p99"].map((name, i) => (
+    { name, class: "abcd"[i], value: (_, now) => now[`${of}_${name}`] }
+  )),
+});
 
 const plots = [
   new Plot($("#rates"), {
@@ -33,21 +43,16 @@ const plots = [
       { name: "failures", class: "d", value: perSecond("failures") },
     ],
   }),
-  new Plot($("#latency"), {
-    sentence: "Average durations, now",
-    scale: "log",
-    format: (value, onAxis) => onAxis ? power(value) : duration(value),
-    series: [
-      { name: "run", class: "a", value: mean("worked", "worked_seconds") },
-      { name: "ready before the run", class: "b", value: mean("queued", "queued_seconds") },
-    ],
-  }),
+  durations("worked", "Duration of runs"),
+  durations("queued", "Time for which keys were ready before a run"),
 ];
-const table = new Table();
+const table = new Table((changes) => change(changes, false));
+const keyPage = new KeyPage();
+const admin = new Admin(() => view, () => keyPage.page);
 
 let samples = [];
 let started = null;
-let state = "";
+let view = read();
 
 // --- Events -----------------------------------------------------------------------------
 
@@ -67,16 +72,27 @@ function takeSummary(summary) {
   while (samples.length > KEPT) samples.shift();
   for (const name of COUNTS) {
     const element = $(`[data-count=${name}]`);
-    const text = amount(now[name]);
+    const count = now[name] ?? 0;
+    const text = amount(count);
     if (element.textContent !== text) element.textContent = text;
-    element.classList.toggle("zero", now[name] === 0);
-    spark($(`[data-spark=${name}]`), samples, (sample) => sample[name]);
+    element.classList.toggle("zero", count === 0);
+    spark($(`[data-spark=${name}]`), samples, (sample) => sample[name] ?? 0);
   }
-  table.total = now[state === "" ? "keys" : state];
+  $(".count.damaged").hidden = !now.damaged && view.state !== "damaged";
+  table.total = now[view.state || "keys"] ?? 0;
+  table.isEmpty = now.keys === 0;
   for (const plot of plots) plot.update(samples);
-  $("#latency").hidden = !summary.times;
+  for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !summary.times;
 
-  const facts = [STATUS[summary.status], `${amount(now.runs)} runs`];
+  admin.update(summary.status);
+
+  const facts = [STATUS[summary.status]];
+  if (summary.jobs) {
+    const { busy, total } = summary.jobs;
+    // Without a limit, the total has no meaning.
+    facts.push(`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`);
+  }
+  facts.push(`${amount(now.runs)} runs`);
   if (now.failures) facts.push(`${amount(now.failures)} failed`);
   if (summary.given_up) facts.push(`${amount(summary.given_up)} given up`);
   facts.push(`up ${duration(Math.max(0, Math.round(now.t - summary.started)))}`);
@@ -89,7 +105,12 @@ function takeSummary(summary) {
 function say(link, text) {
   document.body.dataset.link = link;
   if ($("#link").textContent !== text) $("#link").textContent = text;
-  table.setLive(link === "live");
+  setLive(link === "live");
+}
+
+function setLive(live) {
+  table.setLive(live && !isKey(view));
+  keyPage.setLive(live);
 }
 
 let source = null;
@@ -129,20 +150,58 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     clearTimeout(retry);
     source.close();
-    table.setLive(false);
+    setLive(false);
   } else {
     connect();
   }
 });
 
-$("#counts").addEventListener("change", (event) => {
-  state = event.target.value;
-  table.total = 0;
-  table.ask({ state });
+// --- The view ----------------------------------------------------------------------------
+
+/** Changes the view. A new page is an entry in the history of the browser, and a search is not. */
+function change(changes, enters) {
+  view = { ...view, ...changes };
+  write(view, enters);
+  show();
+}
+
+/** Shows the view that the address names. */
+function show() {
+  const shows = isKey(view);
+  $("#overview").hidden = shows;
+  $("#back").href = address({ ...view, key: "", key_base64: "" });
+  keyPage.show(shows ? { key: view.key, key_base64: view.key_base64 } : null);
+  const radio = [...document.querySelectorAll("input[name=state]")];
+  (radio.find((input) => input.value === view.state) ?? radio.at(-1)).checked = true;
+  table.setView(view);
+  setLive(document.body.dataset.link === "live");
+}
+
+/** Goes to a page of this site without loading it. */
+function go(link) {
+  history.pushState(null, "", link.href);
+  view = read();
+  show();
+  $(isKey(view) ? "#key" : "#keys").focus();
+  scrollTo(0, 0);
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("#keys tbody a, #back");
+  if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(link);
 });
 
-// The browser restores the controls after a reload.
-state = $("input[name=state]:checked").value;
-table.state = state;
-table.part = $("#search").value;
+addEventListener("popstate", () => {
+  view = read();
+  show();
+});
+
+$("#counts").addEventListener("change", (event) => {
+  table.total = 0;
+  change({ state: event.target.value }, false);
+});
+
+show();
 connect();

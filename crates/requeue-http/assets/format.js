@@ -5,6 +5,11 @@ export function amount(number) {
   return number.toLocaleString("en");
 }
 
+/** Formats a name of the API, such as `backing_off`. */
+export function name(text) {
+  return text.replaceAll("_", " ");
+}
+
 /** Formats a duration in seconds. */
 export function duration(seconds) {
   if (seconds === 0) return "0 s";

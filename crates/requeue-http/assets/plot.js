@@ -27,19 +27,15 @@ function path(points) {
   return d;
 }
 
-/** Returns the first round number that is not below `value`. */
-function round(value) {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return power * [1, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value * 0.999999);
-}
-
-const linear = {
-  /** Returns the range of the axis, and the values of its lines. */
+/** Logarithmic, with a zero: a burst does not flatten the rest. */
+export const fromZero = {
   range(values) {
-    const top = round(Math.max(1, ...values));
-    return { low: 0, high: top, lines: [0, top / 2, top] };
+    const high = 10 ** Math.max(1, Math.ceil(Math.log10(Math.max(1, ...values)) - 1e-9));
+    const lines = [0];
+    for (let line = 1; line <= high; line *= high > 1e4 ? 100 : 10) lines.push(line);
+    return { low: 0, high, lines };
   },
-  at: (value, { high }) => value / high,
+  at: (value, { high }) => Math.log10(1 + value) / Math.log10(1 + high),
 };
 
 const logarithmic = {
@@ -65,7 +61,7 @@ export class Plot {
   /** @param series [{ name, class, value: (before, now) => number or null }] */
   constructor(figure, { series, format, scale, sentence }) {
     Object.assign(this, { series, format, sentence });
-    this.scale = scale === "log" ? logarithmic : linear;
+    this.scale = scale === "log" ? logarithmic : fromZero;
     this.svg = figure.querySelector("svg");
     this.when = figure.querySelector(".when");
     this.samples = [];
@@ -172,7 +168,8 @@ export function spark(element, samples, of) {
   const most = Math.max(1, ...samples.map(of));
   for (const sample of samples) {
     const x = width - ((end - sample.t) / back) * width;
-    if (x >= 0) points.push([x, height - 1 - (of(sample) / most) * (height - 2)]);
+    const y = Math.log10(1 + of(sample)) / Math.log10(1 + most);
+    if (x >= 0) points.push([x, height - 1 - y * (height - 2)]);
   }
   const line = path(points);
   const area = points.length

@@ -1,14 +1,21 @@
 // The table of keys, which is refreshed page by page.
 
-import { amount, duration } from "./format.js";
+import { get, naming } from "./api.js";
+import { amount, duration, name } from "./format.js";
+import { address } from "./view.js";
 
 const PAGE = 100;
 /** Requests per refresh. With up to 100,000 keys each, they find a key among a few million. */
 const REQUESTS = 40;
-const RANK = { running: 0, failing: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
+/** The longest list that the server sorts. */
+const MOST_SORTED = 1000;
+const RANK = { running: 0, backing_off: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
+/** The columns of which the largest values are usually wanted first. */
+const LARGEST_FIRST = ["age", "attempt"];
 
 export class Table {
-  constructor() {
+  /** `change` is called with changes of the view. */
+  constructor(change) {
     const section = document.querySelector("#keys");
     this.body = section.querySelector("tbody");
     this.search = section.querySelector("#search");
@@ -16,27 +23,34 @@ export class Table {
     this.none = section.querySelector("#none");
     this.more = section.querySelector("#more");
     this.found = section.querySelector("#found");
+    this.hint = section.querySelector("#hint");
+    this.failed = section.querySelector("#failed");
     this.rows = new Map();
     this.wanted = PAGE;
-    this.state = "";
-    this.part = "";
+    this.view = { state: "", q: "", failed: "", sort: "", order: "" };
     this.live = false;
     this.total = 0;
+    this.isEmpty = false;
     this.stop = new AbortController();
 
     let typing;
     this.search.addEventListener("input", () => {
       clearTimeout(typing);
-      typing = setTimeout(() => this.ask({ part: this.search.value }), 150);
+      typing = setTimeout(() => change({ q: this.search.value }), 150);
     });
     this.search.form.addEventListener("submit", (event) => {
       event.preventDefault();
       clearTimeout(typing);
-      this.ask({ part: this.search.value });
+      change({ q: this.search.value });
     });
-    this.more.addEventListener("click", () => this.ask({ wanted: this.wanted + PAGE }));
+    this.failed.addEventListener("change", () => change({ failed: this.failed.checked ? "true" : "" }));
+    this.more.addEventListener("click", () => this.ask(this.wanted + PAGE));
+    section.querySelector("thead").addEventListener("click", (event) => {
+      const column = event.target.dataset.sort;
+      if (column) change(this.sorted(column));
+    });
     document.addEventListener("keydown", (event) => {
-      const typing = event.target.matches("input[type=search], textarea");
+      const typing = event.target.matches("input:not([type=radio], [type=checkbox]), textarea");
       if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
         event.preventDefault();
         this.search.focus();
@@ -45,9 +59,31 @@ export class Table {
     });
   }
 
-  /** Changes the keys to show, and refreshes at once. */
-  ask({ state = this.state, part = this.part, wanted = PAGE }) {
-    Object.assign(this, { state, part, wanted });
+  /** Returns the change of the view for a click on a column: one order, then the other, then none. */
+  sorted(column) {
+    const orders = LARGEST_FIRST.includes(column) ? ["desc", "asc"] : ["asc", "desc"];
+    const next = this.view.sort === column ? orders[orders.indexOf(this.view.order || "asc") + 1] : orders[0];
+    return next ? { sort: column, order: next } : { sort: "", order: "" };
+  }
+
+  /** Changes the keys to show. */
+  setView(view) {
+    const is = ({ state, q, failed, sort, order }) => [state, q, failed, sort, order].join("\0");
+    const differs = is(view) !== is(this.view);
+    this.view = view;
+    if (this.search !== document.activeElement || this.search.value === "") this.search.value = view.q;
+    this.failed.checked = view.failed === "true";
+    for (const button of document.querySelectorAll("[data-sort]")) {
+      const header = button.closest("th");
+      if (button.dataset.sort !== view.sort) header.removeAttribute("aria-sort");
+      else header.setAttribute("aria-sort", view.order === "desc" ? "descending" : "ascending");
+    }
+    if (differs) this.ask(PAGE);
+  }
+
+  /** Changes the number of keys to show, and refreshes at once. */
+  ask(wanted) {
+    this.wanted = wanted;
     this.refresh(true);
   }
 
@@ -79,26 +115,20 @@ export class Table {
     this.timer = setTimeout(() => this.refresh(false), Math.max(1000, took * 10));
   }
 
-  async get(signal, what, parameters) {
-    const url = new URL(`api/v1/${what}`, import.meta.url);
-    for (const [name, value] of Object.entries(parameters)) {
-      if (value !== "") url.searchParams.set(name, value);
-    }
-    const response = await fetch(url, { signal });
-    if (response.status === 404) return null;
-    if (!response.ok) throw new Error(`${response.status}`);
-    return response.json();
-  }
-
   async look(signal, asked) {
     const rows = new Map();
-    const { state, part, wanted } = this;
+    const { view: { state, q, failed, sort, order: direction }, wanted } = this;
     const take = (row) => rows.set(row.key_base64 ?? row.key, row);
+    if (sort !== "") {
+      const limit = Math.min(wanted, MOST_SORTED);
+      const page = await get("keys", { state, q, failed, sort, order: direction, limit }, signal);
+      return { rows: page.keys, more: page.more };
+    }
     let cursor = "";
     let looked = 0;
     for (let request = 0; request < REQUESTS && rows.size < wanted; request += 1) {
       const limit = Math.min(256, wanted);
-      const page = await this.get(signal, "keys", { state, q: part, limit, cursor });
+      const page = await get("keys", { state, q, failed, limit, cursor }, signal);
       page.keys.forEach(take);
       looked += page.looked_at;
       cursor = page.next;
@@ -110,7 +140,7 @@ export class Table {
     // The keys that have run the longest are on top. They are read in one request after the others, because keys that
     // ran then may have completed.
     if (state === "") {
-      const running = await this.get(signal, "keys", { state: "running", q: part, limit: 50 });
+      const running = await get("keys", { state: "running", q, failed, limit: 50 }, signal);
       for (const [id, row] of rows) {
         if (running.next === null && row.state === "running") rows.delete(id);
       }
@@ -125,7 +155,7 @@ export class Table {
     for (const row of rows) {
       const id = row.key_base64 ?? row.key;
       const element = this.rows.get(id) ?? new Row();
-      element.update(row, this.part);
+      element.update(row, this.view);
       kept.set(id, element);
       const next = after ? after.nextSibling : this.body.firstChild;
       if (next !== element.tr) this.body.insertBefore(element.tr, next);
@@ -134,22 +164,25 @@ export class Table {
     for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
     this.rows = kept;
 
-    const what = this.state === "" ? "" : ` ${this.state}`;
-    const that = this.part === "" ? "" : ` with “${this.part}”`;
+    const { state, q, failed } = this.view;
+    const what = [failed ? " failed" : "", state === "" ? "" : ` ${name(state)}`].join("");
+    const that = q === "" ? "" : ` with “${q}”`;
     const count = amount(rows.length);
-    const of = more && this.part === "" && this.total ? ` of ${amount(this.total)}` : "";
+    const of = more && q === "" && !failed && this.total ? ` of ${amount(this.total)}` : "";
     const least = more && of === "" ? "at least " : "";
     const keys = rows.length === 1 ? " key" : " keys";
     this.shown.textContent = `${least}${count}${of}${what}${keys}${that}`;
-    this.none.hidden = rows.length > 0;
+    const isEmpty = this.isEmpty && what === "" && that === "" && rows.length === 0;
+    this.hint.hidden = !isEmpty;
+    this.none.hidden = rows.length > 0 || isEmpty;
     this.none.textContent = `No${what} keys${that}.`;
-    this.more.hidden = !(more && rows.length >= this.wanted);
+    this.more.hidden = !(more && rows.length >= this.wanted) || this.view.sort !== "" && this.wanted >= MOST_SORTED;
   }
 }
 
-/** Orders rows: running, failing, waiting, ready; then the oldest first, or the next due first. */
+/** Orders rows by state: running, backing off, waiting, ready; then the oldest first, or the next due first. */
 function order(a, b) {
-  const [first, second] = a.state === "failing" || a.state === "waiting"
+  const [first, second] = a.state === "backing_off" || a.state === "waiting"
     ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
   return RANK[a.state] - RANK[b.state] || first - second || (a.key < b.key ? -1 : 1);
 }
@@ -178,20 +211,29 @@ class Row {
     this.why.append(this.sentence, this.detail);
   }
 
-  update(row, part) {
+  update(row, view) {
+    const part = view.q;
     const set = (node, text) => {
       if (node.textContent !== text) node.textContent = text;
     };
     if (this.text !== row.key || this.part !== part) {
-      this.key.replaceChildren(...marked(row.key, part));
+      const named = naming(row);
+      const link = document.createElement(named ? "a" : "span");
+      link.append(...marked(row.key, part));
+      this.key.replaceChildren(link);
       [this.text, this.part] = [row.key, part];
     }
-    set(this.state, row.again ? `${row.state}, again` : row.state);
+    const link = this.key.firstChild;
+    const href = link.localName === "a" ? address({ ...view, ...naming(row) }) : "";
+    if (href !== "" && link.getAttribute("href") !== href) link.setAttribute("href", href);
+    set(this.state, row.again ? `${name(row.state)}, again` : name(row.state));
     this.state.className = `state ${row.state}`;
     set(this.age, row.age === null ? "" : duration(row.age));
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
-    set(this.sentence, row.why);
+    // Only the first line of an error: the page of the key has the others.
+    const error = row.error ? ` · ${row.error.split("\n", 1)[0].slice(0, 200)}` : "";
+    set(this.sentence, row.why + error);
     // Keeps a name and a short value on one line.
     const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
     const detail = Object.entries(row.detail).map(([name, value]) => whole(`${name} ${value}`));

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 
+use crate::admin::{Admin, AdminToken};
+use crate::control::Control;
+use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
-use crate::samples::{Samples, keep_sampling, unix_time};
-use crate::site::{Inner, Site};
-use crate::source::{DetailOf, Source};
+use crate::samples::{Samples, keep_sampling};
+use crate::site::{Inner, Jobs, Pausing, Site};
+use crate::source::{DetailOf, Parts, Source};
+use crate::time::unix_time;
 use crate::turns::Turns;
 
 /// Builds a [`Site`].
@@ -19,7 +23,13 @@ use crate::turns::Turns;
 /// loopback addresses are answered.
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
-    source: Box<dyn FnOnce(DetailOf<K>) -> Box<dyn Source> + Send>,
+    source: Box<dyn FnOnce(Parts<K>) -> Box<dyn Source> + Send>,
+    admin: Option<AdminToken>,
+    control: Option<Box<dyn Control<K>>>,
+    pausing: Option<Pausing>,
+    history: Option<History>,
+    jobs: Option<Jobs>,
+    hint: Option<String>,
     detail: DetailOf<K>,
     title: Option<String>,
     registry: Option<Arc<Registry>>,
@@ -30,11 +40,15 @@ pub struct Builder<K> {
 }
 
 impl<K> Builder<K> {
-    pub(crate) fn new(
-        source: impl FnOnce(DetailOf<K>) -> Box<dyn Source> + Send + 'static,
-    ) -> Self {
+    pub(crate) fn new(source: impl FnOnce(Parts<K>) -> Box<dyn Source> + Send + 'static) -> Self {
         Self {
             source: Box::new(source),
+            admin: None,
+            control: None,
+            pausing: None,
+            history: None,
+            jobs: None,
+            hint: None,
             detail: Box::new(|_| Detail::new()),
             title: None,
             registry: None,
@@ -104,6 +118,88 @@ impl<K> Builder<K> {
         self
     }
 
+    /// Sets the history whose runs and parked keys are shown.
+    ///
+    /// Without one, the site knows no past runs, and no keys that a queue in memory has given up.
+    pub fn history(mut self, history: &History) -> Self {
+        self.history = Some(history.clone());
+        self
+    }
+
+    /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
+    ///
+    /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
+    /// request. Wrong tokens are limited to 10 per minute and address. Each change is an event of `tracing`, with the
+    /// client's address and the number of keys.
+    ///
+    /// A server that mounts the [router](Site::router) must provide addresses with axum's
+    /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::{AdminToken, Site};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let read_secret = || "0123456789abcdef".to_owned();
+    /// let token = AdminToken::new(&read_secret())?;
+    /// let site = Site::builder(Queue::<String>::new()).admin(token).build();
+    /// # Ok::<(), requeue_http::TokenError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn admin(mut self, token: AdminToken) -> Self {
+        self.admin = Some(token);
+        self
+    }
+
+    /// Sets the control that changes a queue in memory, instead of the queue itself.
+    ///
+    /// It has no effect on a queue in a store.
+    pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
+        self.control = Some(Box::new(control));
+        self
+    }
+
+    /// Sets the functions that pause and resume the workers of this program, instead of
+    /// [`Queue::pause`](requeue::Queue::pause).
+    ///
+    /// `set` returns false if the program cannot pause or resume now. Without this, a queue in a store cannot be paused.
+    pub fn pausing(
+        mut self,
+        set: impl Fn(bool) -> bool + Send + Sync + 'static,
+        is_paused: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
+        self
+    }
+
+    /// Shows how many of `total` workers are busy.
+    ///
+    /// `busy` is called each second and for each summary. It must not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::Site;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let queue: Queue<String> = Queue::new();
+    /// let site = Site::builder(queue.clone()).jobs(8, move || queue.processing()).build();
+    /// # });
+    /// ```
+    pub fn jobs(mut self, total: usize, busy: impl Fn() -> usize + Send + Sync + 'static) -> Self {
+        self.jobs = Some(Jobs { total, busy: Box::new(busy) });
+        self
+    }
+
+    /// Sets the example that an empty dashboard shows: how to add a key.
+    pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
+        self.hint = Some(how_to_add.into());
+        self
+    }
+
     /// Sets the check for `/readyz`, in addition to the state of the queue.
     ///
     /// While it returns false, the response is 503.
@@ -161,11 +257,16 @@ impl<K> Builder<K> {
     /// Panics outside of a tokio runtime with timers.
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
-        let source = (self.source)(self.detail);
+        let parts = Parts { detail: self.detail, history: self.history, control: self.control };
+        let source = (self.source)(parts);
         let title = self.title.or_else(|| source.name().map(str::to_owned));
         let inner = Arc::new(Inner {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
+            admin: self.admin.map(Admin::new),
+            pausing: self.pausing,
+            jobs: self.jobs,
+            hint: self.hint,
             registry: self.registry,
             ready: self.ready,
             healthy: self.healthy,

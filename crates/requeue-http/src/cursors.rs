@@ -10,6 +10,8 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) enum Order {
     ByHash,
     LongestFirst,
+    /// Parked keys, the newest first.
+    Parked,
 }
 
 /// Encrypts positions with a secret of this process.

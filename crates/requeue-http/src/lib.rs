@@ -49,6 +49,8 @@
 //! | serve Prometheus metrics | [`Builder::registry`] |
 //! | show more properties of each key | [`Builder::detail`] |
 //! | show keys that are neither text nor bytes | [`Site::builder_with`] |
+//! | show past runs, and keys that were given up | [`Builder::history`] |
+//! | let clients with a token change the queue | [`Builder::admin`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
 //! | allow a host name, or an address other than loopback | [`Builder::host`], [`Builder::any_address`] |
@@ -64,15 +66,18 @@
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
+//! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
 //! The parameters of `/api/v1/keys`:
 //!
 //! | parameter | meaning |
 //! |---|---|
-//! | `state` | `ready`, `waiting`, `running` (in flight), `failing` (backing off), `parked`, or `damaged` (the row in the store cannot be read). All keys by default |
+//! | `state` | `ready`, `waiting`, `backing_off`, `running` (in flight), `parked`, or `damaged` (the row in the store cannot be read). All keys by default |
+//! | `failed` | `true`: only keys whose last run failed, in any state |
 //! | `q` | only keys whose text contains this; ASCII letters match in upper and lower case |
-//! | `limit` | the number of keys, 1 to 256; 100 by default |
+//! | `limit` | the number of keys, 1 to 256, or to 1,000 with `sort`; 100 by default |
+//! | `sort`, `order` | the column `key`, `state`, `age`, `attempt` or `due_in`, and `asc` or `desc` |
 //! | `cursor` | the `next` of the page before |
 //!
 //! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
@@ -86,13 +91,14 @@
 //!
 //! # Limits and security
 //!
-//! - **Read-only**: only `GET` and `HEAD` are allowed, and no request changes the queue.
+//! - **Read-only** without [`Builder::admin`]: only `GET` and `HEAD` are allowed, and no request changes the queue. With a
+//!   token, `POST` requests that have it can change the queue.
 //! - **Bounded cost**: a request reads at most 100,000 keys, and holds the queue's lock for 256 of them at a time. The
 //!   history is one sample per second for 15 minutes.
 //! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.
 //! - **Protected from other sites**: requests with an unknown host name are refused, so that scripts of other sites
 //!   cannot read the responses. A strict content security policy applies.
-//! - **No password**: everybody who can connect can read all keys. Use loopback, a Unix socket, or a proxy that
+//! - **No password for reading**: everybody who can connect can read all keys. Use loopback, a Unix socket, or a proxy that
 //!   authenticates.
 //! - **Encrypted cursors**: a cursor does not reveal the hash of a key. The order of a walk is still the order of the
 //!   hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
@@ -102,10 +108,15 @@
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod action;
+mod actions;
+mod admin;
 mod builder;
+mod control;
 mod cursors;
 mod events;
 mod exposition;
+mod history;
 mod hosts;
 mod keys;
 mod memory;
@@ -118,9 +129,13 @@ mod site;
 mod source;
 #[cfg(feature = "store")]
 mod store;
+mod time;
 mod turns;
 
+pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
+pub use control::Control;
+pub use history::{History, Run};
 pub use keys::ShownKey;
 pub use rows::Detail;
 pub use site::Site;

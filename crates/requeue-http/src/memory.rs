@@ -2,16 +2,20 @@
 
 use std::future::ready;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
-use requeue::{Cursor, Entry, Filter, Key, Phase, Queue};
+use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
+use crate::action::Action;
+use crate::control::Control;
 use crate::cursors::{Cursors, Order};
+use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
-use crate::rows::Row;
+use crate::rows::{KeyPage, Row, State};
 use crate::source::{
-    Answer, DetailOf, Found, Gauges, LOOKS, Part, Read, Show, Source, Status, Walk, Walked, Which,
-    detail_of,
+    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
+    Show, Sort, Source, Status, Walk, Walked, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -23,39 +27,118 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,
     pub(crate) detail: DetailOf<K>,
+    pub(crate) history: Option<History>,
+    pub(crate) control: Box<dyn Control<K>>,
     pub(crate) cursors: Cursors,
 }
 
+/// A key of a list.
+enum Listed<K> {
+    Known(Entry<K>),
+    Parked(Arc<[u8]>, Past),
+}
+
+/// Returns the filter that selects the keys in a state, and perhaps others; `None` if the queue has no such state.
+const fn filter(state: Option<State>) -> Option<Filter> {
+    match state {
+        None => Some(Filter::All),
+        Some(State::Ready) => Some(Filter::Phase(Phase::Ready)),
+        Some(State::Waiting) => Some(Filter::Waiting),
+        Some(State::Running) => Some(Filter::Running),
+        Some(State::BackingOff) => Some(Filter::Failing),
+        // Parked keys are in the history. Other states are those of queues in a store.
+        Some(State::Parked | State::Damaged | State::Idle) => None,
+    }
+}
+
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
-    fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
-        Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key))
+    fn error(&self, bytes: &[u8]) -> Option<String> {
+        self.history.as_ref()?.error(bytes)
     }
 
-    fn rows(&self, entries: Vec<Entry<K>>, part: Option<&Part>) -> Vec<Row> {
+    fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
+        let row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
+        row.with_error(|| self.error(bytes))
+    }
+
+    fn rows(&self, entries: Vec<Entry<K>>, selection: &Selection) -> Vec<Row> {
         let row = |entry: Entry<K>| {
-            let bytes = (self.show)(&entry.key);
-            let shown = part.is_none_or(|part| part.is_in(&escaped(&bytes)));
-            shown.then(|| self.row(&entry, &bytes))
+            self.takes(selection, &entry).then(|| self.row(&entry, &(self.show)(&entry.key)))
         };
         entries.into_iter().filter_map(row).collect()
     }
 
+    fn takes(&self, selection: &Selection, entry: &Entry<K>) -> bool {
+        selection.takes(State::of(entry), entry.failures, || {
+            escaped(&(self.show)(&entry.key)).into_owned().into()
+        })
+    }
+
+    /// Returns the parked keys below a place, the newest first.
+    fn parked(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
+        let Some(history) = &self.history else { return Vec::new() };
+        let mut parked = history.parked_below(below);
+        parked.retain(|(_, key, past)| {
+            selection.takes(State::Parked, past.attempts(), || escaped(key)) && !self.has(key)
+        });
+        parked
+    }
+
+    /// Returns true if a key is ready, waiting or in flight.
+    fn has(&self, bytes: &[u8]) -> bool {
+        let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
+        entry.is_some_and(|entry| State::of(&entry) != State::Idle)
+    }
+
     async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let filter = match walk.which {
-            Which::All => Filter::All,
-            Which::Ready => Filter::Phase(Phase::Ready),
-            Which::Waiting => Filter::Waiting,
-            Which::Running => Filter::Running,
-            Which::Failing => Filter::Failing,
-            // States of queues in a store only.
-            Which::Parked | Which::Damaged => return Ok(Walked::default()),
+        let Walk { selection, limit, begin } = walk;
+        let cursor = match begin {
+            Begin::Start => None,
+            Begin::Cursor(cursor) => Some(&**cursor),
+            Begin::Sorted(sort) => return Ok(self.sorted(selection, *limit, *sort).await),
         };
+        let lists_parked = matches!(selection.state, None | Some(State::Parked));
+        let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
+        let mut walked = Walked::default();
+        let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
+        if below.is_none() {
+            walked = match filter(selection.state) {
+                Some(filter) => self.walk_queue(walk, filter, cursor).await?,
+                None if cursor.is_some() => return Err(Walk::bad_cursor()),
+                None => walked,
+            };
+            below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
+        }
+        for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked(selection, it)) {
+            if walked.rows.len() == *limit {
+                let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
+                walked.next = Some(next);
+                break;
+            }
+            walked.looked_at += 1;
+            walked.rows.push(self.parked_row(&key, &past));
+        }
+        walked.more = walked.next.is_some();
+        Ok(walked)
+    }
+
+    fn parked_row(&self, key: &[u8], past: &Past) -> Row {
+        let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
+        Row::past(key, past, detail.unwrap_or_default())
+    }
+
+    async fn walk_queue(
+        &self,
+        walk: &Walk,
+        filter: Filter,
+        cursor: Option<&str>,
+    ) -> Result<Walked, Problem> {
         let keeps_times = self.queue.running(0, 0).is_some();
         let order = match filter {
             Filter::Running if keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
         };
-        let cursor = match &walk.cursor {
+        let cursor = match cursor {
             None => 0,
             Some(cursor) => self.cursors.decrypt(order, cursor).ok_or_else(Walk::bad_cursor)?,
         };
@@ -73,7 +156,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let left = walk.limit - walked.rows.len();
             let look = |size| {
                 let page = self.queue.snapshot(filter, at, size);
-                (self.rows(page.entries, walk.part.as_ref()), page.next)
+                (self.rows(page.entries, &walk.selection), page.next)
             };
             let mut size = SLICE;
             let (mut rows, mut end) = look(size);
@@ -104,12 +187,156 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             walked.looked_at += running.len();
             // Fewer than 2^32 keys can run, because each has a slot.
             next = (running.len() == size).then(|| at.saturating_add(size as u32));
-            walked.rows.extend(self.rows(running, walk.part.as_ref()));
+            walked.rows.extend(self.rows(running, &walk.selection));
             tokio::task::yield_now().await;
         }
         walked.next = next.map(|cursor| self.cursors.encrypt(Order::LongestFirst, cursor));
         Some(walked)
     }
+
+    /// Calls `visit` for up to `most` keys with a state of their own. Returns the number of keys that were read, and
+    /// whether there are more.
+    async fn visit(
+        &self,
+        selection: &Selection,
+        most: usize,
+        mut visit: impl FnMut(Entry<K>) + Send,
+    ) -> (usize, bool) {
+        let Some(filter) = filter(selection.state) else { return (0, false) };
+        let (mut next, mut looked_at) = (Some(Cursor::default()), 0);
+        while let Some(at) = next
+            && looked_at < most
+        {
+            let page = self.queue.snapshot(filter, at, SLICE);
+            for entry in page.entries {
+                if self.takes(selection, &entry) {
+                    visit(entry);
+                }
+            }
+            (next, looked_at) = (page.next, looked_at + SLICE);
+            tokio::task::yield_now().await;
+        }
+        (looked_at, next.is_some())
+    }
+
+    async fn sorted(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
+        let mut first = First::new(sort, limit);
+        let (column, now) = (first.column(), self.queue.now());
+        let rank = |entry: &Entry<K>| match column {
+            Column::Key => Rank::Key((self.show)(&entry.key).into_owned()),
+            Column::State => Rank::State(State::of(entry)),
+            Column::Age => Rank::of_time(entry.since.map(|since| now.since(since))),
+            Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
+            Column::DueIn => Rank::of_time(entry.due.map(|due| due.since(now))),
+        };
+        let visited = self.visit(selection, LOOKS, |entry| {
+            first.push(rank(&entry), Listed::Known(entry));
+        });
+        let (mut looked_at, unread) = visited.await;
+        for (_, key, past) in self.parked(selection, u32::MAX) {
+            looked_at += 1;
+            let rank = match column {
+                Column::Key => Rank::Key(key.to_vec()),
+                Column::State => Rank::State(State::Parked),
+                Column::Age => Rank::of_time(past.parked_for()),
+                Column::Attempt => Rank::Number(past.attempts().into()),
+                Column::DueIn => Rank::Unknown,
+            };
+            first.push(rank, Listed::Parked(key, past));
+        }
+        let (listed, more) = first.finish();
+        let row = |listed| match listed {
+            Listed::Known(entry) => self.row(&entry, &(self.show)(&entry.key)),
+            Listed::Parked(key, past) => self.parked_row(&key, &past),
+        };
+        let rows = listed.into_iter().map(row).collect();
+        Walked { rows, next: None, looked_at, more: more || unread }
+    }
+
+    async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let visited = self.visit(selection, usize::MAX, |entry| {
+            if keys.len() < most && action.applies(State::of(&entry), runs_again(&entry)) {
+                keys.push((self.show)(&entry.key).into_owned());
+            }
+        });
+        visited.await;
+        if action.applies(State::Parked, false)
+            && matches!(selection.state, None | Some(State::Parked))
+        {
+            let parked = self.parked(selection, u32::MAX);
+            keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
+            keys.truncate(most);
+        }
+        keys
+    }
+
+    /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
+    fn change(&self, action: Action, bytes: &[u8]) -> Result<bool, Problem> {
+        let wrong = |error: &str| Problem::parameter("keys", error);
+        let key = (self.read)(bytes).ok_or_else(|| wrong("not a valid key of this queue"))?;
+        let entry = self.queue.look_up(&key).filter(|entry| State::of(entry) != State::Idle);
+        let Some(entry) = entry else {
+            let Some(history) = &self.history else { return Ok(false) };
+            let is_parked = history.past(bytes).is_some_and(|past| past.parked_for().is_some());
+            return match action {
+                Action::Cancel if is_parked => {
+                    history.forget(bytes);
+                    Ok(true)
+                }
+                Action::Revive if is_parked => {
+                    let added = self.control.add(key, None, 0).map_err(|error| wrong(&error))?;
+                    Ok(added != Added::Refused && history.unpark(bytes))
+                }
+                _ => Ok(false),
+            };
+        };
+        if !action.applies(State::of(&entry), runs_again(&entry)) {
+            return Ok(false);
+        }
+        Ok(match action {
+            Action::Cancel => self.control.cancel(&key),
+            Action::RunNow => self.control.run_now(&key, entry.priority),
+            // A key of the queue is not parked.
+            Action::Revive => false,
+        })
+    }
+
+    fn add_one(&self, new: NewKey) -> Result<&'static str, Problem> {
+        let wrong = |error: &str| Problem::parameter("keys", error);
+        let key = (self.read)(&new.key).ok_or_else(|| wrong("not a valid key of this queue"))?;
+        let added = self.control.add(key, new.delay, new.priority);
+        let added = added.map_err(|error| wrong(&error))?;
+        let was_parked = added != Added::Refused
+            && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
+        Ok(match added {
+            _ if was_parked => "revived",
+            Added::New => "new",
+            Added::Dirty => "dirty",
+            Added::Held => "held",
+            Added::Refused => "refused",
+            _ => "coalesced",
+        })
+    }
+
+    fn page(&self, bytes: &[u8]) -> Found {
+        let Some(key) = (self.read)(bytes) else { return Found::NoKey };
+        let past = self.history.as_ref().and_then(|history| history.past(bytes));
+        let entry = self.queue.look_up(&key);
+        let row = match (entry, &past) {
+            (Some(entry), past) if past.is_none() || State::of(&entry) != State::Idle => {
+                self.row(&entry, bytes)
+            }
+            (_, Some(past)) => self.parked_row(bytes, past),
+            (_, None) => return Found::Nothing,
+        };
+        Found::Page(Box::new(KeyPage::new(row, past)))
+    }
+}
+
+/// Returns true if a key has a pending run beside the one in flight.
+fn runs_again<K>(entry: &Entry<K>) -> bool {
+    entry.phase == Phase::ProcessingDirty || entry.due.is_some()
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
@@ -128,13 +355,24 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn gauges(&self) -> Gauges {
         let queue = &self.queue;
+        let parked = self.history.as_ref().map(|history| {
+            // A parked key that was added again is no longer parked.
+            for (_, key, _) in history.parked_below(u32::MAX) {
+                if self.has(&key) {
+                    history.unpark(&key);
+                }
+            }
+            history.parked()
+        });
+        let states = queue.states();
         Gauges {
-            keys: queue.known(),
-            ready: queue.len(),
-            waiting: queue.waiting(),
-            running: queue.processing(),
-            failing: Some(queue.failing()),
-            parked: None,
+            ready: states.ready,
+            waiting: states.waiting,
+            backing_off: Some(states.backing_off),
+            running: states.in_flight,
+            dirty: states.dirty,
+            parked,
+            damaged: None,
             counts: queue.counts(),
             given_up: queue.given_up(),
             panics: queue.panics(),
@@ -145,7 +383,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn longest(&self, limit: usize) -> Vec<Row> {
-        self.rows(self.queue.running(0, limit).unwrap_or_default(), None)
+        self.rows(self.queue.running(0, limit).unwrap_or_default(), &Selection::default())
     }
 
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
@@ -153,11 +391,36 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        let found = match (self.read)(key).map(|key| self.queue.look_up(&key)) {
-            None => Found::NoKey,
-            Some(None) => Found::Nothing,
-            Some(Some(entry)) => Found::Row(Box::new(self.row(&entry, &(self.show)(&entry.key)))),
-        };
-        Box::pin(ready(Ok(found)))
+        Box::pin(ready(Ok(self.page(key))))
+    }
+
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>> {
+        Box::pin(async move { Ok(self.collect(action, selection, most).await) })
+    }
+
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(ready(keys.iter().map(|key| self.change(action, key)).collect()))
+    }
+
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+        Box::pin(ready(keys.into_iter().map(|key| self.add_one(key)).collect()))
+    }
+
+    fn set_paused(&self, paused: bool) -> bool {
+        if paused {
+            self.queue.pause()
+        } else {
+            self.queue.resume()
+        }
+        true
+    }
+
+    fn can_pause(&self) -> bool {
+        true
     }
 }

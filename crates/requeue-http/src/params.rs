@@ -11,13 +11,16 @@ pub(crate) struct Problem {
     error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     parameter: Option<String>,
+    /// The number of keys that match, if another number was confirmed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched: Option<usize>,
     #[serde(skip)]
     status: StatusCode,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { error: error.into(), parameter: None, status }
+        Self { error: error.into(), parameter: None, matched: None, status }
     }
 
     /// Returns a response for too many requests at once.
@@ -27,11 +30,20 @@ impl Problem {
         ([(header::RETRY_AFTER, "5")], problem).into_response()
     }
 
+    /// Returns the refusal of a change of another number of keys than the user has confirmed.
+    pub(crate) fn matched(matched: usize, expected: usize) -> Self {
+        let error = format!(
+            "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
+        );
+        Self { matched: Some(matched), ..Self::new(StatusCode::CONFLICT, error) }
+    }
+
     /// Returns an error about a parameter.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
         Self {
             error: format!("{name}: {error}"),
             parameter: Some(name.to_owned()),
+            matched: None,
             status: StatusCode::BAD_REQUEST,
         }
     }

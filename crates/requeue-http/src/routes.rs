@@ -9,23 +9,47 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 use serde::Serialize;
 
+use crate::action::{Action, is_action};
+use crate::actions;
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
-use crate::rows::{Row, seconds};
-use crate::samples::{Rates, Sample, unix_time};
+use crate::rows::{Row, State as RowState};
+use crate::samples::{Rates, Sample};
 use crate::site::Inner;
-use crate::source::{Found, Part, Status, Walk, Which};
+use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
+use crate::time::{seconds, unix_time};
 
 type Site = State<Arc<Inner>>;
 
+/// The routes of a site with a token.
+fn actions() -> Router<Arc<Inner>> {
+    let mut router = Router::new()
+        .route("/api/v1/count", get(actions::count))
+        .route("/api/v1/authenticate", post(actions::authenticate))
+        .route("/api/v1/add", post(actions::add))
+        .route("/api/v1/pause", post(|site, request| actions::pause(site, request, true)))
+        .route("/api/v1/resume", post(|site, request| actions::pause(site, request, false)));
+    for (name, action) in Action::NAMES {
+        let path = format!("/api/v1/{name}");
+        router =
+            router.route(&path, post(move |site, request| actions::act(site, request, action)));
+    }
+    router
+}
+
 pub(crate) fn router(site: Arc<Inner>) -> Router {
+    let actions = if site.admin.is_some() { actions() } else { Router::new() };
     Router::new()
+        .merge(actions)
+        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
+        .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
+        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
         .route("/", get(page))
         .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
         .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
@@ -33,6 +57,9 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
         .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
         .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
+        .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
+        .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
+        .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
@@ -91,6 +118,13 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
         let error = "request from another site refused; open this address in a new tab";
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
+    if site.admin.is_some() && is_action(request.uri().path()) {
+        if request.method() == Method::POST {
+            return None;
+        }
+        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "an action needs POST");
+        return Some(([(header::ALLOW, "POST")], problem).into_response());
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let error = "read-only: only GET and HEAD are allowed";
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
@@ -116,6 +150,7 @@ fn is_foreign(request: &Request) -> bool {
 // --- Dashboard ---------------------------------------------------------------------------------
 
 const STYLE: &str = "text/css; charset=utf-8";
+const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 async fn asset(kind: &'static str, text: &'static str) -> Response {
@@ -128,10 +163,14 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     };
-    // Queues in a store park keys that fail; others retry them forever.
-    let can_be_parked = site.source.gauges().parked.is_some();
+    let gauges = site.source.gauges();
+    let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
+    let hint = site.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
-        .replace("{trouble}", if can_be_parked { "parked" } else { "failing" })
+        .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
+        .replace("{no-parked}", hidden(gauges.parked.is_some()))
+        .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
+        .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
         .replace("{title}", &html_escaped(&site.title));
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
@@ -208,11 +247,23 @@ struct Summary<'a> {
     longest_running: Option<f64>,
     /// The keys that have run the longest.
     longest: Vec<Row>,
+    /// `None` if the site does not know the workers.
+    jobs: Option<Busy>,
+}
+
+#[derive(Serialize)]
+struct Busy {
+    busy: usize,
+    total: usize,
 }
 
 impl Inner {
-    fn status(&self) -> Status {
-        if self.has_ended() { Status::Ended } else { self.source.status() }
+    pub(crate) fn status(&self) -> Status {
+        match self.source.status() {
+            _ if self.has_ended() => Status::Ended,
+            Status::Open if self.pausing.as_ref().is_some_and(|it| (it.get)()) => Status::Paused,
+            status => status,
+        }
     }
 
     pub(crate) fn summary_json(&self) -> String {
@@ -223,7 +274,7 @@ impl Inner {
             queue: self.source.name(),
             status: self.status(),
             started: self.started,
-            now: Sample::of(&gauges),
+            now: Sample::of(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
             given_up: gauges.given_up,
             panics: gauges.panics,
@@ -231,6 +282,7 @@ impl Inner {
             oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
             longest_running: times.then(|| seconds(gauges.longest_running)),
             longest: self.source.longest(10),
+            jobs: self.jobs.as_ref().map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
         })
         // Serialization does not fail: the keys of all maps are strings.
         .unwrap_or_default()
@@ -249,6 +301,8 @@ struct Keys {
     /// The cursor of the next page; `None` at the end.
     next: Option<String>,
     looked_at: usize,
+    /// There are more keys, or the request has not read all of them.
+    more: bool,
 }
 
 async fn events(State(site): Site) -> Response {
@@ -266,34 +320,81 @@ async fn keys(site: Site, query: RawQuery) -> Response {
 }
 
 async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let params = Params::of(query.as_deref(), &["state", "q", "cursor", "limit"])?;
-    let which = match params.text("state")? {
-        None => Which::All,
-        Some("ready") => Which::Ready,
-        Some("waiting") => Which::Waiting,
-        Some("running") => Which::Running,
-        Some("failing") => Which::Failing,
-        Some("parked") => Which::Parked,
-        Some("damaged") => Which::Damaged,
-        Some(_) => {
-            let states = "expected ready, waiting, running, failing, parked or damaged";
-            return Err(Problem::parameter("state", states));
-        }
-    };
+    let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
+    let params = Params::of(query.as_deref(), &known)?;
+    let sort = sort(&params)?;
+    let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
     let limit = match params.text("limit")?.map(str::parse) {
         None => 100,
-        Some(Ok(limit @ 1..=256)) => limit,
-        Some(_) => return Err(Problem::parameter("limit", "expected a number from 1 to 256")),
+        Some(Ok(limit)) if (1..=most).contains(&limit) => limit,
+        Some(_) => {
+            let error = format!("expected a number from 1 to {most}");
+            return Err(Problem::parameter("limit", &error));
+        }
     };
-    let cursor = params.text("cursor")?.map(str::to_owned);
-    let part = params.text("q")?.map(Part::new);
-    let walked = site.source.walk(&Walk { which, part, limit, cursor }).await?;
+    let begin = match (params.text("cursor")?, sort) {
+        (None, None) => Begin::Start,
+        (Some(cursor), None) => Begin::Cursor(cursor.to_owned()),
+        (None, Some(sort)) => Begin::Sorted(sort),
+        (Some(_), Some(_)) => {
+            let error = "a sorted list has no pages; raise `limit` instead";
+            return Err(Problem::parameter("cursor", error));
+        }
+    };
+    let walk = Walk { selection: selection(&params)?, limit, begin };
+    let walked = site.source.walk(&walk).await?;
     Ok(json(&Keys {
         now: unix_time(),
         keys: walked.rows,
         next: walked.next,
         looked_at: walked.looked_at,
+        more: walked.more,
     }))
+}
+
+/// The largest `limit` of a list, and of a sorted one.
+const MOST_ROWS: usize = 256;
+const MOST_SORTED: usize = 1_000;
+
+fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
+    let descends = match params.text("order")? {
+        None | Some("asc") => false,
+        Some("desc") => true,
+        Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
+    };
+    let by = one_of("sort", params, &Column::NAMES)?;
+    if by.is_none() && descends {
+        return Err(Problem::parameter("order", "pass sort too"));
+    }
+    Ok(by.map(|by| Sort { by, descends }))
+}
+
+pub(crate) fn selection(params: &Params) -> Result<Selection, Problem> {
+    let failed = match params.text("failed")? {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
+    };
+    let state = one_of("state", params, &RowState::NAMES)?;
+    Ok(Selection { state, part: params.text("q")?.map(Part::new), failed })
+}
+
+/// Returns the value that a parameter names; `None` if it is missing or empty.
+pub(crate) fn one_of<T: Copy>(
+    name: &str,
+    params: &Params,
+    values: &[(&str, T)],
+) -> Result<Option<T>, Problem> {
+    let Some(text) = params.text(name)? else { return Ok(None) };
+    match values.iter().find(|(value, _)| *value == text) {
+        Some((_, value)) => Ok(Some(*value)),
+        None => {
+            let names: Vec<_> = values.iter().map(|(value, _)| *value).collect();
+            let (last, first) = names.split_last().unwrap_or((&"", &[]));
+            let error = format!("expected {} or {last}", first.join(", "));
+            Err(Problem::parameter(name, &error))
+        }
+    }
 }
 
 async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
@@ -310,8 +411,35 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
         }
     };
     match site.source.find(&bytes).await? {
-        Found::Row(row) => Ok(json(&row)),
+        Found::Page(page) => Ok(json(&page)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The routes of this file, except those of the dashboard's files.
+    #[test]
+    fn the_description_has_all_routes() {
+        let doc: Value = serde_json::from_str(include_str!("../assets/openapi.json")).unwrap();
+        let described: BTreeSet<&str> =
+            doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
+        let source = include_str!("routes.rs");
+        let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let actions: Vec<_> =
+            Action::NAMES.iter().map(|(name, _)| format!("/api/v1/{name}")).collect();
+        let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
+        let routes: BTreeSet<&str> = routes
+            .filter(|path| path.starts_with('/') && !is_file(path) && *path != "/api.js")
+            .chain(actions.iter().map(|path| &**path))
+            .collect();
+        assert_eq!(routes, described);
     }
 }

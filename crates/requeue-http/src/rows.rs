@@ -1,12 +1,13 @@
 //! Keys as the API shows them.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use requeue::{Entry, Phase, Time};
 use serde::{Serialize, Serializer};
 
+use crate::history::{Past, PastRun};
 use crate::keys::{SHOWN, escaped, to_base64};
+use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
 ///
@@ -44,29 +45,51 @@ impl Detail {
 }
 
 /// The state of a key, with its name in the API.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    Ready,
-    Waiting,
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
     Running,
-    Failing,
-    #[cfg(feature = "store")]
+    /// Waiting because its last run failed. Queues in a store count it as waiting.
+    BackingOff,
     Parked,
     /// The row in the store cannot be read.
-    #[cfg(feature = "store")]
     Damaged,
-    /// Not in the queue: only its failures are remembered.
+    Waiting,
+    Ready,
+    /// Not in the queue: only its past is known.
     Idle,
 }
 
 impl State {
-    fn of<K>(entry: &Entry<K>) -> Self {
+    /// The states that a list of keys can be restricted to.
+    pub(crate) const NAMES: [(&'static str, Self); 6] = [
+        ("ready", Self::Ready),
+        ("waiting", Self::Waiting),
+        ("backing_off", Self::BackingOff),
+        ("running", Self::Running),
+        ("parked", Self::Parked),
+        ("damaged", Self::Damaged),
+    ];
+
+    pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,
             Phase::Processing | Phase::ProcessingDirty => Self::Running,
             _ if entry.due.is_none() => Self::Idle,
-            _ if entry.failures > 0 => Self::Failing,
+            _ if entry.failures > 0 => Self::BackingOff,
+            _ => Self::Waiting,
+        }
+    }
+
+    #[cfg(feature = "store")]
+    pub(crate) const fn stored(state: requeue_store::State) -> Self {
+        use requeue_store::State as Stored;
+        match state {
+            Stored::Ready => Self::Ready,
+            Stored::Processing => Self::Running,
+            Stored::Parked => Self::Parked,
+            Stored::Damaged => Self::Damaged,
+            // Only `Waiting` is left.
             _ => Self::Waiting,
         }
     }
@@ -91,11 +114,68 @@ pub(crate) struct Row {
     adds: u32,
     priority: i32,
     why: String,
+    /// The error of the last run that failed, if it is known and no run has succeeded since.
+    error: Option<String>,
     #[serde(serialize_with = "as_map")]
     detail: Vec<(Cow<'static, str>, String)>,
 }
 
+/// One key, with its past.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct KeyPage {
+    #[serde(flatten)]
+    pub(crate) row: Row,
+    /// The end of the output of the last run that failed.
+    pub(crate) output: Option<String>,
+    /// The last runs that are known, the newest first.
+    pub(crate) runs: Vec<PastRun>,
+}
+
+impl KeyPage {
+    pub(crate) fn new(row: Row, past: Option<Past>) -> Self {
+        let (output, runs) = past.map(|past| (past.output, past.runs.into())).unzip();
+        let output = output.filter(|output| !output.is_empty());
+        Self { row, output, runs: runs.unwrap_or_default() }
+    }
+}
+
 impl Row {
+    /// Returns the row of a key that is not in the queue, and whose past is known.
+    pub(crate) fn past(bytes: &[u8], past: &Past, detail: Detail) -> Self {
+        let (key, key_base64) = shown(bytes);
+        let parked_for = past.parked_for();
+        let failures = if past.has_succeeded() { 0 } else { past.attempts() };
+        let why = match (parked_for, failures) {
+            (Some(_), 1) => "parked after 1 attempt; an add or a revival runs it again".to_owned(),
+            (Some(_), n) => format!("parked after {n} attempts; an add or a revival runs it again"),
+            (None, 0) => "not in the queue: its last run succeeded".to_owned(),
+            (None, _) => "not in the queue: its pending run was cancelled".to_owned(),
+        };
+        Self {
+            key,
+            key_base64,
+            state: if parked_for.is_some() { State::Parked } else { State::Idle },
+            again: false,
+            age: parked_for.map(seconds),
+            due_in: None,
+            attempt: past.attempts(),
+            failures,
+            adds: 0,
+            priority: 0,
+            why,
+            error: past.error().filter(|_| failures > 0).map(str::to_owned),
+            detail: detail.fields,
+        }
+    }
+
+    /// Sets the error of a key that has failed.
+    pub(crate) fn with_error(mut self, error: impl FnOnce() -> Option<String>) -> Self {
+        if self.error.is_none() && (self.failures > 0 || self.attempt > 1) {
+            self.error = error();
+        }
+        self
+    }
+
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of(entry);
         let (key, key_base64) = shown(bytes);
@@ -114,6 +194,7 @@ impl Row {
             adds: entry.adds,
             priority: entry.priority,
             why: entry.explain(now).to_string(),
+            error: None,
             detail: detail.fields,
         }
     }
@@ -122,34 +203,22 @@ impl Row {
 #[cfg(feature = "store")]
 impl Row {
     pub(crate) fn stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
-        use requeue_store::State as Stored;
-
         let (key, key_base64) = shown(&entry.key);
         if let Some(epoch) = entry.epoch {
             detail = detail.field("epoch", epoch);
         }
-        let why = match &entry.worker {
-            // The worker is a property of its own, and must not be repeated in the reason.
-            Some(worker) => {
-                detail = detail.field("worker", escaped(worker.as_bytes()));
-                let mut unnamed = entry.clone();
-                unnamed.worker = None;
-                unnamed.explain()
-            }
-            None => entry.explain(),
-        };
+        // The worker and the error are properties of their own, and must not be repeated in the reason.
+        let mut unnamed = entry.clone();
+        if let Some(worker) = unnamed.worker.take() {
+            detail = detail.field("worker", escaped(worker.as_bytes()));
+        }
+        unnamed.error = None;
+        let why = unnamed.explain();
+        let why = why.strip_prefix(&format!("{}: ", entry.key)).map(str::to_owned).unwrap_or(why);
         Self {
             key,
             key_base64,
-            state: match entry.state {
-                Stored::Ready => State::Ready,
-                Stored::Processing => State::Running,
-                Stored::Parked => State::Parked,
-                Stored::Damaged => State::Damaged,
-                // Only `Waiting` is left.
-                _ if entry.failures > 0 => State::Failing,
-                _ => State::Waiting,
-            },
+            state: State::stored(entry.state),
             again: entry.dirty,
             age: entry.since.map(seconds),
             due_in: entry.due.map(seconds),
@@ -158,6 +227,7 @@ impl Row {
             adds: entry.adds,
             priority: entry.priority.number().into(),
             why,
+            error: entry.error.clone(),
             detail: detail.fields,
         }
     }
@@ -171,11 +241,6 @@ fn shown(key: &[u8]) -> (String, Option<String>) {
         text.push('…');
     }
     (text, is_whole.then(|| to_base64(key)))
-}
-
-/// Returns seconds, rounded to microseconds.
-pub(crate) fn seconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
 fn as_map<S: Serializer>(

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
+use requeue::{Histogram, Histograms};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::MissedTickBehavior;
 
 use crate::site::Inner;
 use crate::source::Gauges;
+use crate::time::{seconds, unix_time};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The number of samples that are kept: 15 minutes.
@@ -24,9 +26,12 @@ pub(crate) struct Sample {
     pub(crate) keys: usize,
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
+    pub(crate) backing_off: Option<usize>,
     pub(crate) running: usize,
-    pub(crate) failing: Option<usize>,
+    /// Running keys that run once more.
+    pub(crate) dirty: usize,
     pub(crate) parked: Option<usize>,
+    pub(crate) damaged: Option<usize>,
     pub(crate) adds: u64,
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
@@ -37,21 +42,61 @@ pub(crate) struct Sample {
     /// The number of completed runs, and the sum of their durations.
     pub(crate) worked: u64,
     pub(crate) worked_seconds: f64,
+    #[serde(flatten)]
+    pub(crate) last_minute: LastMinute,
+}
+
+/// The durations of the last minute, in seconds; `None` without any.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct LastMinute {
+    queued_mean: Option<f64>,
+    queued_p50: Option<f64>,
+    queued_p95: Option<f64>,
+    queued_p99: Option<f64>,
+    worked_mean: Option<f64>,
+    worked_p50: Option<f64>,
+    worked_p95: Option<f64>,
+    worked_p99: Option<f64>,
+}
+
+impl LastMinute {
+    fn of(times: &Histograms) -> Self {
+        let of = |times: &Histogram| {
+            let quantile = |q| times.quantile(q).map(seconds);
+            let count = times.count();
+            let mean = (count > 0).then(|| (times.sum as f64 / count as f64).round() / 1e9);
+            [mean, quantile(0.5), quantile(0.95), quantile(0.99)]
+        };
+        let [queued_mean, queued_p50, queued_p95, queued_p99] = of(&times.queued);
+        let [worked_mean, worked_p50, worked_p95, worked_p99] = of(&times.worked);
+        Self {
+            queued_mean,
+            queued_p50,
+            queued_p95,
+            queued_p99,
+            worked_mean,
+            worked_p50,
+            worked_p95,
+            worked_p99,
+        }
+    }
 }
 
 impl Sample {
-    pub(crate) fn of(gauges: &Gauges) -> Self {
+    pub(crate) fn of(gauges: &Gauges, last_minute: LastMinute) -> Self {
         let Gauges { counts, .. } = gauges;
         let times = gauges.times.unwrap_or_default();
         let summed = |sum: u128| sum as f64 / 1e9;
         Self {
             t: unix_time(),
-            keys: gauges.keys,
+            keys: gauges.keys(),
             ready: gauges.ready,
             waiting: gauges.waiting,
+            backing_off: gauges.backing_off,
             running: gauges.running,
-            failing: gauges.failing,
+            dirty: gauges.dirty,
             parked: gauges.parked,
+            damaged: gauges.damaged,
             adds: counts.adds,
             coalesced: counts.coalesced,
             runs: counts.deliveries,
@@ -60,14 +105,9 @@ impl Sample {
             queued_seconds: summed(times.queued.sum),
             worked: times.worked.count(),
             worked_seconds: summed(times.worked.sum),
+            last_minute,
         }
     }
-}
-
-/// Returns the seconds since 1970, rounded to milliseconds.
-pub(crate) fn unix_time() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (now.as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Events per second.
@@ -81,11 +121,37 @@ pub(crate) struct Rates {
 
 /// The last samples, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Samples(Mutex<VecDeque<Sample>>);
+pub(crate) struct Samples {
+    samples: Mutex<VecDeque<Sample>>,
+    /// The histograms of the last minute, one each [`STEP`], the oldest first.
+    times: Mutex<VecDeque<(Instant, Histograms)>>,
+}
+
+/// The time between two histograms that are kept, and the time for which they are kept.
+const STEP: Duration = Duration::from_secs(5);
+const MINUTE: Duration = Duration::from_secs(60);
 
 impl Samples {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Sample>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the durations of the last minute, or since the start of the site.
+    pub(crate) fn last_minute(&self, gauges: &Gauges) -> LastMinute {
+        let Some(now) = gauges.times else { return LastMinute::default() };
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        while times.get(1).is_some_and(|(at, _)| at.elapsed() >= MINUTE) {
+            times.pop_front();
+        }
+        if times.back().is_none_or(|(at, _)| at.elapsed() >= STEP) {
+            times.push_back((Instant::now(), now));
+        }
+        let before = times.front().map(|&(_, before)| before).unwrap_or_default();
+        drop(times);
+        let mut since = now;
+        since.queued = now.queued.since(&before.queued);
+        since.worked = now.worked.since(&before.worked);
+        LastMinute::of(&since)
     }
 
     fn push(&self, sample: Sample) {
@@ -153,7 +219,7 @@ impl Inner {
         // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.gauges();
-            self.samples.push(Sample::of(&gauges));
+            self.samples.push(Sample::of(&gauges, self.samples.last_minute(&gauges)));
             if self.ticks.receiver_count() > 0 {
                 self.ticks.send_replace(self.summary_json().into());
             }
@@ -168,7 +234,7 @@ mod tests {
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
-        Sample { t, runs, ..Sample::of(&Gauges::default()) }
+        Sample { t, runs, ..Sample::of(&Gauges::default(), LastMinute::default()) }
     }
 
     #[test]

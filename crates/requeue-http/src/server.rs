@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::Request;
+use axum::extract::ConnectInfo;
 use futures_util::FutureExt;
 use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
@@ -38,14 +39,16 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) trait Listen {
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    /// Returns a connection, and the address of its client unless it is a Unix socket.
+    fn accept(&self)
+    -> impl Future<Output = io::Result<(Self::Stream, Option<SocketAddr>)>> + Send;
 }
 
 impl Listen for TcpListener {
     type Stream = tokio::net::TcpStream;
 
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        Self::accept(self).await.map(|(stream, _)| stream)
+    async fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)> {
+        Self::accept(self).await.map(|(stream, client)| (stream, Some(client)))
     }
 }
 
@@ -53,8 +56,8 @@ impl Listen for TcpListener {
 impl Listen for UnixListener {
     type Stream = tokio::net::UnixStream;
 
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        Self::accept(self).await.map(|(stream, _)| stream)
+    async fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)> {
+        Self::accept(self).await.map(|(stream, _)| (stream, None))
     }
 }
 
@@ -76,7 +79,7 @@ pub(crate) async fn serve(
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
+        let (stream, client) = match accepted {
             Ok(stream) => stream,
             Err(error) if is_of_connection(&error) => continue,
             Err(_) => {
@@ -96,7 +99,7 @@ pub(crate) async fn serve(
         }
         let connection = Arc::<Connection>::default();
         connections.push_back(Arc::clone(&connection));
-        tasks.spawn(connection.serve(stream, router.clone(), ended.clone()));
+        tasks.spawn(connection.serve(stream, client, router.clone(), ended.clone()));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -124,6 +127,7 @@ impl Connection {
     async fn serve(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        client: Option<SocketAddr>,
         router: Router,
         mut ended: watch::Receiver<bool>,
     ) {
@@ -131,10 +135,11 @@ impl Connection {
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
             let answered = InFlight::of(&self);
-            let response = tower_service::Service::call(
-                &mut router.clone(),
-                Request::from(request.map(Body::new)),
-            );
+            let mut request = request.map(Body::new);
+            if let Some(client) = client {
+                request.extensions_mut().insert(ConnectInfo(client));
+            }
+            let response = tower_service::Service::call(&mut router.clone(), request);
             async move {
                 let response = response.await?;
                 Ok::<_, std::convert::Infallible>(

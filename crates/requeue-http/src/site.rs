@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::Builder;
+use crate::admin::Admin;
 use crate::cursors::Cursors;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
@@ -21,7 +22,7 @@ use crate::memory::Shown;
 use crate::routes;
 use crate::samples::Samples;
 use crate::server::{self, Listen};
-use crate::source::Source;
+use crate::source::{Parts, Source};
 use crate::turns::Turns;
 
 /// The dashboard, the metrics and the API of a queue.
@@ -33,9 +34,28 @@ pub struct Site {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// The workers of a queue.
+pub(crate) struct Jobs {
+    pub(crate) total: usize,
+    pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// Pauses and resumes the workers of a program.
+pub(crate) struct Pausing {
+    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
+    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
 pub(crate) struct Inner {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
+    /// `None` if the site is read-only.
+    pub(crate) admin: Option<Admin>,
+    /// `None` if the queue itself is paused.
+    pub(crate) pausing: Option<Pausing>,
+    pub(crate) jobs: Option<Jobs>,
+    /// The example of an empty dashboard.
+    pub(crate) hint: Option<String>,
     pub(crate) registry: Option<Arc<Registry>>,
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
@@ -99,8 +119,10 @@ impl Site {
         S: BuildHasher + Send + Sync + 'static,
     {
         let (show, read) = (Box::new(show), Box::new(read));
-        Builder::new(|detail| {
-            Box::new(Shown { queue, show, read, detail, cursors: Cursors::default() })
+        Builder::new(|Parts { detail, history, control }| {
+            let cursors = Cursors::default();
+            let control = control.unwrap_or_else(|| Box::new(queue.clone()));
+            Box::new(Shown { queue, show, read, detail, history, control, cursors })
         })
     }
 
@@ -131,7 +153,9 @@ impl Site {
     /// ```
     #[cfg(feature = "store")]
     pub fn of_store(queue: requeue_store::Queue) -> Builder<requeue_store::Key> {
-        Builder::new(|detail| Box::new(crate::store::Stored::new(queue, detail)))
+        Builder::new(|Parts { detail, history, .. }| {
+            Box::new(crate::store::Stored::new(queue, detail, history))
+        })
     }
 
     /// Returns a router with all paths, which can be nested under any path.
@@ -235,6 +259,18 @@ impl fmt::Debug for Site {
 }
 
 impl Inner {
+    pub(crate) fn can_pause(&self) -> bool {
+        self.pausing.is_some() || self.source.can_pause()
+    }
+
+    /// Pauses or resumes deliveries. Returns false if that is not possible.
+    pub(crate) fn set_paused(&self, paused: bool) -> bool {
+        match &self.pausing {
+            Some(pausing) => (pausing.set)(paused),
+            None => self.source.set_paused(paused),
+        }
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }

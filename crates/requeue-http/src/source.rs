@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use requeue::{Counts, Histograms};
 
+use crate::action::Action;
+use crate::control::Control;
+use crate::history::History;
 use crate::params::Problem;
-use crate::rows::{Detail, Row};
+use crate::rows::{Detail, KeyPage, Row, State};
 
 pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
 pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
@@ -25,24 +28,84 @@ pub(crate) trait Source: Send + Sync {
     fn longest(&self, limit: usize) -> Vec<Row>;
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
+    /// Returns up to `most` selected keys on which `action` has an effect.
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>>;
+    /// Changes keys. Returns for each whether it was changed.
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
+    /// Adds keys. Returns the result of each, with its name in the API.
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>>;
+    /// Pauses or resumes deliveries. Returns false if this source cannot.
+    fn set_paused(&self, paused: bool) -> bool;
+    fn can_pause(&self) -> bool;
+}
+
+/// A key to add.
+pub(crate) struct NewKey {
+    pub(crate) key: Vec<u8>,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) priority: i32,
+    pub(crate) revive: bool,
+}
+
+/// The parts of a source that the user of the builder sets.
+pub(crate) struct Parts<K> {
+    pub(crate) detail: DetailOf<K>,
+    pub(crate) history: Option<History>,
+    pub(crate) control: Option<Box<dyn Control<K>>>,
 }
 
 /// The result of a search for one key.
 pub(crate) enum Found {
-    Row(Box<Row>),
+    Page(Box<KeyPage>),
     /// The key is not in the queue.
     Nothing,
     /// No key can have these bytes.
     NoKey,
 }
 
+/// The keys that a request selects.
+#[derive(Default)]
+pub(crate) struct Selection {
+    pub(crate) state: Option<State>,
+    pub(crate) part: Option<Part>,
+    /// Only keys whose last run failed.
+    pub(crate) failed: bool,
+}
+
+impl Selection {
+    /// Returns true if a key is selected. `text` is the key as it is shown.
+    pub(crate) fn takes<'a>(
+        &self,
+        state: State,
+        failures: u32,
+        text: impl FnOnce() -> Cow<'a, str>,
+    ) -> bool {
+        state != State::Idle
+            && self.state.is_none_or(|wanted| wanted == state)
+            && (!self.failed || failures > 0)
+            && self.part.as_ref().is_none_or(|part| part.is_in(&text()))
+    }
+}
+
 /// A request for a page of keys.
 pub(crate) struct Walk {
-    pub(crate) which: Which,
-    pub(crate) part: Option<Part>,
+    pub(crate) selection: Selection,
     pub(crate) limit: usize,
+    pub(crate) begin: Begin,
+}
+
+/// The keys with which a page begins.
+pub(crate) enum Begin {
+    Start,
     /// The `next` of the page before.
-    pub(crate) cursor: Option<String>,
+    Cursor(String),
+    /// The first keys in this order, of all keys that are read for one request.
+    Sorted(Sort),
 }
 
 impl Walk {
@@ -53,18 +116,6 @@ impl Walk {
     }
 }
 
-/// The keys of a walk, by state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Which {
-    All,
-    Ready,
-    Waiting,
-    Running,
-    Failing,
-    Parked,
-    Damaged,
-}
-
 /// A page of keys.
 #[derive(Default)]
 pub(crate) struct Walked {
@@ -73,10 +124,103 @@ pub(crate) struct Walked {
     pub(crate) next: Option<String>,
     /// The approximate number of keys that were read.
     pub(crate) looked_at: usize,
+    /// There are selected keys that are not in `rows`, or keys that were not read.
+    pub(crate) more: bool,
 }
 
 /// The number of keys that are read for one request.
 pub(crate) const LOOKS: usize = 100_000;
+
+// --- Sorting ---------------------------------------------------------------------------------
+
+/// An order of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sort {
+    pub(crate) by: Column,
+    pub(crate) descends: bool,
+}
+
+/// A column of the table, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Column {
+    Key,
+    State,
+    Age,
+    Attempt,
+    DueIn,
+}
+
+impl Column {
+    pub(crate) const NAMES: [(&'static str, Self); 5] = [
+        ("key", Self::Key),
+        ("state", Self::State),
+        ("age", Self::Age),
+        ("attempt", Self::Attempt),
+        ("due_in", Self::DueIn),
+    ];
+}
+
+/// The value by which a key is sorted.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    Key(Vec<u8>),
+    State(State),
+    Number(u128),
+    /// Sorts last in both directions.
+    Unknown,
+}
+
+impl Rank {
+    pub(crate) fn of_time(time: Option<Duration>) -> Self {
+        time.map_or(Self::Unknown, |time| Self::Number(time.as_nanos()))
+    }
+}
+
+/// Keeps the first keys in an order.
+pub(crate) struct First<T> {
+    sort: Sort,
+    limit: usize,
+    kept: Vec<(Rank, T)>,
+    seen: usize,
+}
+
+impl<T> First<T> {
+    pub(crate) const fn new(sort: Sort, limit: usize) -> Self {
+        Self { sort, limit, kept: Vec::new(), seen: 0 }
+    }
+
+    pub(crate) const fn column(&self) -> Column {
+        self.sort.by
+    }
+
+    pub(crate) fn push(&mut self, rank: Rank, key: T) {
+        self.seen += 1;
+        self.kept.push((rank, key));
+        if self.kept.len() >= 2 * self.limit + 256 {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let descends = self.sort.descends;
+        // A stable sort keeps the order of equal keys from one request to the next.
+        self.kept.sort_by(|(a, _), (b, _)| match (a, b) {
+            (Rank::Unknown, _) | (_, Rank::Unknown) => a.cmp(b),
+            _ if descends => b.cmp(a),
+            _ => a.cmp(b),
+        });
+        self.kept.truncate(self.limit);
+    }
+
+    /// Returns the first keys, and whether there are more.
+    pub(crate) fn finish(mut self) -> (Vec<T>, bool) {
+        self.cut();
+        let more = self.seen > self.kept.len();
+        (self.kept.into_iter().map(|(_, key)| key).collect(), more)
+    }
+}
+
+// --- Numbers ---------------------------------------------------------------------------------
 
 /// The status of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -97,15 +241,17 @@ pub(crate) enum Status {
 /// The numbers at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
-    /// The number of all keys.
-    pub(crate) keys: usize,
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
+    /// `None` if the queue counts them as waiting.
+    pub(crate) backing_off: Option<usize>,
     pub(crate) running: usize,
-    /// `None` if they are not counted.
-    pub(crate) failing: Option<usize>,
-    /// `None` if the queue does not park keys.
+    /// Running keys that run once more.
+    pub(crate) dirty: usize,
+    /// `None` if nothing records parked keys.
     pub(crate) parked: Option<usize>,
+    /// `None` if the queue has no such state.
+    pub(crate) damaged: Option<usize>,
     pub(crate) counts: Counts,
     pub(crate) given_up: u64,
     pub(crate) panics: u64,
@@ -113,6 +259,14 @@ pub(crate) struct Gauges {
     pub(crate) times: Option<Histograms>,
     pub(crate) oldest_ready: Duration,
     pub(crate) longest_running: Duration,
+}
+
+impl Gauges {
+    /// Returns the number of all keys: the sum of the states.
+    pub(crate) fn keys(&self) -> usize {
+        let some = [self.backing_off, self.parked, self.damaged];
+        self.ready + self.waiting + self.running + some.into_iter().flatten().sum::<usize>()
+    }
 }
 
 /// A text to search for in keys as they are shown. ASCII letters match in upper and lower case.
@@ -134,4 +288,24 @@ impl Part {
 /// Returns the detail of a key. If that panics, the detail is empty, so that other keys are still shown.
 pub(crate) fn detail_of<K>(detail: &DetailOf<K>, key: &K) -> Detail {
     catch_unwind(AssertUnwindSafe(|| detail(key))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_keys_of_many_are_kept_and_unknown_values_are_last() {
+        let numbers = || (0..10_000_u128).map(|n| n * 7919 % 10_000);
+        for (descends, first) in [(false, [0, 1, 2]), (true, [9_999, 9_998, 9_997])] {
+            let mut kept = First::new(Sort { by: Column::Age, descends }, 3);
+            kept.push(Rank::Unknown, u128::MAX);
+            numbers().for_each(|n| kept.push(Rank::Number(n), n));
+            assert_eq!(kept.finish(), (first.to_vec(), true));
+            let mut kept = First::new(Sort { by: Column::Age, descends }, 3);
+            kept.push(Rank::Unknown, 0);
+            kept.push(Rank::Number(1), 1);
+            assert_eq!(kept.finish(), (vec![1, 0], false));
+        }
+    }
 }

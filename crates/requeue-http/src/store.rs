@@ -5,15 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use requeue_store::{Counts, Entry, Key, Queue, ReadError, State};
+use futures_util::future::join_all;
+use requeue_store::{Add, Added, Counts, Entry, Key, Merge, Priority, Queue, ReadError, State};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::action::Action;
+use crate::history::History;
 use crate::keys::{escaped, from_base64, to_base64};
 use crate::params::Problem;
-use crate::rows::Row;
+use crate::rows::{KeyPage, Row, State as RowState};
 use crate::source::{
-    Answer, DetailOf, Found, Gauges, LOOKS, Part, Source, Status, Walk, Walked, Which, detail_of,
+    Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
+    Source, Status, Walk, Walked, detail_of,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -25,6 +29,7 @@ const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 pub(crate) struct Stored {
     queue: Queue,
     detail: Arc<DetailOf<Key>>,
+    history: Option<History>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -55,10 +60,10 @@ impl Seen {
 }
 
 impl Stored {
-    pub(crate) fn new(queue: Queue, detail: DetailOf<Key>) -> Self {
+    pub(crate) fn new(queue: Queue, detail: DetailOf<Key>, history: Option<History>) -> Self {
         let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
         tokio::spawn(keep_looking(queue.clone(), Arc::downgrade(&seen)));
-        Self { queue, detail, seen }
+        Self { queue, detail, history, seen }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -70,22 +75,73 @@ impl Stored {
     }
 
     async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let state = match walk.which {
-            Which::All => None,
-            Which::Ready => Some(State::Ready),
-            Which::Waiting | Which::Failing => Some(State::Waiting),
-            Which::Running => Some(State::Processing),
-            Which::Parked => Some(State::Parked),
-            Which::Damaged => Some(State::Damaged),
-        };
-        let mut after = match &walk.cursor {
-            None => None,
-            Some(cursor) => {
+        let Walk { selection, limit, begin } = walk;
+        let after = match begin {
+            Begin::Start => None,
+            Begin::Cursor(cursor) => {
                 let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
                 Some(Key::from(key))
             }
+            Begin::Sorted(sort) => return self.sorted(selection, *limit, *sort).await,
         };
-        let (mut walked, mut size) = (Walked::default(), SLICE);
+        let mut rows = Vec::new();
+        let visited = self.visit(selection, after, LOOKS, |entry| {
+            rows.push(self.row(entry));
+            rows.len() < *limit
+        });
+        let (looked_at, next) = visited.await?;
+        let next = next.map(|key| to_base64(&key));
+        Ok(Walked { rows, more: next.is_some(), next, looked_at })
+    }
+
+    async fn sorted(
+        &self,
+        selection: &Selection,
+        limit: usize,
+        sort: Sort,
+    ) -> Result<Walked, Problem> {
+        let mut first = First::new(sort, limit);
+        let column = first.column();
+        let visited = self.visit(selection, None, LOOKS, |entry| {
+            let rank = match column {
+                Column::Key => Rank::Key(entry.key.to_vec()),
+                Column::State => Rank::State(RowState::stored(entry.state)),
+                Column::Age => Rank::of_time(entry.since),
+                Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
+                Column::DueIn => Rank::of_time(entry.due),
+            };
+            first.push(rank, entry.clone());
+            true
+        });
+        let (looked_at, next) = visited.await?;
+        let (entries, more) = first.finish();
+        let rows = entries.iter().map(|entry| self.row(entry)).collect();
+        Ok(Walked { rows, next: None, looked_at, more: more || next.is_some() })
+    }
+
+    /// Calls `visit` for each selected key of up to `most`, until it returns false. Returns the number of keys that
+    /// were read, and the last one of them if there may be more.
+    async fn visit(
+        &self,
+        selection: &Selection,
+        mut after: Option<Key>,
+        most: usize,
+        mut visit: impl FnMut(&Entry) -> bool + Send,
+    ) -> Result<(usize, Option<Key>), Problem> {
+        let state = match selection.state {
+            None => None,
+            Some(RowState::Ready) => Some(State::Ready),
+            Some(RowState::Waiting) => Some(State::Waiting),
+            Some(RowState::Running) => Some(State::Processing),
+            Some(RowState::Parked) => Some(State::Parked),
+            Some(RowState::Damaged) => Some(State::Damaged),
+            Some(RowState::BackingOff | RowState::Idle) => {
+                let error = "a queue in a store counts keys that back off as waiting; use \
+                             state=waiting and failed=true";
+                return Err(Problem::parameter("state", error));
+            }
+        };
+        let (mut looked_at, mut size) = (0, SLICE);
         loop {
             let begin = Instant::now();
             let page = self.queue.snapshot(state, after.as_ref(), size);
@@ -93,25 +149,87 @@ impl Stored {
             let (took, is_last) = (begin.elapsed(), page.len() < size);
             for slice in page.chunks(SLICE) {
                 for entry in slice {
-                    walked.looked_at += 1;
-                    let fits = walk.which != Which::Failing || entry.failures > 0;
-                    let has_part = |part: &Part| part.is_in(&escaped(&entry.key));
-                    if fits && walk.part.as_ref().is_none_or(has_part) {
-                        walked.rows.push(self.row(entry));
-                    }
+                    looked_at += 1;
                     after = Some(entry.key.clone());
-                    if walked.rows.len() == walk.limit || walked.looked_at >= LOOKS {
-                        walked.next = after.map(|key| to_base64(&key));
-                        return Ok(walked);
+                    let text = || escaped(&entry.key);
+                    let is_taken =
+                        selection.takes(RowState::stored(entry.state), entry.failures, text);
+                    let goes_on = !is_taken || visit(entry);
+                    if !goes_on || looked_at >= most {
+                        return Ok((looked_at, after));
                     }
                 }
                 yield_now().await;
             }
             if is_last {
-                return Ok(walked);
+                return Ok((looked_at, None));
             }
-            size = next_size(size, took, LOOKS - walked.looked_at);
+            size = next_size(size, took, most - looked_at);
         }
+    }
+
+    async fn collect(
+        &self,
+        action: Action,
+        selection: &Selection,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, Problem> {
+        let mut keys = Vec::new();
+        let visited = self.visit(selection, None, usize::MAX, |entry| {
+            if action.applies(RowState::stored(entry.state), runs_again(entry)) {
+                keys.push(entry.key.to_vec());
+            }
+            keys.len() < most
+        });
+        visited.await?;
+        Ok(keys)
+    }
+
+    async fn change(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
+        let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
+        match action {
+            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(unchanged),
+            Action::Revive => self.queue.revive_keys(keys).await.map_err(unchanged),
+            Action::RunNow => {
+                let mut changed = Vec::with_capacity(keys.len());
+                for key in keys {
+                    changed.push(self.run_now(key).await?);
+                }
+                Ok(changed)
+            }
+        }
+    }
+
+    async fn run_now(&self, key: Key) -> Result<bool, Problem> {
+        let found = answer(PATIENCE, self.queue.look_up(key.clone())).await?;
+        let Some(entry) = found.filter(|entry| entry.state == State::Waiting) else {
+            return Ok(false);
+        };
+        // A cancel and an add in one step: a backoff would hold another add.
+        let add = Add::now().merge(Merge::Exactly).priority(entry.priority).reason(entry.reasons);
+        self.queue.add_with(key, add).await.map_err(unchanged)?;
+        Ok(true)
+    }
+
+    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
+        let adds = keys.into_iter().map(|new| {
+            let add = Add::after(new.delay.unwrap_or_default());
+            let add = add.priority(Priority::of(new.priority));
+            Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
+        });
+        let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
+        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+        let added = join_all(adds).await.into_iter().map(|added| {
+            Ok(match added.map_err(unchanged)? {
+                Added::New => "new",
+                Added::Dirty => "dirty",
+                Added::Held => "held",
+                Added::Revived => "revived",
+                Added::Parked => "parked",
+                _ => "coalesced",
+            })
+        });
+        added.collect()
     }
 
     async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {
@@ -119,7 +237,16 @@ impl Stored {
             return Ok(Found::NoKey);
         }
         let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
-        Ok(found.map_or(Found::Nothing, |entry| Found::Row(Box::new(self.row(&entry)))))
+        let past = self.history.as_ref().and_then(|history| history.past(key));
+        let row = match (found, &past) {
+            (Some(entry), _) => self.row(&entry),
+            // Only the store knows whether a key is parked.
+            (None, Some(past)) if past.parked_for().is_none() => {
+                Row::past(key, past, detail_of(&self.detail, &Key::from(key)))
+            }
+            (None, _) => return Ok(Found::Nothing),
+        };
+        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
     }
 }
 
@@ -138,17 +265,18 @@ impl Source for Stored {
 
     fn gauges(&self) -> Gauges {
         let seen = self.seen();
-        let Counts { ready, waiting, processing, parked, damaged, .. } = seen.counts;
+        let Counts { ready, waiting, processing, dirty, parked, damaged, .. } = seen.counts;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         let longest = seen.longest.first().and_then(|key| key.since);
         let of_this_process = self.queue.sample().unwrap_or_default();
         Gauges {
-            keys: number(ready + waiting + processing + parked + damaged),
             ready: number(ready),
             waiting: number(waiting),
+            backing_off: None,
             running: number(processing),
-            failing: None,
+            dirty: number(dirty),
             parked: Some(number(parked)),
+            damaged: Some(number(damaged)),
             counts: of_this_process.counts,
             given_up: of_this_process.given_up,
             panics: of_this_process.panics,
@@ -170,6 +298,50 @@ impl Source for Stored {
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
         Box::pin(self.look_up(key))
     }
+
+    fn matching<'a>(
+        &'a self,
+        action: Action,
+        selection: &'a Selection,
+        most: usize,
+    ) -> Answer<'a, Vec<Vec<u8>>> {
+        Box::pin(self.collect(action, selection, most))
+    }
+
+    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(self.change(action, keys))
+    }
+
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+        Box::pin(self.add_all(keys))
+    }
+
+    /// Deliveries are those of the workers, which the store does not know.
+    fn set_paused(&self, _: bool) -> bool {
+        false
+    }
+
+    fn can_pause(&self) -> bool {
+        false
+    }
+}
+
+fn key(bytes: Vec<u8>) -> Result<Key, Problem> {
+    match bytes.len() {
+        0..=Key::LONGEST => Ok(Key::from(bytes)),
+        _ => Err(Problem::parameter("keys", "a key of a store has 2,048 bytes at most")),
+    }
+}
+
+/// Returns true if a key has a pending run beside the one in flight.
+const fn runs_again(entry: &Entry) -> bool {
+    entry.dirty || entry.due.is_some()
+}
+
+/// Returns the response for a change that failed. Some of the keys may have been changed.
+fn unchanged(error: impl Error) -> Problem {
+    let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {

@@ -100,9 +100,12 @@ workqueue_longest_running_processor_seconds{name="pods"} 21.5
 # HELP workqueue_retries Total number of retries handled by workqueue
 # TYPE workqueue_retries counter
 workqueue_retries_total{name="pods"} 2
-# HELP workqueue_waiting Current number of keys with a due time, including those that back off
+# HELP workqueue_waiting Current number of keys that wait for a due time, including those that back off
 # TYPE workqueue_waiting gauge
 workqueue_waiting{name="pods"} 2
+# HELP workqueue_backing_off Current number of keys that wait because their last run failed
+# TYPE workqueue_backing_off gauge
+workqueue_backing_off{name="pods"} 1
 # HELP workqueue_processing Current number of keys in flight
 # TYPE workqueue_processing gauge
 workqueue_processing{name="pods"} 1

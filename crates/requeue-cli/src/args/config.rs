@@ -20,7 +20,7 @@ use crate::input::{Format, Kind};
 use crate::process::command;
 use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
-use crate::serve::Address;
+use crate::serve::Serve;
 
 /// The configuration of a run. Its flags fit together, and the file of its command exists.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Config {
     pub(crate) files: FilePaths,
     pub(crate) progress: args::Progress,
     pub(crate) summary: Summary,
-    pub(crate) serve: Option<Address>,
+    pub(crate) serve: Option<Serve>,
 }
 
 #[derive(Debug)]
@@ -239,7 +239,7 @@ impl Config {
             },
             progress: common.progress,
             summary: common.summary,
-            serve: alone.serve,
+            serve: alone.admin.at(alone.serve)?,
         })
     }
 }

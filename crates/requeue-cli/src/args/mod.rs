@@ -112,8 +112,8 @@ pub(crate) enum Subcommand {
     Explain(store::ExplainFlags),
     /// Serve the dashboard of a queue in a store, without a worker
     ///
-    /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It is
-    /// read-only and has no password. SIGINT or SIGTERM stops it.
+    /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It has
+    /// no password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.
     #[cfg(feature = "store")]
     Serve(store::ServeFlags),
     /// List the parked keys of a queue, with their last errors

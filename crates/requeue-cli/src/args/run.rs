@@ -20,9 +20,10 @@ use crate::args::unsupported::InStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
+use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::Address;
+use crate::serve::{Address, Serve, token};
 
 /// The variable with the default of `--store`.
 #[cfg(feature = "store")]
@@ -367,10 +368,42 @@ pub(crate) struct Alone {
 
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
     ///
-    /// It also has Prometheus metrics at /metrics, and a JSON API. It is read-only and has no password. PORT
-    /// alone is on loopback.
+    /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
+    /// without --serve-admin. PORT alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct AdminFlags {
+    /// Let clients of the dashboard with the token change the queue
+    ///
+    /// They can add, cancel, revive and run keys, and pause. The token has 16 to 1,024 visible characters. It
+    /// is the content of --token-file, or of the variable REQUEUE_TOKEN, which commands do not see.
+    #[arg(long, help_heading = "Output", hide_short_help = true)]
+    pub(crate) serve_admin: bool,
+
+    /// File with the token of --serve-admin [default: $REQUEUE_TOKEN]
+    #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
+    #[arg(requires = "serve_admin")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+impl AdminFlags {
+    /// Returns the settings of the dashboard; `None` without `--serve`.
+    pub(crate) fn at(&self, address: Option<Address>) -> Result<Option<Serve>, Refusal> {
+        let Some(address) = address else {
+            return match self.serve_admin {
+                true => Err(Refusal::usage("--serve-admin requires --serve")),
+                false => Ok(None),
+            };
+        };
+        let token = self.serve_admin.then(|| token(self.token_file.as_deref())).transpose()?;
+        Ok(Some(Serve { address, token }))
+    }
 }
 
 /// The order of ready keys.

@@ -3,17 +3,22 @@
 //! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use requeue::ReAdd;
+use requeue_store::State;
 
 use crate::args::help::Sections;
-use crate::args::run::{self as args, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary};
+use crate::args::run::{
+    self as args, AdminFlags, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+};
 use crate::args::unsupported::{InStore, OfAdd, Unsupported};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
-use crate::serve::Address;
+use crate::serve::{Address, ServerUrl};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreUrl {
@@ -103,10 +108,13 @@ pub(crate) struct WorkFlags {
 
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
     ///
-    /// It also has Prometheus metrics at /metrics, and a JSON API. It is read-only and has no password. PORT
-    /// alone is on loopback.
+    /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
+    /// without --serve-admin. PORT alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
@@ -123,6 +131,9 @@ pub(crate) struct AddFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 
     /// Run the keys no sooner than TIME from now
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Adds")]
@@ -222,6 +233,9 @@ pub(crate) struct StatusFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
     /// List the keys in flight, with their workers and leases
     #[arg(long)]
     pub(crate) in_flight: bool,
@@ -246,10 +260,13 @@ pub(crate) struct KeysFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
     /// Only keys in this state
     ///
     /// STATE is ready, waiting, processing, parked or damaged.
-    #[arg(long, value_enum, hide_possible_values = true)]
+    #[arg(long, value_parser = states(), value_name = "STATE", hide_possible_values = true)]
     pub(crate) state: Option<State>,
 
     /// Print JSON objects that `requeue add --input json` reads
@@ -265,6 +282,9 @@ pub(crate) struct ExplainFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }
 
 #[derive(Args, Debug)]
@@ -274,6 +294,9 @@ pub(crate) struct ServeFlags {
     /// PORT alone is on loopback. 0 takes a free port.
     #[arg(value_name = "PORT", default_value = "8080")]
     pub(crate) address: Address,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
 
     #[command(flatten)]
     pub(crate) place: Place,
@@ -291,6 +314,9 @@ pub(crate) struct ReviveFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }
 
 #[derive(Args, Debug)]
@@ -317,7 +343,8 @@ pub(crate) struct CancelFlags {
     /// flight, and loses the run after it.
     #[arg(
         long,
-        value_enum,
+        value_parser = states(),
+        value_name = "STATE",
         requires = "all",
         conflicts_with = "keys",
         hide_possible_values = true
@@ -326,16 +353,45 @@ pub(crate) struct CancelFlags {
 
     #[command(flatten)]
     pub(crate) place: Place,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 }
 
-/// The state of a key, with its name in `requeue status`.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    Ready,
-    Waiting,
-    Processing,
-    Parked,
-    Damaged,
+/// The states of a key, with their names in flags and output.
+const STATES: [(&str, State); 5] = [
+    ("ready", State::Ready),
+    ("waiting", State::Waiting),
+    ("processing", State::Processing),
+    ("parked", State::Parked),
+    ("damaged", State::Damaged),
+];
+
+/// Returns the name of a state.
+pub(crate) fn state_name(state: State) -> &'static str {
+    STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(name, _)| name)
+}
+
+fn states() -> impl TypedValueParser<Value = State> {
+    PossibleValuesParser::new(STATES.map(|(name, _)| name)).map(|name| {
+        let found = STATES.iter().find(|(known, _)| *known == name);
+        // The parser has checked the name.
+        found.map_or(State::Ready, |(_, state)| *state)
+    })
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServerFlags {
+    /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
+    ///
+    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store and --queue are ignored.
+    #[arg(long, value_name = "URL", help_heading = "Queue", hide_short_help = true)]
+    pub(crate) server: Option<ServerUrl>,
+
+    /// File with the token for --server [default: $REQUEUE_TOKEN]
+    #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
+    #[arg(requires = "server")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand, Debug)]

@@ -17,6 +17,8 @@ const GRACE: Duration = Duration::from_millis(250);
 const PIPE: usize = 1 << 20;
 /// The number of bytes of a stream that `--output group` keeps in memory. Longer output goes to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
+/// The number of bytes of the end of a stream that are kept for the dashboard.
+const TAIL: usize = 4 << 10;
 
 /// The destination of one stream of a command.
 #[derive(Debug)]
@@ -28,13 +30,24 @@ pub(crate) struct Sink<'a> {
     is_in_line: bool,
     /// The output so far, with `--output group`.
     kept: Option<SpooledTempFile>,
+    /// The end of the output, for the dashboard.
+    tail: Option<Vec<u8>>,
     /// The number of bytes that were read.
     pub(crate) received: u64,
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn new(output: &'a Output, stream: Stream, source: u64) -> Self {
-        Self { output, stream, source, tag: None, is_in_line: false, kept: None, received: 0 }
+        Self {
+            output,
+            stream,
+            source,
+            tag: None,
+            is_in_line: false,
+            kept: None,
+            tail: None,
+            received: 0,
+        }
     }
 
     /// Begins each line with `tag`.
@@ -45,6 +58,17 @@ impl<'a> Sink<'a> {
     /// Keeps the output until the end of the run. Long output is kept in an unnamed file.
     pub(crate) fn keep(self) -> Self {
         Self { kept: Some(SpooledTempFile::new(IN_MEMORY)), ..self }
+    }
+
+    /// Also keeps the end of the output: see [`tail`](Self::tail).
+    pub(crate) fn keep_tail(self) -> Self {
+        Self { tail: Some(Vec::new()), ..self }
+    }
+
+    /// Returns the last 4 KiB of the output.
+    pub(crate) fn tail(&self) -> String {
+        let tail = self.tail.as_deref().unwrap_or_default();
+        String::from_utf8_lossy(&tail[tail.len().saturating_sub(TAIL)..]).into_owned()
     }
 
     /// Returns the kept output.
@@ -89,6 +113,14 @@ impl<'a> Sink<'a> {
 
     /// Writes or keeps bytes. Returns false if standard output is closed.
     async fn put(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
+        if let Some(tail) = &mut self.tail {
+            let all = tail.len() + bytes.len();
+            // Cutting only now and then copies each byte at most twice.
+            if all > 2 * TAIL {
+                tail.drain(..tail.len().min(all - TAIL));
+            }
+            tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        }
         let bytes = self.tagged(bytes);
         match &mut self.kept {
             Some(kept) => kept.write_all(&bytes).map(|()| self.output.takes(self.stream)),

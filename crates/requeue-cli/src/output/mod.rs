@@ -8,6 +8,7 @@ pub(crate) mod capture;
 pub(crate) mod dead_letters;
 pub(crate) mod files;
 pub(crate) mod joblog;
+pub(crate) mod log;
 pub(crate) mod summary;
 
 use std::io::{self, BufWriter, Read, Seek, Write};

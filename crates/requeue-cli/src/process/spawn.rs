@@ -15,6 +15,9 @@ use crate::process::guardian;
 use crate::process::run_input::{Past, RunInput};
 use crate::process::template::Template;
 
+/// The variable with the token of the dashboard's actions. Commands do not see it: a command could change other keys.
+pub(crate) const TOKEN_VARIABLE: &str = "REQUEUE_TOKEN";
+
 /// The properties of a run that its command sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
@@ -58,7 +61,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    for name in &template.hidden {
+    for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }
     if let Some(dir) = &run.input.dir {

@@ -24,7 +24,7 @@ use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
 use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
-use crate::runner::outcome::Outcome;
+use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::Job;
 
 /// A command that was started, and has exited.
@@ -41,6 +41,8 @@ struct Finished {
     sent: u64,
     /// The number of bytes of its output that passed through this process.
     received: u64,
+    /// The end of its standard error, if there is a dashboard.
+    stderr: String,
 }
 
 impl Finished {
@@ -61,15 +63,16 @@ impl Runner {
     /// Runs the command of a delivered key, and completes the run.
     pub(super) async fn attempt(&self, job: Job, slot: usize) {
         let item = &job.item;
+        let mut report = Report { attempt: self.attempt_of(&job), ..Report::default() };
         let input = match self.unless_cut_off(self.input(&job)).await {
             Some(Ok(Some(input))) => input,
             // A run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.failure(item, why).await;
-                return self.end(job, outcome).await;
+                return self.end(job, outcome, report).await;
             }
-            None => return self.end(job, Outcome::Interrupted).await,
+            None => return self.end(job, Outcome::Interrupted, report).await,
         };
         let (past, adds) = self.keys.start(&job);
         let seq = self.commands.seq.one_more();
@@ -79,7 +82,7 @@ impl Runner {
             self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
             Outcome::Succeeded
         } else {
-            self.run_command(run, &job).await
+            self.run_command(run, &job, &mut report).await
         };
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
@@ -91,7 +94,14 @@ impl Runner {
             }
             (outcome, _) => outcome,
         };
-        self.end(job, outcome).await;
+        self.end(job, outcome, report).await;
+    }
+
+    fn attempt_of(&self, Job { item, lease }: &Job) -> u32 {
+        match lease {
+            Some(lease) => lease.attempt(),
+            None => self.keys.past(item).attempt,
+        }
     }
 
     /// Returns the input of a run; `None` if a run is no longer needed.
@@ -133,13 +143,15 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    async fn run_command(&self, run: Run<'_>, job: &Job) -> Outcome {
+    async fn run_command(&self, run: Run<'_>, job: &Job, report: &mut Report) -> Outcome {
         let mut level = self.stop.subscribe();
         let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Interrupted };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (ended, log) = match child {
             Ok(child) => {
-                let finished = self.finish(child, run, job, level).await;
+                let mut finished = self.finish(child, run, job, level).await;
+                report.took = Some(start.elapsed());
+                report.stderr = std::mem::take(&mut finished.stderr);
                 self.tally.run_seconds.add(start.elapsed());
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
@@ -275,7 +287,7 @@ impl Runner {
                 self.fail(&format!("{}: output lost: {error}", escaped(run.key))).await;
             }
         }
-        let received = out.received + err.received;
+        let (received, stderr) = (out.received + err.received, err.tail());
         if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
             tokio::select! {
                 () = self.output.write_kept(run.seq, out, err) => {}
@@ -288,12 +300,14 @@ impl Runner {
             None => item.cancel_reason().unwrap_or(CancelReason::Cancelled),
         });
         let timed_out = watchdog.timed_out();
-        Finished { status, starved, timed_out, lost, cancelled, sent, received }
+        Finished { status, starved, timed_out, lost, cancelled, sent, received, stderr }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
         let tag = self.config.commands.tag.as_ref().map(|tag| tag.of(run.key));
         let sink = Sink::new(&self.output, stream, run.seq).tag(tag);
+        let is_shown = stream == Stream::Stderr && self.history.is_some();
+        let sink = if is_shown { sink.keep_tail() } else { sink };
         if self.config.commands.output == args::Output::Group { sink.keep() } else { sink }
     }
 

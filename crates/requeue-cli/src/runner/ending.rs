@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use requeue::{CancelReason, Item};
+use requeue_http::History;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
@@ -15,17 +16,17 @@ use crate::output::dead_letters::{DeadLetter, UnreadInput};
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
-use crate::runner::outcome::Outcome;
+use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
 
 impl Runner {
     /// Completes a run.
-    pub(super) async fn end(&self, job: Job, outcome: Outcome) {
+    pub(super) async fn end(&self, job: Job, outcome: Outcome, report: Report) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
-            return self.end_lease(item, lease, outcome).await;
+            return self.end_lease(item, lease, outcome, report).await;
         }
         match outcome {
             Outcome::Interrupted => item.release(),
@@ -35,7 +36,9 @@ impl Runner {
             }
             Outcome::Succeeded => {
                 self.tally.done.one_more();
+                let key = item.key().clone();
                 self.keys.succeed(item);
+                self.record(|history| history.succeeded(&key, report.run("")));
                 self.halt_if_reached().await;
             }
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
@@ -44,22 +47,24 @@ impl Runner {
                     // A newer request is in the queue, and must not wait for the retry of this one.
                     let (key, attempt) = (item.key().clone(), self.keys.past(&item).attempt);
                     self.keys.give_up(item);
+                    self.record(|history| history.failed(&key, report.run(&why)));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
                 match self.keys.fail(item, exit) {
                     Verdict::Retried { attempt, delay } => {
+                        self.record(|history| history.failed(&key, report.run(&why)));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
-                        self.give_up(item, attempts, Some(exit), &why).await;
+                        self.give_up(item, attempts, Some(exit), &why, report).await;
                     }
                 }
             }
             Outcome::Failed { exit, why, .. } => {
                 self.tally.failures.one_more();
                 let attempts = self.keys.past(&item).attempt;
-                self.give_up(item, attempts, exit, &why).await;
+                self.give_up(item, attempts, exit, &why, report).await;
             }
         }
     }
@@ -76,7 +81,13 @@ impl Runner {
 
     /// Completes a run whose key is leased. If the remote queue does not record the outcome in time, the key runs
     /// again.
-    async fn end_lease(&self, item: Item<'static, Key>, lease: Box<dyn Lease>, outcome: Outcome) {
+    async fn end_lease(
+        &self,
+        item: Item<'static, Key>,
+        lease: Box<dyn Lease>,
+        outcome: Outcome,
+        report: Report,
+    ) {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             biased;
@@ -94,12 +105,17 @@ impl Runner {
             Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Cancelled(reason) => self.report_cancelled(&key, reason).await,
             Outcome::Succeeded if is_recorded => {
+                self.record(|history| history.succeeded(&key, report.run("")));
                 self.tally.done.one_more();
                 self.halt_if_reached().await;
             }
             Outcome::Succeeded => _ = self.tally.failures.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.failures.one_more();
+                self.record(|history| match is_parked {
+                    true => history.gave_up(&key, report.run(&why)),
+                    false => history.failed(&key, report.run(&why)),
+                });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
                     self.report_parked(&key, letter).await;
@@ -126,6 +142,8 @@ impl Runner {
                 _ = &mut done => None,
             };
             let Some(ExpiredKey { key, attempts, why }) = found else { return };
+            let report = Report { attempt: attempts, ..Report::default() };
+            self.record(|history| history.gave_up(&key, report.run(&why)));
             let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
             self.report_parked(&key, letter).await;
         }
@@ -138,7 +156,21 @@ impl Runner {
         self.report_given_up(key, fate, letter, written).await;
     }
 
-    async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
+    /// Records a run for the dashboard. Its key is no longer in flight.
+    fn record(&self, record: impl FnOnce(&History)) {
+        if let Some(history) = &self.history {
+            record(history);
+        }
+    }
+
+    async fn give_up(
+        &self,
+        item: Item<'static, Key>,
+        attempts: u32,
+        exit: Option<i32>,
+        why: &str,
+        report: Report,
+    ) {
         self.tally.given_up.one_more();
         if let Some(hooks) = &self.hooks {
             hooks.on_give_up(&item);
@@ -147,6 +179,7 @@ impl Runner {
         let written = self.files.keys.write_dead_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
+        self.record(|history| history.gave_up(&key, report.run(why)));
         self.report_given_up(&key, ("given up", ""), letter, written).await;
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use requeue::metrics::Metrics;
+use requeue_http::History;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -142,7 +143,9 @@ impl Runner {
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         let (stop, tally) = (Stop::new(stopper), Tally::new());
         let reports = RetryReports::default();
-        Ok(Self { config, keys, commands, hooks, stop, output, reports, tally, files })
+        // A run with a dashboard has metrics.
+        let history = metrics.map(|_| History::new());
+        Ok(Self { config, keys, commands, hooks, stop, output, reports, tally, files, history })
     }
 
     async fn run(

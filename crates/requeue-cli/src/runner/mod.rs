@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use requeue_http::History;
+
 use crate::args::config::Config;
 use crate::output::Output;
 use crate::output::dead_letters::KeyFiles;
@@ -52,6 +54,8 @@ pub(crate) struct Runner {
     reports: RetryReports,
     tally: Tally,
     files: Files,
+    /// The runs that the dashboard shows; `None` without one.
+    history: Option<History>,
 }
 
 /// The commands in flight.

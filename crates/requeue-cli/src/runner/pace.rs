@@ -87,6 +87,13 @@ impl Pace {
         self.queue.cancel(key).any()
     }
 
+    /// Makes the pending run of a key ready: ends its window and its backoff, but not its least interval.
+    pub(crate) fn run_now(&self, key: &[u8], priority: i32) -> Added {
+        let mut state = self.lock();
+        state.keys.remove(self.hash(key));
+        self.queue_add(key, Add::now().merge(Merge::Exactly).priority(priority))
+    }
+
     /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added at
     /// the moment at which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {

@@ -3,10 +3,15 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use requeue_http::{Detail, Site};
+use requeue::Added;
+use requeue_http::{Builder, Control, Detail, Site};
 
 use crate::exit::Refusal;
+use crate::input::{AddOptions, Why};
+use crate::key::{Key, LONGEST};
+use crate::output::log;
 use crate::runner::Runner;
 use crate::serve::{Listener, Page};
 
@@ -14,18 +19,51 @@ impl Runner {
     pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
         let of = Arc::clone(self);
         let (title, output) = (self.title(), &self.output);
+        if listener.has_admin() && self.keys.leases().is_none() {
+            // The subcommands with a store show events anyway.
+            log::show_on(output);
+        }
         match self.keys.leases() {
             #[cfg(feature = "store")]
             Some(leases) => {
                 let site = leases.remote().page().detail(move |key| of.slot(key));
-                listener.serve(title, site, output).await
+                listener.serve(title, self.dress(site), output).await
             }
             _ => {
                 let site =
                     Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
-                listener.serve(title, site, output).await
+                let site = site.control(RunControl(Arc::clone(self)));
+                listener.serve(title, self.dress(site), output).await
             }
         }
+    }
+
+    /// Sets the parts of the dashboard that do not depend on the kind of the queue.
+    fn dress<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
+        let of = Arc::clone(self);
+        let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running());
+        let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
+        let site =
+            site.pausing(move |paused| of_set.set_paused(paused), move || of_get.keys.is_paused());
+        let site = match self.config.name {
+            "run" => site.hint("Write keys to the input of this process, one per line."),
+            "watch" => site.hint("Create or change an object that is watched."),
+            // The site of a store has a hint of its own.
+            _ => site,
+        };
+        match &self.history {
+            Some(history) => site.history(history),
+            None => site,
+        }
+    }
+
+    /// Pauses or resumes the starts of commands. Returns false if the run stops.
+    fn set_paused(&self, paused: bool) -> bool {
+        let runs = !self.is_stopping();
+        if runs {
+            self.keys.set_paused(paused);
+        }
+        runs
     }
 
     /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
@@ -53,5 +91,52 @@ impl Runner {
             detail = detail.field("last exit", exit);
         }
         detail
+    }
+}
+
+/// Changes the keys of a run in memory for clients of the dashboard, as records of the input would.
+struct RunControl(Arc<Runner>);
+
+impl Control<Key> for RunControl {
+    fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
+        let Self(runner) = self;
+        let most = LONGEST;
+        match key.len() {
+            0 => return Err(Why::Empty.to_string()),
+            bytes if bytes > most => {
+                return Err(Why::KeyTooLong { bytes: bytes as u64, most }.to_string());
+            }
+            _ if key.contains(&0) => return Err(Why::Nul.to_string()),
+            _ => {}
+        }
+        if runner.keys.queue().states().total() >= runner.keys.max_keys() {
+            return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
+        }
+        if runner.is_stopping() {
+            return Ok(Added::Refused);
+        }
+        let added =
+            runner.keys.add(&key, AddOptions { after: delay, priority, ..AddOptions::default() });
+        if added != Added::Refused {
+            runner.tally.adds.one_more();
+            if !matches!(added, Added::New | Added::Dirty) {
+                runner.tally.coalesced.one_more();
+            }
+        }
+        Ok(added)
+    }
+
+    fn cancel(&self, key: &Key) -> bool {
+        let Self(runner) = self;
+        let cancelled = runner.keys.cancel(key);
+        if cancelled {
+            runner.tally.cancelled.one_more();
+        }
+        runner.keys.changed();
+        cancelled
+    }
+
+    fn run_now(&self, key: &Key, priority: i32) -> bool {
+        self.0.keys.run_now(key, priority)
     }
 }

@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::{block_on, re_add, warnings, with_settings};
+use super::by_server::named;
+use super::server::Server;
+use super::{block_on, re_add, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
 use crate::duration::{Debounce, shown};
@@ -19,6 +22,7 @@ use crate::exit::{Ended, Exit, Refusal, chain, complain};
 use crate::input::source::{Input, Source};
 use crate::input::{AddOptions, Bad, Change, Format, Records, Why};
 use crate::key::escaped;
+use crate::output::log;
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
@@ -38,10 +42,18 @@ struct Unsaid {
 
 /// Adds keys in parts. `settle` waits until all keys of the current part are added or refused.
 struct Adder {
-    queue: Queue,
+    target: Target,
     unsaid: Unsaid,
     part: Vec<(Key, Add)>,
+    /// With a server, the keys of the part as it names them.
+    named: Vec<Value>,
     counts: Counts,
+}
+
+/// The queue that gets the keys.
+enum Target {
+    Store(Queue),
+    Server(Server),
 }
 
 /// The outcomes of adds and cancels. The names are those of the JSON summary.
@@ -71,18 +83,22 @@ enum Refused {
 }
 
 impl Adder {
-    fn new(queue: Queue, unsaid: Unsaid) -> Self {
-        Self { queue, unsaid, part: Vec::with_capacity(PART), counts: Counts::default() }
+    fn new(target: Target, unsaid: Unsaid) -> Self {
+        let (part, named) = (Vec::with_capacity(PART), Vec::new());
+        Self { target, unsaid, part, named, counts: Counts::default() }
     }
 
     async fn take(&mut self, change: Change<'_>) -> Result<(), Refused> {
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.len() > Key::LONGEST {
+        if key.len() > Key::LONGEST && matches!(self.target, Target::Store(_)) {
             let (bytes, most) = (key.len() as u64, Key::LONGEST);
             return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
         }
         match change {
             Change::Add(key, options) => {
+                if let Target::Server(_) = self.target {
+                    return self.take_for_server(&key, options).await;
+                }
                 let (key, add) = (Key::from(&*key), self.add_of(options));
                 // The adds of a part have no order.
                 let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
@@ -93,12 +109,41 @@ impl Adder {
             }
             Change::Cancel(key) => {
                 self.settle().await?;
-                let cancelled = self.queue.cancel(&*key).await;
-                let cancelled = cancelled.map_err(|error| Refused::Failed(chain(&error)))?;
-                self.counts.cancelled += usize::from(cancelled.any());
+                let cancelled = match &self.target {
+                    Target::Store(queue) => {
+                        let cancelled = queue.cancel(&*key).await;
+                        cancelled.map_err(|error| Refused::Failed(chain(&error)))?.any()
+                    }
+                    Target::Server(server) => {
+                        let body = json!({ "keys": [named(&key)] });
+                        let answer = server.post("cancel", &body).await.map_err(failed)?;
+                        answer["changed"] == json!(1)
+                    }
+                };
+                self.counts.cancelled += usize::from(cancelled);
             }
         }
         Ok(())
+    }
+
+    async fn take_for_server(&mut self, key: &[u8], options: AddOptions) -> Result<(), Refused> {
+        if options.merge != requeue::Merge::Earliest {
+            let why = "--server: an add with `merge` needs --store";
+            return Err(Refused::Failed(why.to_owned()));
+        }
+        let priority = match options.priority {
+            0 => self.unsaid.priority.number().into(),
+            priority => priority,
+        };
+        let after = options.after.unwrap_or(self.unsaid.after);
+        let mut object = named(key);
+        if !after.is_zero() {
+            object["after"] = json!(after.as_secs_f64());
+        }
+        object["priority"] = json!(priority);
+        object["revive"] = json!(options.revive.unwrap_or(self.unsaid.revives));
+        self.named.push(object);
+        if self.named.len() == PART { self.settle().await } else { Ok(()) }
     }
 
     fn add_of(&self, options: AddOptions) -> Add {
@@ -127,7 +172,31 @@ impl Adder {
     /// Waits until all keys that were taken are added.
     async fn settle(&mut self) -> Result<(), Refused> {
         let part = std::mem::take(&mut self.part);
-        let queue = &self.queue;
+        let queue = match &self.target {
+            Target::Store(queue) => queue,
+            Target::Server(server) => {
+                let named = std::mem::take(&mut self.named);
+                if named.is_empty() {
+                    return Ok(());
+                }
+                let answer = server.post("add", &json!({ "keys": named })).await.map_err(failed)?;
+                for result in answer["results"].as_array().into_iter().flatten() {
+                    self.counts.add(match result.as_str() {
+                        Some("new") => Added::New,
+                        Some("dirty") => Added::Dirty,
+                        Some("held") => Added::Held,
+                        Some("revived") => Added::Revived,
+                        Some("parked") => Added::Parked,
+                        Some("refused") => {
+                            let why = "--server: the queue takes no more keys: it is closed";
+                            return Err(Refused::Failed(why.to_owned()));
+                        }
+                        _ => Added::Coalesced,
+                    });
+                }
+                return Ok(());
+            }
+        };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
         let mut failed = None;
         for added in join_all(adds).await {
@@ -152,7 +221,7 @@ impl Reading {
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
         // In a queue in memory, too, an add of a key that was given up runs it again.
         let unsaid = Unsaid { revives: true, ..Unsaid::default() };
-        let (runner, adder) = (Arc::clone(runner), Adder::new(queue, unsaid));
+        let (runner, adder) = (Arc::clone(runner), Adder::new(Target::Store(queue), unsaid));
         Self { runner, adder, runtime: Handle::current() }
     }
 
@@ -198,8 +267,13 @@ impl KeySink for Reading {
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
-    let AddFlags { parked_add, read, summary, unsupported, .. } = flags;
+    let AddFlags { parked_add, read, summary, unsupported, server, .. } = flags;
     unsupported.check()?;
+    let server = server.open()?;
+    server.as_ref().map_or(Ok(()), Server::check_token)?;
+    if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
+        return Err(Refusal::usage("--server: --parked-add and --re-add are settings of a store"));
+    }
     let started = Instant::now();
     let re_add = re_add(when_early)?;
     let (source, format) = read.check()?;
@@ -211,9 +285,12 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     };
     block_on(async {
         let how = |opening| with_settings(opening, re_add, parked_add);
-        let queue = place.to_change(how).await?;
-        warnings::show(complain);
-        let mut adder = Adder::new(queue, unsaid);
+        let target = match server {
+            Some(server) => Target::Server(server),
+            None => Target::Store(place.to_change(how).await?),
+        };
+        log::show(complain);
+        let mut adder = Adder::new(target, unsaid);
         let added = match keys.is_empty() {
             true => adder.add_read(&source, format).await,
             false => adder.add_named(&keys, format).await,
@@ -286,6 +363,11 @@ impl Adder {
             taken => taken.map_err(Refused::why),
         }
     }
+}
+
+/// Returns a refusal of the server.
+fn failed(refusal: Refusal) -> Refused {
+    Refused::Failed(refusal.message)
 }
 
 impl Refused {

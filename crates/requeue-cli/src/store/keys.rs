@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
 
-use super::{block_on, refusal};
-use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, State as StateFlag};
+use super::{block_on, by_server, refusal};
+use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print};
 use crate::input::json::Written;
 use crate::key::shown;
@@ -14,44 +14,24 @@ use crate::key::shown;
 /// The number of keys that are read at once.
 const PAGE: usize = 256;
 
-impl From<StateFlag> for State {
-    fn from(flag: StateFlag) -> Self {
-        match flag {
-            StateFlag::Ready => Self::Ready,
-            StateFlag::Waiting => Self::Waiting,
-            StateFlag::Processing => Self::Processing,
-            StateFlag::Parked => Self::Parked,
-            StateFlag::Damaged => Self::Damaged,
-        }
-    }
-}
-
-/// Returns the name of a state, as in `requeue status`.
-const fn name(state: State) -> &'static str {
-    match state {
-        State::Ready => "ready",
-        State::Waiting => "waiting",
-        State::Processing => "processing",
-        State::Parked => "parked",
-        State::Damaged => "damaged",
-        _ => "unknown",
-    }
-}
-
 /// `requeue keys`.
 pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open()? {
+            return by_server::keys(&server, flags).await;
+        }
         let queue = flags.place.to_look_at().await?;
-        list(&queue, flags.state.map(State::from), |entry| {
+        list(&queue, flags.state, |entry| {
             let at = entry.due.and_then(|due| Timestamp::now().checked_add(due).ok());
             let at = at.map(|at| at.to_string());
             if flags.json {
                 let mut written = written(entry);
-                (written.state, written.at) = (Some(name(entry.state)), at);
+                (written.state, written.at) = (Some(state_name(entry.state)), at);
                 written.why = entry.error.as_deref();
                 return written.to_bytes();
             }
-            let (key, state, failures) = (shown(&entry.key), name(entry.state), entry.failures);
+            let (key, state, failures) =
+                (shown(&entry.key), state_name(entry.state), entry.failures);
             let (at, why) = (at.unwrap_or_default(), why(entry));
             format!("{key}\t{state}\t{at}\t{failures}\t{why}").into_bytes()
         })
@@ -83,6 +63,9 @@ pub(crate) fn parked(flags: &ParkedFlags) -> Result<Ended, Refusal> {
 /// `requeue explain`.
 pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open()? {
+            return by_server::explain(&server, flags).await;
+        }
         let queue = flags.place.to_look_at().await?;
         let key = Key::from(flags.key.as_bytes());
         let found = queue.look_up(key.clone()).await.map_err(refusal)?;

@@ -11,11 +11,13 @@ use tokio::time::timeout;
 
 use super::keys::page;
 use super::reaching::patiently;
-use super::{block_on, connect_to_look, refusal};
-use crate::args::store::{CancelFlags, DropFlags, QueuesFlags, ReviveFlags, StatusFlags};
+use super::text::{each, status_json, status_text};
+use super::{block_on, by_server, connect_to_look, refusal};
+use crate::args::store::{
+    CancelFlags, DropFlags, QueuesFlags, ReviveFlags, StatusFlags, state_name,
+};
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
-use crate::input::json::Written;
 use crate::key::{escaped, shown};
 use crate::output::summary::counted;
 use crate::process::signals;
@@ -94,6 +96,9 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open()? {
+            return by_server::status(&server, flags).await;
+        }
         let queue = flags.place.to_look_at().await?;
         let counts = queue.counts().await.map_err(refusal)?;
         let in_flight = match flags.in_flight {
@@ -140,25 +145,16 @@ fn in_flight_text(entries: Option<&[Entry]>) -> String {
     entries.into_iter().flatten().map(line).collect()
 }
 
-fn status_text(counts: &Counts) -> String {
-    let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
-    let mut text = format!("ready       {ready}");
-    if ready > 0 {
-        text += &format!(", the oldest for {}", duration::shown(oldest_ready));
-    }
-    text += &format!("\nwaiting     {waiting}\nprocessing  {processing}");
-    if dirty > 0 {
-        text += &format!(", {dirty} to run once more");
-    }
-    text + &format!("\nparked      {parked}\n")
-}
-
 /// Lists the damaged keys, one per line. They are rare, and each must be added again or cancelled.
 fn damaged_text(counts: &Counts, listed: &[Entry]) -> String {
     if counts.damaged == 0 {
         return String::new();
     }
-    let mut text = format!("damaged     {}; add the keys again, or cancel them:\n", counts.damaged);
+    let mut text = format!(
+        "{:11} {}; add the keys again, or cancel them:\n",
+        state_name(State::Damaged),
+        counts.damaged
+    );
     for entry in listed {
         let why = entry.error.as_deref().unwrap_or_default();
         text += &format!("  {}\t{}\n", shown(&entry.key), shown(why.as_bytes()));
@@ -166,75 +162,12 @@ fn damaged_text(counts: &Counts, listed: &[Entry]) -> String {
     text
 }
 
-fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Entry]) -> String {
-    #[derive(Serialize)]
-    struct Damaged<'a> {
-        key: String,
-        why: &'a str,
-    }
-    #[derive(Serialize)]
-    struct Status<'a> {
-        ready: u64,
-        waiting: u64,
-        processing: u64,
-        dirty: u64,
-        parked: u64,
-        damaged: u64,
-        /// The first damaged keys.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        damaged_keys: Vec<Damaged<'a>>,
-        /// In seconds.
-        oldest_ready: Option<f64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        in_flight: Option<Vec<InFlight<'a>>>,
-    }
-    #[derive(Serialize)]
-    struct InFlight<'a> {
-        #[serde(flatten)]
-        key: Written<'a>,
-        worker: Option<&'a str>,
-        /// A text, because some JSON parsers lose digits of large numbers.
-        epoch: Option<String>,
-        /// The time since its delivery, in seconds.
-        age: Option<f64>,
-        /// The time until the lease expires unless it is renewed, in seconds.
-        lease: Option<f64>,
-    }
-    fn written(entry: &Entry) -> InFlight<'_> {
-        InFlight {
-            key: Written::of(&entry.key),
-            worker: entry.worker.as_deref(),
-            epoch: entry.epoch.map(|epoch| epoch.to_string()),
-            age: entry.since.map(|age| age.as_secs_f64()),
-            lease: entry.lease.map(|lease| lease.as_secs_f64()),
-        }
-    }
-    let in_flight = in_flight.map(|entries| entries.iter().map(written).collect());
-    let damaged_keys = damaged_keys.iter().map(|entry| Damaged {
-        key: shown(&entry.key),
-        why: entry.error.as_deref().unwrap_or_default(),
-    });
-    let damaged_keys = damaged_keys.collect();
-    let Counts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } = *counts;
-    let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
-    let status = Status {
-        ready,
-        waiting,
-        processing,
-        dirty,
-        parked,
-        damaged,
-        damaged_keys,
-        oldest_ready,
-        in_flight,
-    };
-    // Serializing numbers and texts does not fail.
-    serde_json::to_string(&status).unwrap_or_default() + "\n"
-}
-
 /// `requeue revive`.
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open()? {
+            return by_server::revive(&server, flags).await;
+        }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
             return all(queue.revive_all(), "revived").await;
@@ -247,9 +180,12 @@ pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
 /// `requeue cancel`.
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     block_on(async {
+        if let Some(server) = flags.server.open()? {
+            return by_server::cancel(&server, flags).await;
+        }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
-            return all(queue.cancel_all(flags.state.map(State::from)), "cancelled").await;
+            return all(queue.cancel_all(flags.state), "cancelled").await;
         }
         if flags.running {
             let mut cancelled = Vec::with_capacity(flags.keys.len());
@@ -266,16 +202,6 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
 
 fn keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
-}
-
-/// Reports the number of keys that were changed, and each key that was not.
-fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
-    for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
-        complain(&format!("{}: {not}", escaped(key.as_bytes())));
-    }
-    let count = changed.iter().filter(|changed| **changed).count();
-    complain(&format!("{count} {done}"));
-    Ended::Exit(if count == keys.len() { Exit::Done } else { Exit::GivenUp })
 }
 
 /// Changes all keys, and reports the progress. Stops after the current step when a signal comes.

@@ -1,12 +1,14 @@
 //! The subcommands on queues in a store, which are durable and shared with other machines.
 
 pub(crate) mod adder;
+mod by_server;
 pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
 mod remote;
 pub(crate) mod serve;
-mod warnings;
+mod server;
+mod text;
 pub(crate) mod work;
 
 use std::cell::RefCell;
@@ -20,12 +22,15 @@ use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
+use self::server::Server;
 use crate::args::config::Config;
-use crate::args::store::{self as flags, Place};
+use crate::args::store::{self as flags, Place, ServerFlags};
 use crate::exit::{Refusal, chain};
 use crate::key::Key;
+use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::{ExpiredKey, ExpiredKeys};
+use crate::serve::read_token as token;
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
@@ -46,6 +51,18 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
         }
         done
     }))
+}
+
+impl ServerFlags {
+    /// Returns the server of `--server`, if there is one.
+    fn open(&self) -> Result<Option<Server>, Refusal> {
+        let Some(url) = &self.server else { return Ok(None) };
+        let token = match &self.token_file {
+            Some(_) => Some(token(self.token_file.as_deref())?),
+            None => std::env::var_os(TOKEN_VARIABLE).map(|_| token(None)).transpose()?,
+        };
+        Ok(Some(Server::new(url.clone(), token)))
+    }
 }
 
 impl Place {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
 
-use super::warnings;
 use crate::duration::shown;
 use crate::exit::{Exit, Refusal, chain, complain};
+use crate::output::log;
 
 /// The time between two messages while the program waits for a store.
 const EVERY: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ pub(super) async fn patiently<T>(
     open: impl AsyncFn() -> Result<T, Unopened>,
 ) -> Result<T, Refusal> {
     // Nothing else writes to standard error before the run.
-    let _shown = warnings::show_here();
+    let _shown = log::show_here();
     let began = Instant::now();
     // Many processes may wait for one store: the jitter keeps them apart.
     let duration = Duration::from_millis(25);

@@ -1,5 +1,6 @@
 //! A queue in a store as a remote queue of the runner.
 
+use os_display::Quotable;
 use requeue::Completion;
 use requeue_http::{Builder, Site};
 use requeue_store::{Item, Key, Queue};
@@ -27,8 +28,13 @@ impl RemoteQueue for Queue {
     }
 
     fn page(&self) -> Builder<Key> {
-        Site::of_store(self.clone())
+        Site::of_store(self.clone()).hint(how_to_add(self.name()))
     }
+}
+
+/// Returns the command that adds a key. The address of the store is not shown, because it may have a password.
+pub(super) fn how_to_add(queue: &str) -> String {
+    format!("requeue add --store URL --queue {} KEY", queue.maybe_quote())
 }
 
 impl Lease for Item {

@@ -2,24 +2,28 @@
 
 use requeue_http::Site;
 
-use super::{block_on, warnings};
+use super::block_on;
+use super::remote::how_to_add;
 use crate::args::store::ServeFlags;
 use crate::exit::{Ended, Refusal};
-use crate::output::Output;
+use crate::output::{Output, log};
 use crate::process::signals;
 use crate::serve::Listener;
 
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let listener = Listener::bind(&flags.address).await?;
+        let serve = flags.admin.at(Some(flags.address.clone()))?;
+        let Some(listener) = Listener::of(serve.as_ref()).await? else {
+            return Err(Refusal::usage("no address"));
+        };
         let metrics = listener.metrics();
         let queue = flags.place.to_find(|opening| opening.metrics(metrics), String::new).await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
-        let said = output.clone();
-        warnings::show(move |line| said.hint(line));
+        log::show_on(&output);
         let title = format!("requeue: {}", flags.place.queue);
-        let page = listener.serve(title, Site::of_store(queue), &output).await?;
+        let site = Site::of_store(queue).hint(how_to_add(&flags.place.queue));
+        let page = listener.serve(title, site, &output).await?;
         let signal = signals::interrupted().await;
         page.end().await;
         output.flush().await;

@@ -6,13 +6,14 @@ use tokio::sync::oneshot;
 
 use super::adder::Reading;
 use super::reaching::patiently;
-use super::{block_on, connect, re_add, warnings};
+use super::{block_on, connect, re_add};
 use crate::args::config::{Config, Subcommand};
 use crate::args::run::{Alone, Flags, Through};
 use crate::args::store::{Place, StoreCommand, StoreUrl, Wait, WorkFlags};
 use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::Input;
 use crate::output::files::identity;
+use crate::output::log;
 use crate::runner::Files;
 use crate::runner::launch::{self, Parts};
 use crate::runner::reader;
@@ -37,7 +38,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
         let parts = parts.stopper(stopper);
         launch::go(parts, |runner| {
-            warnings::show_by(runner);
+            log::show_on(runner.output());
             reader::spawn(runner, input, Reading::new(runner, queue))
         })
         .await
@@ -47,11 +48,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
-    let WorkFlags { stdin, serve, until_empty, passwords, unsupported, .. } = flags;
+    let WorkFlags { stdin, serve, admin, until_empty, passwords, unsupported, .. } = flags;
     unsupported.check()?;
     let re_add = re_add(common.re_add)?;
     let own = Subcommand::without_input("work", false, stdin);
-    let mut config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
+    let mut config = Config::of(common, Alone { serve, admin, ..Alone::default() }, own)?;
     config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let files = Files::open(&config, None)?;
     block_on(async {
@@ -64,7 +65,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         }
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
         launch::go(parts, |runner| {
-            warnings::show_by(runner);
+            log::show_on(runner.output());
             // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
         })

@@ -108,6 +108,34 @@ fn what_was_given_up_is_counted() {
 }
 
 #[test]
+fn a_key_that_was_given_up_is_listed_with_its_error_and_the_end_of_its_output() {
+    let dir = directory("a_key_that_was_given_up_is_listed");
+    let script = "seq 5000 >&2; echo \"no such $1\" >&2; [ -e ok ]";
+    let args = ["--serve", "0", "-j2", "--retries", "1", "--base-delay", "1ms", "-c", script];
+    let mut run = Live::start(&dir, &args);
+    let server = address(&mut run);
+    run.send("a\nb\n");
+    until(|| get(server, "/api/v1/summary")["now"]["parked"] == json!(2));
+    let summary = get(server, "/api/v1/summary");
+    assert_eq!((&summary["now"]["keys"], &summary["given_up"]), (&json!(2), &json!(2)));
+    assert_eq!(summary["jobs"], json!({ "busy": 0, "total": 2 }));
+    let listed = get(server, "/api/v1/keys?state=parked");
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2));
+    let page = get(server, "/api/v1/key?key=a");
+    assert_eq!((&page["state"], &page["error"]), (&json!("parked"), &json!("exit status: 1")));
+    let output = page["output"].as_str().expect("text");
+    assert!(output.ends_with("\n5000\nno such a\n") && output.len() < 5000, "{output}");
+    assert_eq!(page["runs"].as_array().map(Vec::len), Some(2));
+    // It runs again when it is added again.
+    std::fs::write(dir.join("ok"), "").expect("it is written");
+    run.send("a\n");
+    until(|| get(server, "/api/v1/summary")["now"]["parked"] == json!(1));
+    until(|| get(server, "/api/v1/key?key=a")["state"] == json!("idle"));
+    assert_eq!(get(server, "/api/v1/key?key=a")["runs"][0]["outcome"], json!("succeeded"));
+    run.end();
+}
+
+#[test]
 fn every_address_is_served_where_that_is_asked_for_but_no_foreign_name() {
     let dir = directory("every_address_is_served_where_that_is_asked_for");
     let mut run = Live::start(&dir, &["--serve", "0.0.0.0:0", "true"]);
@@ -266,4 +294,199 @@ fn a_store_is_shown_without_a_worker() {
     assert_eq!(shown.end().status.signal(), Some(Signal::TERM.as_raw()));
     assert_eq!(call(&dir, "serve", &["0", "--queue", "none"]).code(), Some(125));
     assert_eq!(call(&dir, "serve", &["nowhere"]).code(), Some(2));
+}
+
+const TOKEN: &str = "0123456789abcdef0123";
+
+/// Sends an action with the token.
+#[track_caller]
+fn act(server: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    let body = body.to_string();
+    let request = format!(
+        "POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer \
+         {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), serde_json::from_str(body).expect("JSON"))
+}
+
+#[test]
+fn a_client_with_the_token_changes_a_run() {
+    let dir = directory("a_client_with_the_token_changes_a_run");
+    let script = "echo \"$1${REQUEUE_TOKEN-}\"; [ \"$1\" != bad ]";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).args(["run", "--serve", "0"]);
+    command.args(["--serve-admin", "-j1", "--retries", "1", "--base-delay", "1h", "-c", script]);
+    let mut run = Live::spawn(&mut command);
+    let server = address(&mut run);
+    let state = |key: &str| get(server, &format!("/api/v1/key?key={key}"))["state"].clone();
+    let named = |key: &str| json!({ "keys": [{ "key": key }] });
+
+    assert_eq!(act(server, "add", &named("first")), (200, json!({ "results": ["new"] })));
+    // The command does not see the token.
+    run.wait_for("first");
+    for wrong in ["", "a\0b"] {
+        let (status, answer) = act(server, "add", &named(wrong));
+        assert_eq!((status, &answer["parameter"]), (400, &json!("keys")), "{answer}");
+    }
+    act(server, "add", &named("bad"));
+    run.wait_for("bad");
+    until(|| state("bad") == json!("backing_off"));
+    assert_eq!(act(server, "run-now", &named("bad")).1["changed"], json!(1));
+    // The failure before its time does not count, and the key waits again.
+    run.wait_for("bad");
+    until(|| state("bad") == json!("backing_off"));
+
+    assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
+    run.send("second\nthird\n");
+    until(|| get(server, "/api/v1/summary")["now"]["ready"] == json!(2));
+    assert_eq!(act(server, "cancel", &named("second")).1["changed"], json!(1));
+    assert_eq!(act(server, "resume", &json!({})).1["status"], json!("open"));
+    run.wait_for("third");
+    let line = run.wait_for_message("resume by 127.0.0.1:");
+    assert!(!line.contains(TOKEN), "{line}");
+    let all = json!({ "matching": { "state": "backing_off" }, "expected": 1 });
+    assert_eq!(act(server, "cancel", &all).1, json!({ "changed": 1, "matched": 1 }));
+    let ended = run.end();
+    assert!(ended.stderr.contains("cancel by 127.0.0.1:") && ended.stderr.contains("keys=1"));
+    assert!(!ended.text().contains("second"), "{}", ended.text());
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
+    let dir = directory("a_token_that_is_missing_or_weak");
+    std::fs::write(dir.join("short"), "secret\n").expect("it is written");
+    for (args, named) in [
+        (&["--serve", "0", "--serve-admin", "echo"][..], "REQUEUE_TOKEN"),
+        (
+            &["--serve", "0", "--serve-admin", "--token-file", "none", "echo"],
+            "--token-file \"none\"",
+        ),
+        (&["--serve", "0", "--serve-admin", "--token-file", "short", "echo"], "16 to 1,024"),
+        (&["--serve-admin", "echo"], "--serve-admin requires --serve"),
+        (&["--serve", "0", "--token-file", "short", "echo"], "--serve-admin"),
+    ] {
+        let mut command = crate::support::command(args);
+        let ended =
+            crate::support::end(command.current_dir(&dir).env_remove("REQUEUE_TOKEN"), "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(2), String::new()), "{args:?}");
+        assert!(ended.stderr.contains(named), "{args:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("secret"), "{}", ended.stderr);
+    }
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
+    use crate::store::{add, requeue};
+
+    let dir = directory("a_client_with_the_token_changes_a_store");
+    std::fs::write(dir.join("token"), format!("{TOKEN}\n")).expect("it is written");
+    add(&dir, &["a", "--after", "1h"]);
+    let args = ["--serve", "0", "--serve-admin", "--token-file", "token", "-j2", "--", "echo"];
+    let mut run = Live::spawn(&mut requeue(&dir, "work", &args));
+    let server = address(&mut run);
+    assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
+    let body = json!({ "keys": [{ "key": "a" }] });
+    assert_eq!(act(server, "run-now", &body).1, json!({ "changed": 1, "results": [true] }));
+    until(|| get(server, "/api/v1/summary")["now"]["ready"] == json!(1));
+    assert_eq!(act(server, "resume", &json!({})).1["status"], json!("open"));
+    run.wait_for("a");
+    run.wait_for_message("run-now by 127.0.0.1:");
+    run.signal(rustix::process::Signal::INT);
+    run.end();
+
+    let mut shown =
+        Live::spawn(&mut requeue(&dir, "serve", &["0", "--serve-admin", "--token-file", "token"]));
+    let server = address(&mut shown);
+    assert_eq!(act(server, "add", &body), (200, json!({ "results": ["new"] })));
+    // It runs no commands.
+    assert_eq!(act(server, "pause", &json!({})).0, 409);
+    shown.signal(rustix::process::Signal::TERM);
+    shown.end();
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
+    use crate::support::end;
+
+    let dir = directory("the_subcommands_of_stores_work_on_a_run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).args(["run", "--serve", "unix:s"]);
+    command.args([
+        "--serve-admin",
+        "-j1",
+        "--retries",
+        "0",
+        "-c",
+        "echo \"$1\"; [ \"$1\" != bad ]",
+    ]);
+    let mut run = Live::spawn(&mut command);
+    run.wait_for_message("dashboard: unix:s");
+    let ask = |args: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).env_remove("REQUEUE_STORE");
+        let (verb, rest) = args.split_first().expect("a verb");
+        end(command.arg(verb).args(["--server", "unix:s"]).args(rest), input)
+    };
+    let added = ask(&["add", "bad", "b"], "");
+    assert!(added.code() == Some(0) && added.stderr.contains("2 adds: 2 new"), "{}", added.stderr);
+    run.wait_for("b");
+    let added = ask(
+        &["add", "--after", "1h", "--input", "json"],
+        "{\"key\":\"late\"}\n{\"key_base64\":\"/w==\"}\n",
+    );
+    assert_eq!(added.code(), Some(0), "{}", added.stderr);
+    until(|| {
+        ask(&["status"], "").text()
+            == "ready       0\nwaiting     2\nprocessing  0\nparked      1\n"
+    });
+    let status: Value = serde_json::from_str(&ask(&["status", "--json"], "").text()).expect("JSON");
+    assert_eq!((&status["waiting"], &status["parked"]), (&json!(2), &json!(1)));
+    let listed = ask(&["keys"], "").text();
+    assert!(listed.contains("bad\tparked\t\t1\texit status: 1\n"), "{listed}");
+    assert_eq!(ask(&["keys", "--state", "waiting"], "").text().lines().count(), 2);
+    let json = ask(&["keys", "--state", "parked", "--json"], "").text();
+    let parked: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&parked["key"], &parked["state"]), (&json!("bad"), &json!("parked")));
+
+    let explained = ask(&["explain", "late"], "");
+    assert!(
+        explained.code() == Some(0) && explained.text().starts_with("late: waiting; ready in ")
+    );
+    assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
+    let cancelled = ask(&["cancel", "late", "none"], "");
+    assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
+    assert!(cancelled.stderr.contains("1 cancelled"), "{}", cancelled.stderr);
+    assert!(ask(&["revive", "--all"], "").stderr.contains("1 revived"));
+    run.wait_for("bad");
+    until(|| ask(&["status"], "").text().ends_with("parked      1\n"));
+    let cancelled = ask(&["cancel", "--all"], "");
+    assert!(cancelled.stderr.contains("2 cancelled"), "{}", cancelled.stderr);
+
+    // Without the token, with a wrong one, and without a server.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env_remove("REQUEUE_TOKEN");
+    let without = end(command.args(["add", "a", "--server", "unix:s"]), "");
+    assert_eq!(without.code(), Some(2), "{}", without.stderr);
+    std::fs::write(dir.join("wrong"), "a-token-of-another-process").expect("it is written");
+    let wrong = ask(&["add", "a", "--token-file", "wrong"], "");
+    assert!(wrong.code() == Some(125) && wrong.stderr.contains("wrong token"), "{}", wrong.stderr);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    let nobody = end(command.current_dir(&dir).args(["status", "--server", "unix:none"]), "");
+    assert!(
+        nobody.code() == Some(125) && nobody.stderr.contains("--server \"none\""),
+        "{}",
+        nobody.stderr
+    );
+    assert_eq!(run.end().code(), Some(1));
 }

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Queue;
+use super::stats::States;
 use crate::order::{Fair, Ready};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -152,6 +153,22 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn failing(&self) -> usize {
         if self.ending == Ending::ShutDown { 0 } else { self.counters.failing() }
+    }
+
+    /// Returns the number of keys in each state.
+    #[must_use]
+    pub fn states(&self) -> States {
+        let (waiting, failing) = match self.ending {
+            Ending::ShutDown => (0, 0),
+            _ => self.counters.idle_waiting(),
+        };
+        States {
+            ready: self.counters.ready(),
+            waiting: waiting - failing,
+            backing_off: failing,
+            in_flight: self.counters.processing(),
+            dirty: self.counters.dirty(),
+        }
     }
 
     /// Returns the number of keys in flight.

@@ -29,7 +29,7 @@ use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{BUCKETS, Counts, Histogram};
+pub use self::stats::{BUCKETS, Counts, Histogram, States};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 use crate::memory::index::{Index, fold};

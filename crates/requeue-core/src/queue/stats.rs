@@ -27,6 +27,38 @@ pub struct Counts {
     pub paced: u64,
 }
 
+/// The number of keys in each state. Each key that will run or is in flight is in exactly one of the
+/// first four.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct States {
+    /// Ready keys, including throttled ones.
+    pub ready: usize,
+    /// Keys that wait for a due time, except those that back off.
+    pub waiting: usize,
+    /// Keys that wait because their last run failed.
+    pub backing_off: usize,
+    /// Keys in flight.
+    pub in_flight: usize,
+    /// Keys in flight that are dirty. They are a part of `in_flight`.
+    pub dirty: usize,
+}
+
+impl States {
+    /// Returns the sum of the four states.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// assert_eq!(requeue::States::default().total(), 0);
+    /// ```
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.ready + self.waiting + self.backing_off + self.in_flight
+    }
+}
+
 /// The upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
 /// component-base, and two more.
 ///
@@ -63,18 +95,107 @@ const LONGEST: [u64; BUCKETS.len()] = [
     1_000_000_000_000,
 ];
 
-/// A histogram of durations, with one bucket per power of ten.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// The fine buckets: four per doubling, from 1 µs to 13 days.
+const FINE: usize = 4 * (50 - SHORTEST as usize);
+/// The logarithm of the upper bound of the first fine bucket, in nanoseconds.
+const SHORTEST: u32 = 10;
+
+/// A histogram of durations: one bucket per power of ten, and finer ones for
+/// [quantiles](Self::quantile).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// The number of durations in each bucket of [`BUCKETS`]. The last entry counts longer
     /// durations.
     pub counts: [u64; BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
+    fine: [u64; FINE],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+/// Returns the fine bucket of a duration: its logarithm, and the two bits after its first one.
+fn fine_bucket(nanos: u128) -> usize {
+    let log = nanos.checked_ilog2().unwrap_or(0);
+    if log < SHORTEST {
+        return 0;
+    }
+    let quarter = (nanos >> (log - 2)) as usize & 3;
+    ((log - SHORTEST) as usize * 4 + quarter).min(FINE - 1)
 }
 
 impl Histogram {
-    pub(super) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0 };
+    pub(super) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0, fine: [0; FINE] };
+
+    /// Returns the histogram of the durations that were added after `earlier`, a copy of this
+    /// histogram.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
+    /// # use std::time::Duration;
+    /// let mut histogram = Histogram::default();
+    /// histogram.observe(Duration::from_secs(9));
+    /// let earlier = histogram;
+    /// histogram.observe(Duration::from_millis(3));
+    /// assert_eq!(histogram.since(&earlier).sum, 3_000_000);
+    /// ```
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = *self;
+        for (now, before) in since.counts.iter_mut().zip(earlier.counts) {
+            *now = now.saturating_sub(before);
+        }
+        for (now, before) in since.fine.iter_mut().zip(earlier.fine) {
+            *now = now.saturating_sub(before);
+        }
+        since.sum = since.sum.saturating_sub(earlier.sum);
+        since
+    }
+
+    /// Returns a duration that the share `q` of the durations does not exceed, from 0 to 1. The
+    /// error is at most 12 %; durations under 1 µs count as 1 µs. Returns `None` if there are no
+    /// durations.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
+    /// # use std::time::Duration;
+    /// let mut histogram = Histogram::default();
+    /// for n in 1..=100 {
+    ///     histogram.observe(Duration::from_millis(n));
+    /// }
+    /// let median = histogram.quantile(0.5).unwrap();
+    /// assert!(median > Duration::from_millis(44) && median < Duration::from_millis(56));
+    /// ```
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let count: u64 = self.fine.iter().sum();
+        if count == 0 {
+            return None;
+        }
+        let share = q.clamp(0.0, 1.0) * count as f64;
+        // Rounded up. `f64::ceil` needs `std`.
+        let rank = share as u64 + u64::from(share > (share as u64) as f64);
+        let rank = rank.clamp(1, count);
+        let mut below = 0;
+        let bucket = self.fine.iter().position(|&n| {
+            below += n;
+            below >= rank
+        })?;
+        // The middle of the bucket.
+        let (log, quarter) = (SHORTEST + bucket as u32 / 4, bucket as u64 % 4);
+        let middle = (1_u64 << log) + (2 * quarter + 1) * (1_u64 << (log - 3));
+        Some(Duration::from_nanos(if bucket == 0 { 1_000 } else { middle }))
+    }
 
     /// Returns the number of durations.
     ///
@@ -106,6 +227,7 @@ impl Histogram {
         let nanos = took.as_nanos();
         let bucket = LONGEST.partition_point(|&longest| u128::from(longest) < nanos);
         self.counts[bucket] += 1;
+        self.fine[fine_bucket(nanos)] += 1;
         self.sum += nanos;
     }
 }

@@ -84,6 +84,8 @@ pub(super) struct Counters {
     processing: usize,
     dirty: usize,
     failing: usize,
+    idle_waiting: usize,
+    idle_failing: usize,
     counts: Counts,
 }
 
@@ -112,8 +114,31 @@ impl Counters {
         self.failing
     }
 
+    /// Returns the number of waiting keys that are Idle, and how many of them have failed.
+    pub(super) const fn idle_waiting(&self) -> (usize, usize) {
+        (self.idle_waiting, self.idle_failing)
+    }
+
     pub(super) const fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Counts a record that became Idle and waiting.
+    #[inline]
+    fn enter_wait<K>(&mut self, record: &Record<K>) {
+        if record.waits_idle() {
+            self.idle_waiting += 1;
+            self.idle_failing += usize::from(record.failures > 0);
+        }
+    }
+
+    /// Reverses `enter_wait`, before the record changes.
+    #[inline]
+    fn leave_wait<K>(&mut self, record: &Record<K>) {
+        if record.waits_idle() {
+            self.idle_waiting -= 1;
+            self.idle_failing -= usize::from(record.failures > 0);
+        }
     }
 
     /// Counts a delayed add or a retry, even with a delay of zero.
@@ -170,6 +195,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.counters.count_retry(add.is_retry());
                 }
                 self.counters.failing += usize::from(add.failed);
+                self.counters.enter_wait(self.records.get(slot));
                 if add.failed
                     && self.re_add == ReAdd::Hold
                     && let Some(backoff) = add.due(now)
@@ -209,6 +235,7 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.counters.counts.adds += 1;
+                self.counters.leave_wait(self.records.get(slot));
                 self.stamp(slot, now);
                 self.enqueue(slot, order_key);
                 Added::New
@@ -359,6 +386,7 @@ impl<K: Eq + Clone> Queue<K> {
             Cell::End => {
                 self.counters.processing -= 1;
                 record.rest();
+                self.counters.enter_wait(record);
             }
             Cell::EndAndEnqueue => {
                 self.counters.processing -= 1;
@@ -404,7 +432,9 @@ impl<K: Eq + Clone> Queue<K> {
                 self.end_row(slot);
                 self.leave_depth(slot);
                 self.ready.remove(&mut self.records, slot);
-                self.records.get_mut(slot).rest();
+                let record = self.records.get_mut(slot);
+                record.rest();
+                self.counters.enter_wait(record);
             }
             Cell::Unmark => {
                 self.counters.dirty -= 1;
@@ -435,13 +465,17 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn start_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
         let starts = !core::mem::replace(&mut record.waiting, true);
-        self.counters.failing += usize::from(starts && record.failures > 0);
+        if starts {
+            self.counters.failing += usize::from(record.failures > 0);
+            self.counters.enter_wait(record);
+        }
         starts
     }
 
     /// Removes the deadline of the key in `slot`, and returns true if it had one.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
+        self.counters.leave_wait(record);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
             self.counters.failing -= usize::from(record.failures > 0);
@@ -467,7 +501,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
+        self.counters.leave_wait(record);
         let before = core::mem::replace(&mut record.failures, failures);
+        self.counters.enter_wait(record);
         if record.waiting {
             self.counters.failing += usize::from(failures > 0);
             self.counters.failing -= usize::from(before > 0);

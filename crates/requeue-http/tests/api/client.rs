@@ -59,6 +59,19 @@ pub(crate) fn ask(server: SocketAddr, head: &str) -> Answer {
     Answer { status, headers, body }
 }
 
+/// Sends a request with this head and body. Returns the whole response.
+#[track_caller]
+pub(crate) fn send(server: SocketAddr, head: &str, body: &str) -> Answer {
+    let head = format!("{head}\r\nConnection: close\r\nContent-Length: {}", body.len());
+    let mut stream = connect(server, &head);
+    // The server may refuse the request before it has read the body.
+    let _ = stream.get_mut().write_all(body.as_bytes());
+    let (status, headers) = read_head(&mut stream);
+    let mut body = Vec::new();
+    let _ = stream.read_to_end(&mut body);
+    Answer { status, headers, body }
+}
+
 #[track_caller]
 pub(crate) fn get(server: SocketAddr, path: &str) -> Answer {
     ask(server, &format!("GET {path} HTTP/1.1\r\nHost: {server}"))

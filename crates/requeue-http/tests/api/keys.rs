@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Queue};
-use requeue_http::{Detail, Site};
+use requeue::{Item, Queue, ReAdd};
+use requeue_http::{Detail, History, Run, Site};
 use serde_json::{Value, json};
 
 use crate::client::get;
@@ -53,11 +53,14 @@ fn keys_are_listed_by_state() {
     for (query, expected) in [
         ("", vec!["again", "failing", "ready", "running", "waiting"]),
         ("?state=ready", vec!["ready"]),
-        ("?state=waiting", vec!["failing", "waiting"]),
-        ("?state=failing", vec!["failing"]),
+        ("?state=waiting", vec!["waiting"]),
+        ("?state=backing_off", vec!["failing"]),
+        ("?failed=true", vec!["failing"]),
+        ("?state=parked", vec![]),
+        ("?state=damaged", vec![]),
         ("?state=&q=&cursor=&limit=", vec!["again", "failing", "ready", "running", "waiting"]),
         ("?q=ING", vec!["failing", "running", "waiting"]),
-        ("?q=ing&state=waiting", vec!["failing", "waiting"]),
+        ("?q=ing&state=waiting", vec!["waiting"]),
         ("?q=g%20", vec![]),
     ] {
         let answer = get(served.address, &format!("/api/v1/keys{query}")).json();
@@ -75,7 +78,7 @@ fn keys_are_listed_by_state() {
     let failing = json!({
         "key": "failing",
         "key_base64": "ZmFpbGluZw==",
-        "state": "failing",
+        "state": "backing_off",
         "again": false,
         "age": 0.0,
         "due_in": 90.0,
@@ -84,7 +87,10 @@ fn keys_are_listed_by_state() {
         "adds": 1,
         "priority": 0,
         "why": "backing off; ready in 90.0s; failed once",
+        "error": null,
         "detail": {},
+        "output": null,
+        "runs": [],
     });
     assert_eq!(row, failing);
     drop(items);
@@ -234,4 +240,115 @@ fn keys_of_any_type_are_shown_as_the_program_says() {
     assert_eq!(get(address, "/api/v1/key?key=1:22").json()["state"], json!("ready"));
     let answer = get(address, "/api/v1/key?key=nonsense");
     assert_eq!((answer.status, &answer.json()["parameter"]), (400, &json!("key")));
+}
+
+/// A key that is ready or in flight and also has a due time, and a key of which only the failures are known, must not
+/// count twice.
+#[test]
+fn the_states_add_up_whatever_the_queue_goes_through() {
+    let clock = FakeClock::new();
+    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::KeepBoth).track_times();
+    let queue: Keys = queue.build().expect("the settings are valid");
+    let history = History::new();
+    let served = Served::new(Site::builder(queue.clone()).history(&history));
+    let check = |keys: usize| {
+        let now = get(served.address, "/api/v1/summary").json()["now"].clone();
+        let number = |name: &str| now[name].as_u64().unwrap_or(0);
+        let mut sum = 0;
+        for state in ["ready", "waiting", "backing_off", "running", "parked"] {
+            let listed = get(served.address, &format!("/api/v1/keys?state={state}")).json();
+            assert_eq!(names(&listed).len() as u64, number(state), "{state}: {now}");
+            assert_eq!(listed["more"], json!(false));
+            sum += number(state);
+        }
+        let all = get(served.address, "/api/v1/keys").json();
+        assert_eq!((number("keys"), names(&all).len() as u64), (sum, sum), "{now}");
+        assert_eq!(sum, keys as u64, "{now}");
+    };
+    let key = |name: &str| name.as_bytes().to_vec();
+    queue.add(key("ready"));
+    queue.add_after(key("ready"), Duration::from_secs(60));
+    queue.add_after(key("waiting"), Duration::from_secs(60));
+    check(2);
+    let item = queue.try_get_owned().expect("a key is ready");
+    queue.add(key("ready"));
+    check(2);
+    item.retry_after(Duration::from_secs(30));
+    check(2);
+    // The backoff is over: the key is ready, and it has failed.
+    clock.advance(Duration::from_secs(31));
+    check(2);
+    let failed = get(served.address, "/api/v1/keys?failed=true").json();
+    assert_eq!((names(&failed), &failed["keys"][0]["state"]), (vec!["ready"], &json!("ready")));
+    queue.try_get_owned().expect("a key is ready").done();
+    // Only the failures of the key are known.
+    assert!(queue.look_up(&key("ready")).is_some());
+    check(1);
+    queue.add(key("parked"));
+    queue.try_get_owned().expect("a key is ready").give_up();
+    history.gave_up("parked", Run::new(1).error("no such address"));
+    check(2);
+    queue.add(key("parked"));
+    check(2);
+}
+
+#[test]
+fn a_parked_key_is_listed_with_its_error_until_it_is_added_again() {
+    let (queue, _) = queue();
+    let history = History::new();
+    let served = Served::new(Site::builder(queue.clone()).history(&history));
+    let key = |name: &str| name.as_bytes().to_vec();
+    for n in 0..30 {
+        queue.add(format!("key/{n:02}").into_bytes());
+        let item = queue.try_get_owned().expect("a key is ready");
+        let name = item.key().clone();
+        history.failed(&name, Run::new(1).error("first").took(Duration::from_millis(1500)));
+        item.give_up();
+        history.gave_up(&name, Run::new(2).error("exit status: 7").output("tail\n"));
+    }
+    queue.add_all([key("other"), key("key/00")]);
+    // Parked keys come after those of the queue, the newest first, on as many pages as they take.
+    for limit in [1, 7, 256] {
+        let (found, _) = walk(&served, &format!("limit={limit}"));
+        let parked: Vec<_> = (1..30).rev().map(|n| format!("key/{n:02}")).collect();
+        assert_eq!((found.len(), &found[2..]), (31, &parked[..]), "{limit}");
+        let (found, _) = walk(&served, &format!("limit={limit}&state=parked&q=KEY/1"));
+        assert_eq!(found.len(), 10, "{limit}");
+    }
+    let page = get(served.address, "/api/v1/key?key=key/07").json();
+    assert_eq!((&page["state"], &page["attempt"]), (&json!("parked"), &json!(2)));
+    assert_eq!((&page["error"], &page["output"]), (&json!("exit status: 7"), &json!("tail\n")));
+    let runs = page["runs"].as_array().expect("a list");
+    let outcomes: Vec<_> = runs.iter().map(|run| (&run["outcome"], &run["took"])).collect();
+    let expected = [(&json!("given_up"), &Value::Null), (&json!("failed"), &json!(1.5))];
+    assert_eq!(outcomes, expected);
+    // The key is in the queue again, and its past is known.
+    let page = get(served.address, "/api/v1/key?key=key/00").json();
+    assert_eq!((&page["state"], page["runs"].as_array().map(Vec::len)), (&json!("ready"), Some(2)));
+}
+
+#[test]
+fn keys_are_sorted_by_each_column() {
+    let (queue, clock) = queue();
+    let items = states(&queue, &clock);
+    let history = History::new();
+    history.gave_up("parked", Run::new(9));
+    let served = Served::new(Site::builder(queue.clone()).history(&history));
+    let sorted = |query: &str| {
+        let answer = get(served.address, &format!("/api/v1/keys?{query}")).json();
+        assert_eq!(answer["next"], Value::Null);
+        names(&answer).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let by_key = ["again", "failing", "parked", "ready", "running", "waiting"];
+    assert_eq!(sorted("sort=key"), by_key);
+    assert_eq!(sorted("sort=key&order=desc"), by_key.iter().rev().copied().collect::<Vec<_>>());
+    assert_eq!(sorted("sort=attempt&order=desc&limit=2"), ["parked", "failing"]);
+    assert_eq!(sorted("sort=due_in&limit=2"), ["failing", "waiting"]);
+    assert_eq!(sorted("sort=due_in&order=desc&limit=2"), ["waiting", "failing"]);
+    assert_eq!(sorted("sort=age&order=desc&state=running"), ["again", "running"]);
+    let by_state = sorted("sort=state");
+    assert_eq!(by_state[2..], ["failing", "parked", "waiting", "ready"]);
+    let answer = get(served.address, "/api/v1/keys?sort=key&limit=2").json();
+    assert_eq!(answer["more"], json!(true));
+    drop(items);
 }

@@ -1,5 +1,6 @@
 //! Tests of the API over loopback.
 
+mod admin;
 mod client;
 mod events;
 mod keys;
@@ -77,8 +78,9 @@ fn the_summary_has_counts_ages_and_what_runs_longest() {
         ("keys", 6),
         ("ready", 2),
         ("running", 2),
-        ("waiting", 2),
-        ("failing", 1),
+        ("waiting", 1),
+        ("backing_off", 1),
+        ("dirty", 0),
         ("adds", 5),
         ("coalesced", 1),
         ("runs", 3),
@@ -89,6 +91,8 @@ fn the_summary_has_counts_ages_and_what_runs_longest() {
         assert_eq!(now[name], json!(number), "{name}");
     }
     assert_eq!(now["queued_seconds"], json!(120.0));
+    assert_eq!((&now["parked"], &now["damaged"]), (&json!(null), &json!(null)));
+    assert_eq!(summary["jobs"], json!(null));
     assert_eq!(summary["oldest_ready"], json!(60.0));
     assert_eq!(summary["longest_running"], json!(60.0));
     let longest = summary["longest"].as_array().unwrap();

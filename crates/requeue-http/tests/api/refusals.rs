@@ -6,12 +6,18 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 21] = [
     "/",
     "/style.css",
     "/plot.css",
     "/keys.css",
+    "/admin.css",
+    "/admin.js",
+    "/api/v1/openapi.json",
+    "/api.js",
     "/app.js",
+    "/key.js",
+    "/view.js",
     "/format.js",
     "/plot.js",
     "/table.js",
@@ -42,7 +48,13 @@ fn errors_name_the_parameter_that_is_wrong() {
         ("keys?cursor=%ff", "cursor"),
         ("keys?q=%ff", "q"),
         ("keys?q=a&q=b", "q"),
-        ("keys?sort=age", "sort"),
+        ("keys?sort=why", "sort"),
+        ("keys?sort=age&order=up", "order"),
+        ("keys?order=desc", "order"),
+        ("keys?sort=age&cursor=x", "cursor"),
+        ("keys?sort=age&limit=1001", "limit"),
+        ("keys?failed=yes", "failed"),
+        ("keys?state=failing", "state"),
         ("summary?a", "a"),
         ("key", "key"),
         ("key?key_base64=!", "key_base64"),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::admin::{act, token};
 use crate::client::get;
 use crate::{Served, check_both_formats};
 
@@ -67,7 +68,9 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
         ("", vec!["failing", "parked", "ready", "ready 2", "running", "waiting"]),
         ("?state=ready", vec!["ready", "ready 2"]),
         ("?state=waiting", vec!["failing", "waiting"]),
-        ("?state=failing", vec!["failing"]),
+        ("?failed=true", vec!["failing", "parked"]),
+        ("?failed=true&state=waiting", vec!["failing"]),
+        ("?sort=attempt&order=desc&limit=2", vec!["failing", "parked"]),
         ("?state=running", vec!["running"]),
         ("?state=parked", vec!["parked"]),
         ("?q=READY", vec!["ready", "ready 2"]),
@@ -91,7 +94,8 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
     assert!(!row["why"].as_str().expect("a sentence").contains("web"), "once is enough: {row}");
     let row = get(served.address, "/api/v1/key?key=parked").json();
     assert_eq!((&row["state"], &row["failures"]), (&json!("parked"), &json!(1)));
-    assert!(row["why"].as_str().is_some_and(|why| why.contains("no such address")), "{row}");
+    assert_eq!(row["error"], json!("no such address"));
+    assert!(!row["why"].as_str().expect("a sentence").contains("address"), "{row}");
     assert_eq!(get(served.address, "/api/v1/key?key=none").status, 404);
     let too_long = format!("/api/v1/key?key={}", "k".repeat(2049));
     assert_eq!(get(served.address, &too_long).status, 400);
@@ -112,7 +116,7 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     for (name, number) in [("ready", 2), ("waiting", 2), ("running", 1), ("parked", 1)] {
         assert_eq!(now[name], json!(number), "{name}");
     }
-    assert_eq!(now["failing"], Value::Null);
+    assert_eq!((&now["backing_off"], &now["damaged"]), (&Value::Null, &json!(0)));
     assert_eq!((&now["adds"], &now["runs"], &now["failures"]), (&json!(7), &json!(3), &json!(2)));
     assert_eq!(summary["title"], json!("mail"));
     assert_eq!(summary["status"], json!("open"));
@@ -120,7 +124,8 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     assert_eq!(summary["longest"][0]["key"], json!("running"));
     let page = get(served.address, "/");
     let page = page.text();
-    assert!(page.contains("data-count=\"parked\"") && !page.contains("data-count=\"failing\""));
+    assert!(page.contains("class=\"count backing_off\" hidden"), "{page}");
+    assert!(page.contains("class=\"count parked\" ><"), "{page}");
     assert_eq!(get(served.address, "/readyz").status, 200);
     served.runtime.block_on(running.succeed()).expect("the lease is held");
     queue.shut_down();
@@ -160,6 +165,63 @@ fn a_damaged_row_is_shown_and_hides_no_other() {
     assert_eq!(names(&page), ["running"]);
     let row = get(served.address, "/api/v1/key?key=running").json();
     assert_eq!(row["state"], json!("damaged"));
-    assert!(row["why"].as_str().is_some_and(|why| why.contains("lease_until is null")), "{row}");
+    assert!(row["error"].as_str().is_some_and(|why| why.contains("lease_until is null")), "{row}");
     assert_eq!(get(served.address, "/api/v1/summary").status, 200);
+}
+
+#[test]
+fn each_action_changes_keys_of_a_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let hour = std::time::Duration::from_secs(3600);
+    let queue = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        store.queue("mail").backoff(hour, hour).open().await.expect("the queue opens")
+    });
+    let served = Served::within(runtime, Site::of_store(queue.clone()).admin(token()));
+    let state = |key: &str| {
+        let answer = get(served.address, &format!("/api/v1/key?key={key}"));
+        if answer.status == 404 { json!("none") } else { answer.json()["state"].clone() }
+    };
+    let block_on =
+        |future| served.runtime.block_on::<std::pin::Pin<Box<dyn Future<Output = _>>>>(future);
+
+    let added = act(
+        &served,
+        "add",
+        json!({ "keys": [
+            { "key": "a" }, { "key": "a" }, { "key": "later", "after": 90, "priority": 1 },
+        ]}),
+    );
+    let results: Vec<_> = added["results"].as_array().expect("a list").iter().collect();
+    assert!(results.contains(&&json!("new")) && results.contains(&&json!("coalesced")), "{added}");
+    let item = block_on(Box::pin(queue.get())).expect("a key is ready");
+    served.runtime.block_on(item.retry("busy")).expect("the lease is held");
+    assert_eq!(state("a"), json!("waiting"));
+    let named = json!({ "keys": [{ "key": "a" }, { "key": "later" }, { "key": "none" }] });
+    let ran = act(&served, "run-now", named.clone());
+    assert_eq!(ran, json!({ "changed": 2, "results": [true, true, false] }));
+    assert_eq!((state("a"), state("later")), (json!("ready"), json!("ready")));
+
+    // The higher priority comes first.
+    let item = block_on(Box::pin(queue.get())).expect("a key is ready");
+    assert_eq!(item.key().as_str(), Some("later"));
+    served.runtime.block_on(item.give_up("no such address")).expect("the lease is held");
+    assert_eq!(act(&served, "revive", named.clone())["results"], json!([false, true, false]));
+    assert_eq!(act(&served, "cancel", named)["changed"], json!(2));
+    assert_eq!((state("a"), state("later")), (json!("none"), json!("none")));
+
+    let keys: Vec<_> =
+        (0..300).map(|n| json!({ "key": format!("key/{n}"), "after": 60 })).collect();
+    act(&served, "add", json!({ "keys": keys }));
+    let counted = get(served.address, "/api/v1/count?action=run-now&q=/1").json();
+    assert_eq!(counted, json!({ "matched": 111 }));
+    let body = json!({ "matching": { "q": "/1", "state": "waiting" }, "expected": 111 });
+    assert_eq!(act(&served, "run-now", body), json!({ "changed": 111, "matched": 111 }));
+    let counts = served.runtime.block_on(queue.counts()).expect("counted");
+    assert_eq!((counts.ready, counts.waiting), (111, 189));
+    let allowed = act(&served, "authenticate", json!({}));
+    assert_eq!(allowed["actions"], json!(["cancel", "run-now", "revive", "add"]));
 }

@@ -71,14 +71,30 @@ pub(crate) fn find(test: &str) -> Option<OsString> {
             .map(PathBuf::into_os_string)
     });
     if found.is_none() {
-        eprintln!("{test}: there is no chromium here");
-        if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
-            let list = fs::OpenOptions::new().append(true).create(true).open(list);
-            let mut list = list.expect("the list can be opened");
-            writeln!(list, "{test}: there is no chromium here").expect("the list can be written");
-        }
+        skip(test, "there is no chromium here");
     }
     found
+}
+
+/// Returns the source of axe-core, if the variable `AXE` names its file, such as `axe.min.js` of the package `axe-core`.
+/// Otherwise records that the test was skipped.
+pub(crate) fn axe(test: &str) -> Option<String> {
+    match std::env::var_os("AXE") {
+        Some(file) => Some(fs::read_to_string(file).expect("the file of AXE can be read")),
+        None => {
+            skip(test, "AXE does not name a file of axe-core");
+            None
+        }
+    }
+}
+
+fn skip(test: &str, why: &str) {
+    eprintln!("{test}: {why}");
+    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let list = fs::OpenOptions::new().append(true).create(true).open(list);
+        let mut list = list.expect("the list can be opened");
+        writeln!(list, "{test}: {why}").expect("the list can be written");
+    }
 }
 
 impl Chromium {

@@ -11,17 +11,20 @@ use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
 use requeue::{Queue, ReAdd};
-use requeue_http::{Detail, Site};
+use requeue_http::{AdminToken, Detail, History, Run, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 type Keys = Queue<Vec<u8>>;
 
+const TOKEN: &str = "0123456789abcdef";
+
 /// A queue with its dashboard, on its own port.
 struct Served {
     queue: Keys,
     clock: FakeClock,
+    history: History,
     site: Site,
     address: SocketAddr,
     /// The number of calls of the detail function.
@@ -41,10 +44,15 @@ impl Served {
         let clock = FakeClock::new();
         let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
         let queue: Keys = queue.build().expect("the settings are valid");
+        let history = History::new();
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);
         let site = Site::builder(queue.clone())
             .title("hash <files>")
+            .history(&history)
+            .jobs(8, || 3)
+            .hint("echo KEY >>keys")
+            .admin(AdminToken::new(TOKEN).expect("it is long enough"))
             .detail(move |key| {
                 counter.fetch_add(1, Ordering::Relaxed);
                 match key.starts_with(b"src/") {
@@ -57,7 +65,7 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         let app = Router::new().nest_service("/queue", site.router()).merge(site.router());
         runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { queue, clock, site, address, shown, runtime }
+        Self { queue, clock, history, site, address, shown, runtime }
     }
 
     fn url(&self, path: &str) -> String {
@@ -106,13 +114,14 @@ fn counts_move_as_the_queue_does() {
     served.queue.try_get().expect("a key is ready").retry();
     for (name, number) in [
         ("running", "1"),
-        ("failing", "1"),
-        ("waiting", "2"),
+        ("backing_off", "1"),
+        ("waiting", "1"),
         ("ready", "1,232"),
         ("keys", "1,235"),
     ] {
         page.wait_for(&format!("{} === '{number}'", count(name)));
     }
+    page.wait_for("document.querySelector('#facts').textContent.includes('3 of 8 jobs busy')");
     item.succeed();
     page.wait_for(&format!("{} === '0'", count("running")));
     page.wait_for("document.querySelectorAll('#rates path[d]:not([d=\"\"])').length === 4");
@@ -178,6 +187,8 @@ fn it_works_by_keyboard() {
     // The states are one group of radio buttons, and a choice has an effect at once.
     page.eval("document.querySelector('[name=state]:checked').focus()");
     page.press("ArrowLeft");
+    page.wait_for(&focused("[value=parked]"));
+    page.press("ArrowLeft");
     page.wait_for(&focused("[value=ready]"));
     page.wait_for(&format!("{SHOWN}.length === 3"));
     page.press("ArrowLeft");
@@ -226,15 +237,15 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         rows.sort_unstable();
         assert_eq!(rows, ["a", r"b\n\xff"], "{width}");
         assert_eq!(named("searchbox"), ["Search"], "{width}");
-        let states = ["0 running", "0 failing", "0 waiting", "2 ready", "2 all"];
+        let states = ["0 running", "0 backing off", "0 waiting", "2 ready", "0 parked", "2 all"];
         assert_eq!(named("radio"), states, "{width}");
-        assert_eq!(named("heading").len(), 4, "{width}");
+        assert_eq!(named("heading").len(), 5, "{width}");
         assert!(named("image").iter().any(|name| name.contains("runs 0.0")), "{nodes:?}");
     }
     // The live regions announce only the connection and the result of a search.
     let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
         .map((element) => element.id).join()";
-    assert_eq!(page.eval(loud), json!("link,found"));
+    assert_eq!(page.eval(loud), json!("link,done,found,,"));
     is_clean(&page, &served);
 }
 
@@ -359,10 +370,12 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     let test = "it_can_be_read_light_and_dark_wide_and_narrow";
     let Some(page) = browser(test, &served.url("/queue")) else { return };
     page.wait_for(&format!("{SHOWN}.length === 6"));
-    page.wait_for("document.querySelectorAll('.plot path').length === 6");
+    page.wait_for("document.querySelectorAll('.plot path').length === 12");
     let mut papers = Vec::new();
     for scheme in ["light", "dark"] {
-        for (size, width, height) in [("wide", 1280, 900), ("narrow", 360, 1400)] {
+        for (size, width, height) in
+            [("wide", 1280, 900), ("narrow", 360, 1400), ("least", 320, 1400)]
+        {
             page.look(width, height, scheme);
             let overflows = "document.documentElement.scrollWidth > innerWidth";
             assert_eq!(page.eval(overflows), json!(false), "{size} {scheme}");
@@ -375,4 +388,375 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     assert_ne!(papers[0], papers[1]);
     is_clean(&page, &served);
     drop(running);
+}
+
+/// The text of an element.
+fn text(selector: &str) -> String {
+    format!("document.querySelector('{selector}').textContent")
+}
+
+#[test]
+fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
+    let served = Served::start();
+    for key in [&b"src/mail"[..], b"b\n\xff"] {
+        served.queue.add(key.to_vec());
+        served.queue.try_get().expect("a key is ready").give_up();
+        let run = Run::new(1).error("exit status: 2").took(Duration::from_millis(2500));
+        served.history.failed(key, run);
+        served.history.gave_up(key, Run::new(2).error("exit <7>").output("line 1\nline 2\n"));
+    }
+    let test = "the_page_of_a_key_has_its_attempts_its_error_and_its_past";
+    let Some(page) = browser(test, &served.url("/queue/?q=src")) else { return };
+    page.wait_for(&format!("{SHOWN}.join() === 'src/mail'"));
+    let why = page.eval("document.querySelector('tbody .why').textContent");
+    assert!(why.as_str().is_some_and(|why| why.contains("exit <7>")), "{why}");
+    page.eval("document.querySelector('#keys tbody a').focus()");
+    page.press("Enter");
+    page.wait_for(&format!("{} === 'src/mail'", text("#key-name")));
+    page.wait_for("location.search === '?q=src&key=src%2Fmail'");
+    page.wait_for("document.activeElement.id === 'key'");
+    page.wait_for(&format!("{} === 'exit <7>'", text("#key-error")));
+    assert_eq!(page.eval(&text("#key-output")), json!("line 1\nline 2\n"));
+    let facts = page.eval("document.querySelector('#key-facts').innerText");
+    let facts = facts.as_str().expect("text");
+    assert!(facts.contains("State\nparked") && facts.contains("Attempt\n2"), "{facts}");
+    let runs = page.eval(
+        "[...document.querySelectorAll('#key-runs tbody tr')]
+            .map((row) => [...row.cells].slice(1).map((cell) => cell.textContent).join())",
+    );
+    assert_eq!(runs, json!(["given up,2,,exit <7>", "failed,1,2.5 s,exit status: 2"]));
+
+    // It follows the key.
+    served.queue.add_after(b"src/mail".to_vec(), Duration::from_secs(90));
+    let has = |part: &str| format!("{}.includes('{part}')", text("#key-why"));
+    page.wait_for(&has("waiting; ready in 90.0s"));
+    page.wait_for(&format!("{}.includes('1 min 30 s')", text("#key-facts")));
+
+    page.eval("document.querySelector('#back').click()");
+    page.wait_for("!document.querySelector('#overview').hidden && location.search === '?q=src'");
+    page.eval("history.back()");
+    page.wait_for("!document.querySelector('#key').hidden");
+    // A page that is opened by its address, and a key that is not text.
+    page.open(&served.url("/queue/?key_base64=Ygr%2F"));
+    page.wait_for(&format!("{} === 'b\\\\n\\\\xff'", text("#key-name")));
+    page.open(&served.url("/queue/?key=none"));
+    page.wait_for(&has("Not in the queue"));
+    // A request for a key that the queue does not have is an error in the console.
+    let complaints = page.complaints();
+    assert!(complaints.iter().all(|text| text.contains("404")), "{complaints:?}");
+}
+
+#[test]
+fn columns_are_sorted_and_the_view_is_in_the_address() {
+    let served = Served::start();
+    for (n, name) in ["b", "c", "a"].into_iter().enumerate() {
+        served.queue.add_after(name.as_bytes().to_vec(), Duration::from_secs(60 * (n as u64 + 1)));
+    }
+    let test = "columns_are_sorted_and_the_view_is_in_the_address";
+    let Some(page) = browser(test, &served.url("/?sort=key&order=desc")) else { return };
+    let shows = |keys: &str| page.wait_for(&format!("{SHOWN}.join() === '{keys}'"));
+    let sorted = |column: &str| {
+        page.eval(&format!(
+            "document.querySelector('[data-sort={column}]').closest('th').getAttribute('aria-sort')"
+        ))
+    };
+    shows("c,b,a");
+    assert_eq!(sorted("key"), json!("descending"));
+    page.eval("document.querySelector('[data-sort=due_in]').focus()");
+    page.press("Enter");
+    shows("b,c,a");
+    assert_eq!((sorted("key"), sorted("due_in")), (json!(null), json!("ascending")));
+    page.wait_for("location.search === '?sort=due_in&order=asc'");
+    page.press("Enter");
+    shows("a,c,b");
+    page.press("/");
+    page.type_text("C");
+    shows("c");
+    page.wait_for("location.search === '?q=C&sort=due_in&order=desc'");
+    page.open(&served.url("/?q=C&sort=due_in&order=desc"));
+    shows("c");
+    assert_eq!(page.eval("document.querySelector('#search').value"), json!("C"));
+
+    page.open(&served.url("/?failed=true&state=waiting"));
+    page.wait_for("!document.querySelector('#none').hidden");
+    assert_eq!(page.eval(&text("#none")), json!("No failed waiting keys."));
+    page.eval("document.querySelector('#failed').click()");
+    page.wait_for(&format!("{SHOWN}.length === 3 && location.search === '?state=waiting'"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn an_empty_page_says_how_to_add_a_key() {
+    let served = Served::start();
+    let Some(page) = browser("an_empty_page_says_how_to_add_a_key", &served.url("/")) else {
+        return;
+    };
+    page.wait_for("!document.querySelector('#hint').hidden");
+    assert_eq!(page.eval(&text("#hint code")), json!("echo KEY >>keys"));
+    assert_eq!(page.eval("document.querySelector('#none').hidden"), json!(true));
+    served.queue.add(b"a".to_vec());
+    page.wait_for("document.querySelector('#hint').hidden");
+    is_clean(&page, &served);
+}
+
+/// The largest value is at the top, and a tenth of it is not at the bottom.
+#[test]
+fn a_burst_does_not_flatten_the_plot_of_events() {
+    let served = Served::start();
+    let Some(page) = browser("a_burst_does_not_flatten", &served.url("/")) else { return };
+    let heights = page.eval(&format!(
+        "import('{}').then(({{ fromZero }}) => {{
+            const range = fromZero.range([10000, 10]);
+            return [10000, 10, 0].map((value) => fromZero.at(value, range));
+        }})",
+        served.url("/plot.js")
+    ));
+    let heights: Vec<f64> = serde_json::from_value(heights).expect("numbers");
+    assert!(heights[0] == 1.0 && heights[1] > 0.2 && heights[2] == 0.0, "{heights:?}");
+}
+
+/// Returns the violations that axe-core finds on a page; `None` without axe-core.
+fn violations(page: &Chromium) -> serde_json::Value {
+    page.eval(
+        "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>
+            violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html.slice(0, 200))]))",
+    )
+}
+
+#[test]
+fn axe_reports_nothing() {
+    let Some(axe) = chromium::axe("axe_reports_nothing") else { return };
+    let served = Served::start();
+    served.queue.add_all((0..150).map(|n| format!("docs/{n}").into_bytes()));
+    served.queue.add_after(b"later".to_vec(), Duration::from_secs(60));
+    served.queue.try_get().expect("a key is ready").retry();
+    let running = served.queue.try_get();
+    served.history.gave_up("parked", Run::new(3).error("exit status: 1").output("line\n"));
+    let Some(page) = browser("axe_reports_nothing", &served.url("/")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 100"));
+    for path in ["/", "/?sort=age&order=desc", "/?state=parked&q=x", "/?key=parked", "/?key=later"]
+    {
+        page.open(&served.url(path));
+        page.wait_for("document.body.dataset.link === 'live'");
+        page.wait_for("document.querySelector('#facts').textContent !== ''");
+        page.eval(&axe);
+        unlock(&page, TOKEN);
+        page.wait_for("document.body.dataset.admin === 'open'");
+        for scheme in ["light", "dark"] {
+            for width in [1280, 320] {
+                page.look(width, 900, scheme);
+                assert_eq!(violations(&page), json!([]), "{path} {scheme} {width}");
+                let overflows = page.eval("document.documentElement.scrollWidth > innerWidth");
+                assert_eq!(overflows, json!(false), "{path} {width}");
+            }
+        }
+    }
+    for dialog in ["#token", "#new", "#confirm"] {
+        page.eval(&format!("document.querySelector('{dialog}').showModal()"));
+        page.eval("document.querySelector('#question').textContent = 'Cancel: 1 key?'");
+        assert_eq!(violations(&page), json!([]), "{dialog}");
+        page.eval(&format!("document.querySelector('{dialog}').close()"));
+    }
+    drop(running);
+}
+
+/// Unlocks the actions.
+#[track_caller]
+fn unlock(page: &Chromium, token: &str) {
+    page.eval("document.querySelector('#unlock').focus()");
+    page.press("Enter");
+    page.wait_for("document.activeElement.matches('#token input')");
+    page.type_text(token);
+    page.press("Enter");
+}
+
+const DONE: &str = "document.querySelector('#done').textContent";
+
+#[track_caller]
+fn click(page: &Chromium, selector: &str) {
+    page.eval(&format!("document.querySelector('{selector}').click()"));
+}
+
+#[test]
+fn actions_are_locked_until_the_token_is_entered() {
+    let served = Served::start();
+    served.queue.add(b"a".to_vec());
+    let test = "actions_are_locked_until_the_token_is_entered";
+    let Some(page) = browser(test, &served.url("/queue")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 1"));
+    let visible = "[...document.querySelectorAll('button')]
+        .filter((button) => button.checkVisibility()).map((button) => button.textContent).join()";
+    let columns = "Key,State,Age,Attempt,Due in";
+    assert_eq!(page.eval(visible), json!(format!("Unlock actions,{columns}")));
+    unlock(&page, "a-wrong-token-of-16");
+    page.wait_for("document.querySelector('#token .problem').textContent === 'wrong token'");
+    assert_eq!(page.eval("document.body.dataset.admin"), json!("locked"));
+    page.type_text(TOKEN);
+    page.press("Enter");
+    page.wait_for("document.body.dataset.admin === 'open'");
+    let open = format!("Add a key,Pause,Lock,Run now,Cancel,Revive,{columns}");
+    assert_eq!(page.eval(visible), json!(open));
+
+    // The token is nowhere but in the memory of the page.
+    let stored = "document.cookie + JSON.stringify([localStorage, sessionStorage]) + location.href
+        + document.querySelector('#token input').value";
+    assert!(!page.eval(stored).to_string().contains(TOKEN));
+    click(&page, "#lock");
+    page.wait_for("document.body.dataset.admin === 'locked'");
+    page.open(&served.url("/queue/"));
+    page.wait_for("document.body.dataset.link === 'live'");
+    assert_eq!(page.eval(visible), json!(format!("Unlock actions,{columns}")));
+    // The only error in the console is the wrong token.
+    let complaints = page.complaints();
+    assert!(complaints.iter().all(|text| text.contains("401")), "{complaints:?}");
+}
+
+#[test]
+fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
+    let served = Served::start();
+    let test = "each_action_is_one_of_the_page_and_says_what_it_has_done";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+
+    // Add, by keyboard only.
+    page.eval("document.querySelector('#add').focus()");
+    page.press("Enter");
+    page.wait_for("document.activeElement.matches('#new [name=key]')");
+    page.type_text("src/<b>");
+    page.press("Tab");
+    page.type_text("90");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'src/<b>: new'"));
+    page.wait_for(&format!("{} === '1'", count("waiting")));
+
+    click(&page, "#pause");
+    page.wait_for(&format!("{DONE} === 'The queue is paused.'"));
+    assert!(served.queue.is_paused());
+    page.wait_for("document.querySelector('#pause').textContent === 'Resume'");
+    click(&page, "#pause");
+    page.wait_for(&format!("{DONE} === 'The queue is open.'"));
+    assert!(!served.queue.is_paused());
+
+    // One key.
+    page.wait_for(&format!("{SHOWN}.length === 1"));
+    click(&page, "tbody a");
+    page.wait_for(&format!("{}.includes('waiting')", text("#key-facts")));
+    let question = |asked: &str| {
+        page.wait_for(&format!(
+            "document.querySelector('#confirm').open && {} === '{asked}'",
+            text("#question")
+        ));
+    };
+    click(&page, "#key-actions [data-action=run-now]");
+    question("Run now: 1 key, src/<b>?");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'src/<b>: made ready.'"));
+    assert_eq!(served.queue.len(), 1);
+    let name = b"src/<b>".to_vec();
+    served.queue.try_get().expect("a key is ready").give_up();
+    served.history.gave_up(&name, Run::new(3).error("exit status: 1"));
+    page.wait_for(&format!("{}.includes('parked')", text("#key-facts")));
+    click(&page, "#key-actions [data-action=revive]");
+    question("Revive: 1 key, src/<b>?");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'src/<b>: revived.'"));
+    assert_eq!(served.queue.len(), 1);
+    click(&page, "#key-actions [data-action=cancel]");
+    question("Cancel: 1 key, src/<b>?");
+    click(&page, "#confirm .close");
+    page.wait_for("!document.querySelector('#confirm').open");
+    assert_eq!(served.queue.len(), 1, "it was not confirmed");
+    click(&page, "#key-actions [data-action=cancel]");
+    question("Cancel: 1 key, src/<b>?");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'src/<b>: cancelled.'"));
+    assert!(served.queue.look_up(&name).is_none());
+    is_clean_of(&page, &served, "404");
+}
+
+#[test]
+fn all_keys_of_a_search_are_changed_after_their_number_is_confirmed() {
+    let served = Served::start();
+    served.queue.add_all((0..300).map(|n| format!("docs/{n}").into_bytes()));
+    served.queue.add_all((0..40).map(|n| format!("src/{n}").into_bytes()));
+    let test = "all_keys_of_a_search_are_changed_after_their_number_is_confirmed";
+    let Some(page) = browser(test, &served.url("/?q=src/&state=ready")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 40"));
+    unlock(&page, TOKEN);
+    page.wait_for("document.body.dataset.admin === 'open'");
+    let asked = "Cancel: 40 keys in the state ready, with “src/”?";
+    let question =
+        format!("document.querySelector('#confirm').open && {} === '{asked}'", text("#question"));
+    click(&page, "#bulk [data-action=cancel]");
+    page.wait_for(&question);
+    // More keys come than were confirmed.
+    served.queue.add_all((40..60).map(|n| format!("src/{n}").into_bytes()));
+    page.press("Enter");
+    page.wait_for(&format!("{DONE}.startsWith('60 matching keys, but 40 were confirmed')"));
+    assert_eq!(served.queue.len(), 360);
+    click(&page, "#bulk [data-action=cancel]");
+    page.wait_for(&format!("{}.startsWith('Cancel: 60 keys')", text("#question")));
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === '60 keys cancelled.'"));
+    assert_eq!(served.queue.len(), 300);
+    click(&page, "#bulk [data-action=revive]");
+    let nothing = "Revive: no key in the state ready, with “src/” can be changed in this way.";
+    page.wait_for(&format!("{DONE} === '{nothing}'"));
+    is_clean_of(&page, &served, "409");
+}
+
+/// Checks that the page had no errors except responses with this status, and sent no request to other hosts.
+#[track_caller]
+fn is_clean_of(page: &Chromium, served: &Served, status: &str) {
+    let complaints = page.complaints();
+    assert!(complaints.iter().all(|text| text.contains(status)), "{complaints:?}");
+    let own = served.url("/");
+    assert!(page.requests().iter().all(|url| url.starts_with(&own)));
+}
+
+#[test]
+fn a_page_of_another_site_changes_nothing_even_with_the_token() {
+    let served = Served::start();
+    served.queue.add(b"a".to_vec());
+    let listener = served.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let html = || async { axum::response::Html("<!doctype html><title>evil</title><body>") };
+    let app = Router::new().route("/", axum::routing::get(html));
+    served.runtime.spawn(async move { axum::serve(listener, app).await });
+    let test = "a_page_of_another_site_changes_nothing_even_with_the_token";
+    let Some(chromium) = chromium::find(test) else { return };
+    let page = Chromium::start(&chromium, test);
+    let (cancel, pause) = (served.url("/api/v1/cancel"), served.url("/api/v1/pause"));
+    page.open(&format!("http://localhost:{port}/"));
+    let body = r#"JSON.stringify({ keys: [{ key: "a" }] })"#;
+    let attacks = [
+        format!(
+            "fetch('{cancel}', {{ method: 'POST', body: {body}, headers: {{
+                'Content-Type': 'application/json', Authorization: 'Bearer {TOKEN}' }} }})"
+        ),
+        format!("fetch('{cancel}', {{ method: 'POST', mode: 'no-cors', body: {body} }})"),
+        format!("fetch('{pause}', {{ method: 'POST', mode: 'no-cors', credentials: 'include' }})"),
+        format!("fetch('{pause}', {{ mode: 'no-cors' }})"),
+        format!("Promise.resolve(navigator.sendBeacon('{pause}', 'x'))"),
+    ];
+    for attack in attacks {
+        page.eval(&format!("{attack}.then(() => 0, () => 0)"));
+    }
+    page.eval(&format!(
+        "new Promise((done) => {{
+            const [form, frame] = ['form', 'iframe'].map((name) => document.createElement(name));
+            Object.assign(form, {{ action: '{pause}', method: 'post', target: 'frame' }});
+            Object.assign(frame, {{ name: 'frame', onload: done }});
+            document.body.append(frame, form);
+            form.submit();
+        }}).then(() => 0)"
+    ));
+    assert!(served.queue.len() == 1 && !served.queue.is_paused());
+    // A page of the same origin is not refused.
+    page.open(&served.url("/"));
+    page.eval(&format!(
+        "fetch('{pause}', {{ method: 'POST', headers: {{ Authorization: 'Bearer {TOKEN}' }} }})"
+    ));
+    assert!(served.queue.is_paused());
 }

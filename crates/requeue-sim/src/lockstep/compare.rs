@@ -24,6 +24,12 @@ impl Lockstep {
         }
         assert_eq!(core.waiting(), model.waiting(), "waiting");
         assert_eq!(core.failing(), model.failing(), "failing");
+        let states = core.states();
+        let waiting = states.waiting + states.backing_off;
+        assert_eq!((waiting, states.backing_off), model.idle_waiting(), "states");
+        assert_eq!(states.ready, core.len(), "states");
+        assert_eq!(states.ready + states.dirty, core.depth(), "states");
+        assert_eq!(states.in_flight, model.processing(), "states");
         assert_eq!(core.processing(), model.processing(), "processing");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
         assert_eq!(core.next_due(), model.next_due(), "next_due");

@@ -209,6 +209,14 @@ impl<K: Ord + Clone> Model<K> {
         self.waiting.keys().filter(|key| self.failures(key) > 0).count()
     }
 
+    /// Returns the number of waiting keys that are neither ready nor in flight, and how many of
+    /// them have failed.
+    pub fn idle_waiting(&self) -> (usize, usize) {
+        let is_idle = |key: &&K| !self.dirty.contains(*key) && !self.processing.contains_key(*key);
+        let idle = || self.waiting.keys().filter(is_idle);
+        (idle().count(), idle().filter(|key| self.failures(key) > 0).count())
+    }
+
     /// Returns the number of keys in flight.
     pub fn processing(&self) -> usize {
         self.processing.len()

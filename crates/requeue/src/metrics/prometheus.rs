@@ -69,7 +69,8 @@ use crate::{BuildError, Key};
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
-/// | `workqueue_waiting` | gauge | keys with a delayed add |
+/// | `workqueue_waiting` | gauge | keys that wait for a due time |
+/// | `workqueue_backing_off` | gauge | those of them that back off; only of queues in memory |
 /// | `workqueue_processing` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
@@ -214,10 +215,12 @@ impl<K: Key> Scrape for Shared<K> {
         let promoted = quietly(|| self.promoted(now)).flatten();
         let state = promoted.or_else(|| self.lock().ok())?;
         let core = &state.core;
+        let states = core.states();
         let sample = Sample {
-            depth: core.depth(),
-            waiting: core.waiting(),
-            processing: core.processing(),
+            depth: states.ready + states.dirty,
+            waiting: states.waiting + states.backing_off,
+            backing_off: Some(states.backing_off),
+            processing: states.in_flight,
             counts: core.counts(),
             given_up: self.given_up.load(Ordering::Relaxed),
             panics: self.panics.load(Ordering::Relaxed),
@@ -372,7 +375,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 16] = [
+const FAMILIES: [Family; 17] = [
     // The same as in Kubernetes' component-base, without its prefix on the stability.
     Family {
         name: "workqueue_depth",
@@ -414,8 +417,13 @@ const FAMILIES: [Family; 16] = [
     // Metrics that client-go does not have.
     Family {
         name: "workqueue_waiting",
-        help: "Current number of keys with a due time, including those that back off",
+        help: "Current number of keys that wait for a due time, including those that back off",
         value: Value::Keys(|of| of.waiting),
+    },
+    Family {
+        name: "workqueue_backing_off",
+        help: "Current number of keys that wait because their last run failed",
+        value: Value::KeysOfSome(|of| of.backing_off),
     },
     Family {
         name: "workqueue_processing",

@@ -10,8 +10,10 @@ use crate::{Counts, Histograms};
 pub struct Sample {
     /// The number of ready and dirty keys.
     pub depth: usize,
-    /// The number of keys with a delayed add.
+    /// The number of keys that wait for a due time, including those that back off.
     pub waiting: usize,
+    /// The number of keys that back off, or `None` if the queue does not count them.
+    pub backing_off: Option<usize>,
     /// The number of keys in flight.
     pub processing: usize,
     /// The queue's counters.

@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, Time};
+use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, States, Time};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -201,6 +201,36 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let due = state.core.next_due();
         self.shared.release(state);
         due
+    }
+
+    /// Returns the number of keys in each state, all read at the same time.
+    ///
+    /// Unlike the other counts, these do not overlap: a key that is ready or in flight and also has
+    /// a due time counts once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
+    /// queue.add("a");
+    /// queue.add("b");
+    /// queue.try_get().expect("one is ready").retry();
+    /// let item = queue.try_get().expect("one is ready");
+    /// queue.add_after("b", Duration::from_secs(60));
+    /// let states = queue.states();
+    /// assert_eq!((states.backing_off, states.in_flight, states.total()), (1, 1, 2));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn states(&self) -> States {
+        self.settled().map_or_else(States::default, |(state, _)| {
+            let states = state.core.states();
+            self.shared.release(state);
+            states
+        })
     }
 
     /// Returns the number of keys in flight.

@@ -1,4 +1,4 @@
-//! Warnings of a store: unsuitable settings of its server, lost keys, and errors that are retried.
+//! Events of libraries as lines: warnings of a store, and the actions of clients of the dashboard.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,24 +10,25 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::complain;
-use crate::runner::Runner;
+use crate::output::Output;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Passes each warning of the store, and the end of an outage, to `say` as one line.
-pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
+/// Passes each event to `say` as one line.
+pub(crate) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
     // There is no other subscriber: a process runs one subcommand.
     let _ = lines(Arc::new(say)).try_init();
 }
 
-/// Passes warnings of the store to the output of a run.
-pub(super) fn show_by(runner: &Arc<Runner>) {
-    let runner = Arc::clone(runner);
-    show(move |line| runner.output().hint(line));
+/// Passes events to the output of a run.
+pub(crate) fn show_on(output: &Output) {
+    let output = output.clone();
+    show(move |line| output.hint(line));
 }
 
-/// Prints warnings of this thread to standard error until the guard is dropped.
-pub(super) fn show_here() -> impl Sized {
+/// Prints events of this thread to standard error until the guard is dropped.
+#[cfg(feature = "store")]
+pub(crate) fn show_here() -> impl Sized {
     lines(Arc::new(complain)).set_default()
 }
 
@@ -36,6 +37,7 @@ fn lines(say: Say) -> impl SubscriberInitExt {
     let fields = debug_fn(|line, field, value| match field.name() {
         "message" => write!(line, "{value:?}"),
         "queue" => Ok(()),
+        "remote" => write!(line, " by {value:?}"),
         name => write!(line, " {name}={value:?}"),
     });
     let lines = tracing_subscriber::fmt::layer()
@@ -47,6 +49,7 @@ fn lines(say: Say) -> impl SubscriberInitExt {
         .with_writer(move || Line { say: Arc::clone(&say), text: Vec::new() });
     // The warnings of drivers are not shown: requeue_store reports their causes.
     let ours = Targets::new()
+        .with_target("requeue_http", LevelFilter::INFO)
         .with_target("requeue_store", LevelFilter::WARN)
         // The program reports parked keys itself.
         .with_target("requeue_store::parked", LevelFilter::OFF)

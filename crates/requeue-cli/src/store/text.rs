@@ -1,0 +1,110 @@
+//! The output that the subcommands on stores share with those with `--server`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use requeue_store::{Counts, Entry, State};
+use serde::Serialize;
+
+use crate::args::store::state_name;
+use crate::duration;
+use crate::exit::{Ended, Exit, complain};
+use crate::input::json::Written;
+use crate::key::{escaped, shown};
+
+/// Returns the output of `requeue status`.
+pub(super) fn status_text(counts: &Counts) -> String {
+    let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
+    let name = |state| format!("{:11} ", state_name(state));
+    let mut text = format!("{}{ready}", name(State::Ready));
+    if ready > 0 {
+        text += &format!(", the oldest for {}", duration::shown(oldest_ready));
+    }
+    text += &format!("\n{}{waiting}", name(State::Waiting));
+    text += &format!("\n{}{processing}", name(State::Processing));
+    if dirty > 0 {
+        text += &format!(", {dirty} to run once more");
+    }
+    text + &format!("\n{}{parked}\n", name(State::Parked))
+}
+
+/// Returns the output of `requeue status --json`.
+pub(super) fn status_json(
+    counts: &Counts,
+    in_flight: Option<&[Entry]>,
+    damaged_keys: &[Entry],
+) -> String {
+    #[derive(Serialize)]
+    struct Damaged<'a> {
+        key: String,
+        why: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Status<'a> {
+        ready: u64,
+        waiting: u64,
+        processing: u64,
+        dirty: u64,
+        parked: u64,
+        damaged: u64,
+        /// The first damaged keys.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        damaged_keys: Vec<Damaged<'a>>,
+        /// In seconds.
+        oldest_ready: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        in_flight: Option<Vec<InFlight<'a>>>,
+    }
+    #[derive(Serialize)]
+    struct InFlight<'a> {
+        #[serde(flatten)]
+        key: Written<'a>,
+        worker: Option<&'a str>,
+        /// A text, because some JSON parsers lose digits of large numbers.
+        epoch: Option<String>,
+        /// The time since its delivery, in seconds.
+        age: Option<f64>,
+        /// The time until the lease expires unless it is renewed, in seconds.
+        lease: Option<f64>,
+    }
+    fn written(entry: &Entry) -> InFlight<'_> {
+        InFlight {
+            key: Written::of(&entry.key),
+            worker: entry.worker.as_deref(),
+            epoch: entry.epoch.map(|epoch| epoch.to_string()),
+            age: entry.since.map(|age| age.as_secs_f64()),
+            lease: entry.lease.map(|lease| lease.as_secs_f64()),
+        }
+    }
+    let in_flight = in_flight.map(|entries| entries.iter().map(written).collect());
+    let damaged_keys = damaged_keys.iter().map(|entry| Damaged {
+        key: shown(&entry.key),
+        why: entry.error.as_deref().unwrap_or_default(),
+    });
+    let damaged_keys = damaged_keys.collect();
+    let Counts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } = *counts;
+    let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
+    let status = Status {
+        ready,
+        waiting,
+        processing,
+        dirty,
+        parked,
+        damaged,
+        damaged_keys,
+        oldest_ready,
+        in_flight,
+    };
+    // Serializing numbers and texts does not fail.
+    serde_json::to_string(&status).unwrap_or_default() + "\n"
+}
+
+/// Reports the number of keys that were changed, and each key that was not.
+pub(super) fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
+    for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
+        complain(&format!("{}: {not}", escaped(key.as_bytes())));
+    }
+    let count = changed.iter().filter(|changed| **changed).count();
+    complain(&format!("{count} {done}"));
+    Ended::Exit(if count == keys.len() { Exit::Done } else { Exit::GivenUp })
+}

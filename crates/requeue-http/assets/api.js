@@ -1,0 +1,33 @@
+// Requests to the API.
+
+/** Returns the response to a GET request; null if there is no such key. */
+export async function get(path, parameters, signal) {
+  const url = new URL(`api/v1/${path}`, import.meta.url);
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== "" && value !== false) url.searchParams.set(name, value);
+  }
+  const response = await fetch(url, { signal });
+  if (response.status === 404) return null;
+  if (!response.ok) throw new Error(`${response.status}`);
+  return response.json();
+}
+
+/** Returns the parameter that names the key of a row; null for a key that is too long. */
+export function naming(row) {
+  if (row.key_base64 === null) return null;
+  // Only keys with escapes have backslashes.
+  return row.key.includes("\\") ? { key_base64: row.key_base64 } : { key: row.key };
+}
+
+/** Sends an action. An error has the message and the status of the response. */
+export async function post(path, body, token) {
+  const response = await fetch(new URL(`api/v1/${path}`, import.meta.url), {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+    body: JSON.stringify(body),
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok) return answer;
+  const error = new Error(answer.error ?? `The server answered with ${response.status}.`);
+  throw Object.assign(error, { status: response.status });
+}

@@ -1,0 +1,340 @@
+//! The actions: requests that change the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::to_bytes;
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::action::Action;
+use crate::admin::Remote;
+use crate::keys::from_base64;
+use crate::params::{Params, Problem, json};
+use crate::routes::{one_of, selection};
+use crate::rows::State as RowState;
+use crate::site::Inner;
+use crate::source::{NewKey, Part, Selection, Status};
+
+/// The size limit of the body of a request.
+const BODY: usize = 1 << 20;
+/// The time limit of the body of a request.
+const BODY_TIME: Duration = Duration::from_secs(10);
+/// The number of keys that a request may name.
+const MOST_NAMED: usize = 1_000;
+/// The number of keys that a request for all matching keys may change.
+pub(crate) const MOST_MATCHING: usize = 1_000_000;
+/// The number of keys that are changed at once.
+const PART: usize = 1_000;
+
+// --- Requests --------------------------------------------------------------------------------
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    /// The keys by name; or the keys that match.
+    keys: Option<Vec<NamedKey>>,
+    matching: Option<Matching>,
+    /// The number of matching keys that the user has confirmed.
+    expected: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Adds {
+    keys: Vec<AddedKey>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedKey {
+    key: Option<String>,
+    key_base64: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddedKey {
+    key: Option<String>,
+    key_base64: Option<String>,
+    /// In seconds.
+    after: Option<f64>,
+    #[serde(default)]
+    priority: i32,
+    /// Revives a parked key even if the queue keeps it parked.
+    #[serde(default)]
+    revive: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Matching {
+    state: Option<String>,
+    q: Option<String>,
+    #[serde(default)]
+    failed: bool,
+}
+
+impl NamedKey {
+    fn bytes(self) -> Result<Vec<u8>, Problem> {
+        let wrong = |error| Problem::parameter("keys", error);
+        match (self.key, self.key_base64) {
+            (Some(key), None) => Ok(key.into_bytes()),
+            (None, Some(base64)) => {
+                from_base64(base64.as_bytes()).ok_or_else(|| wrong("key_base64 is not base64"))
+            }
+            _ => Err(wrong("each key has either key or key_base64")),
+        }
+    }
+}
+
+impl Matching {
+    fn selection(self) -> Result<Selection, Problem> {
+        let state = match self.state.as_deref() {
+            None | Some("") => None,
+            Some(name) => {
+                let found = RowState::NAMES.iter().find(|(known, _)| *known == name);
+                let unknown = || Problem::parameter("matching", "no such state");
+                Some(found.ok_or_else(unknown)?.1)
+            }
+        };
+        let part = self.q.filter(|q| !q.is_empty()).map(|q| Part::new(&q));
+        Ok(Selection { state, part, failed: self.failed })
+    }
+}
+
+/// Reads the body of a request as JSON.
+async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let error = "send JSON, with the header `Content-Type: application/json`";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
+    }
+    let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
+    let bytes = match read {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => {
+            let error = format!("the body is over {BODY} bytes, or incomplete");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error));
+        }
+        Err(_) => {
+            let error = "the body did not come in time";
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, error));
+        }
+    };
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Problem::new(StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}"))
+    })
+}
+
+fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
+    match keys.len() {
+        1..=MOST_NAMED => Ok(keys),
+        _ => Err(Problem::parameter("keys", &format!("expected 1 to {MOST_NAMED} keys"))),
+    }
+}
+
+// --- Responses -------------------------------------------------------------------------------
+
+#[derive(Serialize)]
+struct Changed {
+    /// The number of keys that were changed.
+    changed: usize,
+    /// The number of matching keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched: Option<usize>,
+    /// For each named key, true if it was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    results: Option<Vec<bool>>,
+}
+
+#[derive(Serialize)]
+struct AddResults {
+    results: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Matched {
+    matched: usize,
+}
+
+#[derive(Serialize)]
+struct NewStatus {
+    status: Status,
+}
+
+#[derive(Serialize)]
+struct Allowed {
+    actions: Vec<&'static str>,
+}
+
+type Site = State<Arc<Inner>>;
+
+/// Checks the token, and returns the client.
+fn client(site: &Inner, request: &Request) -> Result<Remote, Box<Response>> {
+    match &site.admin {
+        Some(admin) => admin.check(request),
+        // Not reached: the routes do not exist without a token.
+        None => Err(Box::new(StatusCode::NOT_FOUND.into_response())),
+    }
+}
+
+pub(crate) async fn authenticate(
+    State(site): Site,
+    request: Request,
+) -> Result<Response, Response> {
+    client(&site, &request).map_err(|refusal| *refusal)?;
+    let mut actions: Vec<_> = Action::NAMES.iter().map(|(name, _)| *name).collect();
+    actions.push("add");
+    if site.can_pause() {
+        actions.extend(["pause", "resume"]);
+    }
+    Ok(json(&Allowed { actions }))
+}
+
+pub(crate) async fn pause(
+    State(site): Site,
+    request: Request,
+    paused: bool,
+) -> Result<Response, Response> {
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
+    let action = if paused { "pause" } else { "resume" };
+    if !site.set_paused(paused) {
+        let error = "this process runs no commands, or is stopping: there is nothing to pause";
+        return Err(Problem::new(StatusCode::CONFLICT, error).into_response());
+    }
+    tracing::info!(%remote, "{action}");
+    Ok(json(&NewStatus { status: site.status() }))
+}
+
+pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Response> {
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
+    let added = async {
+        let Adds { keys } = body(request).await?;
+        let keys = few(keys)?.into_iter().map(|key| {
+            let AddedKey { key, key_base64, after, priority, revive } = key;
+            let delay = after.map(Duration::try_from_secs_f64).transpose();
+            let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
+            let key = NamedKey { key, key_base64 }.bytes()?;
+            Ok(NewKey { key, delay, priority, revive })
+        });
+        let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
+        let count = keys.len();
+        let results = site.source.add(keys).await?;
+        tracing::info!(%remote, keys = count, "add");
+        Ok(json(&AddResults { results }))
+    };
+    added.await.map_err(Problem::into_response)
+}
+
+pub(crate) async fn act(
+    State(site): Site,
+    request: Request,
+    action: Action,
+) -> Result<Response, Response> {
+    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
+    let change = body::<Change>(request).await.map_err(Problem::into_response)?;
+    let changed = match (change.keys, change.matching, change.expected) {
+        (Some(keys), None, None) => act_on_keys(&site, action, keys).await,
+        (None, Some(matching), Some(expected)) => {
+            let Some(_turn) = site.walks.take().await else {
+                return Err(Problem::busy("too many requests for keys"));
+            };
+            act_on_matching(&site, action, matching, expected).await
+        }
+        _ => {
+            let error = "pass either keys, or matching and expected";
+            Err(Problem::new(StatusCode::BAD_REQUEST, error))
+        }
+    };
+    let changed = changed.map_err(Problem::into_response)?;
+    tracing::info!(%remote, keys = changed.changed, "{}", action.name());
+    Ok(json(&changed))
+}
+
+async fn act_on_keys(
+    site: &Inner,
+    action: Action,
+    keys: Vec<NamedKey>,
+) -> Result<Changed, Problem> {
+    let keys = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
+    let results = site.source.act(action, keys).await?;
+    let changed = results.iter().filter(|&&changed| changed).count();
+    Ok(Changed { changed, matched: None, results: Some(results) })
+}
+
+async fn act_on_matching(
+    site: &Inner,
+    action: Action,
+    matching: Matching,
+    expected: usize,
+) -> Result<Changed, Problem> {
+    let keys = matching_keys(site, action, &matching.selection()?).await?;
+    let matched = keys.len();
+    if !is_near(matched, expected) {
+        return Err(Problem::matched(matched, expected));
+    }
+    let mut changed = 0;
+    let mut keys = keys.into_iter();
+    loop {
+        // A key that has left the state since is unchanged.
+        let part: Vec<_> = keys.by_ref().take(PART).collect();
+        if part.is_empty() {
+            return Ok(Changed { changed, matched: Some(matched), results: None });
+        }
+        let results = site.source.act(action, part).await?;
+        changed += results.iter().filter(|&&changed| changed).count();
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Returns true if a number of keys is near the one that the user has confirmed: at most a tenth more or less.
+pub(crate) const fn is_near(matched: usize, expected: usize) -> bool {
+    matched.abs_diff(expected) <= expected / 10
+}
+
+async fn matching_keys(
+    site: &Inner,
+    action: Action,
+    selection: &Selection,
+) -> Result<Vec<Vec<u8>>, Problem> {
+    let keys = site.source.matching(action, selection, MOST_MATCHING + 1).await?;
+    if keys.len() > MOST_MATCHING {
+        let error = format!("more than {MOST_MATCHING} keys match; narrow the search");
+        return Err(Problem::new(StatusCode::CONFLICT, error));
+    }
+    Ok(keys)
+}
+
+pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Response {
+    let Some(_turn) = site.walks.take().await else {
+        return Problem::busy("too many requests for keys");
+    };
+    let counted = async {
+        let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
+        let action = one_of("action", &params, &Action::NAMES)?;
+        let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
+        let keys = matching_keys(&site, action, &selection(&params)?).await?;
+        Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
+    };
+    counted.await.unwrap_or_else(Problem::into_response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_differs_by_more_than_a_tenth_is_refused() {
+        for (matched, expected) in [(0, 0), (9, 9), (9, 10), (11, 10), (900, 1000), (1100, 1000)] {
+            assert!(is_near(matched, expected), "{matched} {expected}");
+        }
+        for (matched, expected) in [(1, 0), (8, 9), (10, 9), (8, 10), (12, 10), (1101, 1000)] {
+            assert!(!is_near(matched, expected), "{matched} {expected}");
+        }
+    }
+}

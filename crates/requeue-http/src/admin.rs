@@ -1,0 +1,256 @@
+//! The token of the actions, and the limit on wrong ones.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, Request};
+use axum::http::StatusCode;
+use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use crate::params::Problem;
+
+/// The number of wrong tokens that an address may send in [`WINDOW`].
+const MOST_WRONG: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// The number of addresses that are remembered. Beyond it, all others share one limit.
+const MOST_ADDRESSES: usize = 1_024;
+
+/// The secret that allows a client to [change the queue](crate::Builder::admin).
+///
+/// It has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`.
+#[derive(Clone)]
+pub struct AdminToken(Box<str>);
+
+impl AdminToken {
+    /// Returns the token with this text.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is too short or too long, or has spaces, control characters or characters outside of
+    /// ASCII. The error does not contain the text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue_http::AdminToken;
+    ///
+    /// assert!(AdminToken::new("0123456789abcdef").is_ok());
+    /// assert!(AdminToken::new("secret").is_err());
+    /// ```
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        let is_valid = text.bytes().all(|byte| byte.is_ascii_graphic());
+        match text.len() {
+            16..=1_024 if is_valid => Ok(Self(text.into())),
+            _ => Err(TokenError(())),
+        }
+    }
+
+    fn is(&self, other: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(other).into()
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(..)")
+    }
+}
+
+/// The error for a text that cannot be an [`AdminToken`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TokenError(());
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a token has 16 to 1,024 visible ASCII characters; `openssl rand -hex 32` makes one",
+        )
+    }
+}
+
+impl Error for TokenError {}
+
+/// The address of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Remote(Option<SocketAddr>);
+
+impl Remote {
+    /// Returns the address that the server has put into the request; none for a Unix socket.
+    fn of(request: &Request) -> Self {
+        Self(request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0))
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("a client without an address"),
+        }
+    }
+}
+
+/// Decides which clients may change the queue.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    token: AdminToken,
+    wrong: Mutex<HashMap<Option<IpAddr>, Wrong>>,
+}
+
+/// The wrong tokens of an address.
+#[derive(Clone, Copy, Debug)]
+struct Wrong {
+    since: Instant,
+    count: u32,
+}
+
+impl Admin {
+    pub(crate) fn new(token: AdminToken) -> Self {
+        Self { token, wrong: Mutex::default() }
+    }
+
+    /// Checks the token of a request. Returns the address of the client, or the refusal.
+    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Box<Response>> {
+        let remote = Remote::of(request);
+        let mut sent = request.headers().get_all(AUTHORIZATION).iter();
+        let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
+            (Some(value), None) => bearer(value),
+            _ => None,
+        };
+        let Some(token) = token else {
+            let error = "this needs the header `Authorization: Bearer TOKEN`";
+            return Err(Box::new(refusal("Bearer", error)));
+        };
+        // Checked before the token: otherwise, an answer would tell whether a guess is right.
+        if let Some(wait) = self.limited(remote) {
+            tracing::warn!(%remote, "too many wrong tokens: refused");
+            let error = "too many wrong tokens from this address; try again later";
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error);
+            let wait = (wait.as_secs() + 1).to_string();
+            return Err(Box::new(([(RETRY_AFTER, wait)], problem).into_response()));
+        }
+        if !self.token.is(token) {
+            self.count_wrong(remote);
+            tracing::warn!(%remote, "wrong token");
+            return Err(Box::new(refusal("Bearer error=\"invalid_token\"", "wrong token")));
+        }
+        Ok(remote)
+    }
+
+    /// Returns the time for which an address is refused, if it has sent too many wrong tokens.
+    fn limited(&self, remote: Remote) -> Option<Duration> {
+        let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let Wrong { since, count } = *wrong
+            .get(&place(remote))
+            .or_else(|| if wrong.len() < MOST_ADDRESSES { None } else { wrong.get(&None) })?;
+        let left = WINDOW.checked_sub(since.elapsed())?;
+        (count >= MOST_WRONG).then_some(left)
+    }
+
+    fn count_wrong(&self, remote: Remote) {
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
+        let place = place(remote);
+        let place = match wrong.contains_key(&place) || wrong.len() < MOST_ADDRESSES {
+            true => place,
+            false => None,
+        };
+        let entry = wrong.entry(place).or_insert(Wrong { since: Instant::now(), count: 0 });
+        entry.count = entry.count.saturating_add(1);
+    }
+}
+
+/// Returns the address that is limited: a client has all addresses of its IPv6 network.
+fn place(Remote(remote): Remote) -> Option<IpAddr> {
+    remote.map(|remote| match remote.ip().to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    })
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+fn refusal(challenge: &'static str, error: &str) -> Response {
+    let problem = Problem::new(StatusCode::UNAUTHORIZED, error);
+    ([(WWW_AUTHENTICATE, challenge)], problem).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn status(admin: &Admin, address: &str, header: &str) -> u16 {
+        let mut request = Request::builder().header(AUTHORIZATION, header);
+        let address: SocketAddr = address.parse().unwrap();
+        request.extensions_mut().unwrap().insert(ConnectInfo(address));
+        match admin.check(&request.body(Body::empty()).unwrap()) {
+            Ok(remote) => {
+                assert_eq!(remote, Remote(Some(address)));
+                200
+            }
+            Err(response) => response.status().as_u16(),
+        }
+    }
+
+    #[test]
+    fn a_token_is_long_and_visible_and_never_shown() {
+        let long = "x".repeat(1025);
+        for wrong in
+            ["", "short", "0123456789abcde", "0123456789 abcdef", "0123456789abcdéf", &long]
+        {
+            assert!(AdminToken::new(wrong).is_err(), "{wrong}");
+        }
+        let admin = Admin::new(AdminToken::new(TOKEN).unwrap());
+        assert!(!format!("{admin:?}").contains(TOKEN));
+    }
+
+    #[test]
+    fn only_the_whole_token_in_its_header_is_accepted() {
+        let admin = Admin::new(AdminToken::new(TOKEN).unwrap());
+        let right =
+            [format!("Bearer {TOKEN}"), format!("bearer {TOKEN}"), format!("BEARER  {TOKEN}")];
+        for header in right {
+            assert_eq!(status(&admin, "127.0.0.1:1", &header), 200, "{header}");
+        }
+        for header in ["", TOKEN, "Bearer", "Basic 0123456789abcdef", "Bearer 0123456789abcde"] {
+            assert_eq!(status(&admin, "127.0.0.1:1", header), 401, "{header}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_guesses_is_refused_and_others_are_not() {
+        let admin = Admin::new(AdminToken::new(TOKEN).unwrap());
+        let right = format!("Bearer {TOKEN}");
+        for port in 1..=MOST_WRONG {
+            assert_eq!(status(&admin, &format!("10.0.0.1:{port}"), "Bearer wrong"), 401);
+        }
+        // Even the right token: a guess must not tell whether it is right.
+        assert_eq!(status(&admin, "10.0.0.1:99", &right), 429);
+        assert_eq!(status(&admin, "10.0.0.2:99", &right), 200);
+        for n in 0..MOST_WRONG {
+            assert_eq!(status(&admin, &format!("[2001:db8::{n:x}]:1"), "Bearer wrong"), 401);
+        }
+        assert_eq!(status(&admin, "[2001:db8::ffff]:1", &right), 429);
+        assert_eq!(status(&admin, "[2001:db8:0:1::1]:1", &right), 200);
+        // The memory is bounded.
+        for n in 0..2 * MOST_ADDRESSES as u32 {
+            let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + n);
+            status(&admin, &format!("{address}:1"), "Bearer wrong");
+        }
+        assert!(admin.wrong.lock().unwrap().len() <= MOST_ADDRESSES + 1);
+        assert_eq!(status(&admin, "12.0.0.1:1", &right), 429);
+    }
+}

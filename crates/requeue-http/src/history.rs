@@ -1,0 +1,353 @@
+//! The last runs of keys that have failed, and the keys that were given up.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::time::{seconds, unix_time};
+
+/// The number of parked keys, and the number of other keys, that are kept.
+const KEYS: usize = 1_000;
+/// The number of runs that are kept of a key.
+const RUNS: usize = 10;
+/// The number of bytes of an error that are kept.
+const ERROR: usize = 512;
+/// The number of bytes of the output of the last run that are kept.
+const OUTPUT: usize = 4 << 10;
+
+/// The last runs of keys that have failed, for the dashboard: [`Builder::history`](crate::Builder::history).
+///
+/// A handle: clones share the history. It has a fixed size: the newest 1,000 keys that were given up, the newest 1,000
+/// others, and the last 10 runs of each. The runs of a key are kept from its first failure on.
+///
+/// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
+/// a store parks its keys itself, and the history adds only their runs in this process.
+///
+/// Keys are named by the bytes that the dashboard shows: see [`ShownKey`](crate::ShownKey).
+///
+/// # Examples
+///
+/// ```
+/// use requeue::Queue;
+/// use requeue_http::{History, Run, Site};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let queue: Queue<String> = Queue::new();
+/// let history = History::new();
+/// let site = Site::builder(queue.clone()).history(&history).build();
+///
+/// queue.add("mail".to_owned());
+/// let item = queue.get().await.expect("the queue is open");
+/// let (key, run) = (item.key().clone(), Run::new(item.attempt()).error("no such address"));
+/// item.give_up();
+/// // After the completion: a key in flight is not parked.
+/// history.gave_up(key, run);
+/// # });
+/// ```
+#[derive(Clone, Default)]
+pub struct History(Arc<Mutex<Inner>>);
+
+/// A run, for a [`History`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Run {
+    attempt: u32,
+    took: Option<Duration>,
+    error: String,
+    output: String,
+}
+
+impl Run {
+    /// Returns a run with the number of its attempt, from 1.
+    pub const fn new(attempt: u32) -> Self {
+        Self { attempt, took: None, error: String::new(), output: String::new() }
+    }
+
+    /// Sets the duration of the run.
+    pub const fn took(mut self, took: Duration) -> Self {
+        self.took = Some(took);
+        self
+    }
+
+    /// Sets the error. The history keeps 512 bytes of it.
+    pub fn error(mut self, error: impl fmt::Display) -> Self {
+        self.error = error.to_string();
+        self
+    }
+
+    /// Sets the output of the run. The history keeps the last 4 KiB of it, for the last run of a key.
+    pub fn output(mut self, output: impl Into<String>) -> Self {
+        self.output = output.into();
+        self
+    }
+}
+
+/// The end of a run, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Succeeded,
+    Failed,
+    GivenUp,
+}
+
+/// A run as the API shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PastRun {
+    /// The end of the run, in seconds since 1970.
+    at: f64,
+    outcome: Outcome,
+    attempt: u32,
+    /// The duration in seconds.
+    took: Option<f64>,
+    error: Option<String>,
+}
+
+/// The past of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    /// The last runs, the newest first.
+    pub(crate) runs: VecDeque<PastRun>,
+    /// The end of the output of the last run that failed.
+    pub(crate) output: String,
+    /// The place in the order in which keys were recorded.
+    place: u32,
+    /// The time at which the key was given up; `None` if it is not parked.
+    parked: Option<Instant>,
+}
+
+impl Past {
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.runs.iter().find_map(|run| run.error.as_deref())
+    }
+
+    /// Returns the time for which the key has been parked.
+    pub(crate) fn parked_for(&self) -> Option<Duration> {
+        self.parked.map(|since| since.elapsed())
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.runs.front().map_or(0, |run| run.attempt)
+    }
+
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.runs.front().is_some_and(|run| run.outcome == Outcome::Succeeded)
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    keys: HashMap<Arc<[u8]>, Past>,
+    parked: BTreeMap<u32, Arc<[u8]>>,
+    others: BTreeMap<u32, Arc<[u8]>>,
+    /// The last place that was given to a key. It does not overflow in 49 days at 1,000 failures per second; then the
+    /// history starts again.
+    last: u32,
+}
+
+impl Inner {
+    fn record(&mut self, key: &[u8], run: Run, outcome: Outcome) {
+        if outcome == Outcome::Succeeded && !self.keys.contains_key(key) {
+            return;
+        }
+        if self.last == u32::MAX {
+            *self = Self::default();
+        }
+        self.last += 1;
+        let mut past = self.remove(key).unwrap_or_else(|| Past {
+            runs: VecDeque::new(),
+            output: String::new(),
+            place: 0,
+            parked: None,
+        });
+        let Run { attempt, took, error, output } = run;
+        let error = (outcome != Outcome::Succeeded).then(|| beginning(error, ERROR));
+        past.runs.truncate(RUNS - 1);
+        past.runs.push_front(PastRun {
+            at: unix_time(),
+            outcome,
+            attempt,
+            took: took.map(seconds),
+            error,
+        });
+        if outcome != Outcome::Succeeded {
+            past.output = end(output, OUTPUT);
+        }
+        past.parked = (outcome == Outcome::GivenUp).then(Instant::now);
+        self.insert(key.into(), past);
+    }
+
+    /// Inserts a key at the last place, and removes the oldest key if there are too many.
+    fn insert(&mut self, key: Arc<[u8]>, mut past: Past) {
+        past.place = self.last;
+        let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
+        order.insert(past.place, Arc::clone(&key));
+        if order.len() > KEYS
+            && let Some((_, oldest)) = order.pop_first()
+        {
+            self.keys.remove(&oldest);
+        }
+        self.keys.insert(key, past);
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Past> {
+        let past = self.keys.remove(key)?;
+        let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
+        order.remove(&past.place);
+        Some(past)
+    }
+}
+
+impl History {
+    /// Returns an empty history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records a run that succeeded. It has an effect only on a key that has failed before.
+    pub fn succeeded(&self, key: impl AsRef<[u8]>, run: Run) {
+        self.lock().record(key.as_ref(), run, Outcome::Succeeded);
+    }
+
+    /// Records a run that failed.
+    pub fn failed(&self, key: impl AsRef<[u8]>, run: Run) {
+        self.lock().record(key.as_ref(), run, Outcome::Failed);
+    }
+
+    /// Records a run after which its key was given up. Call it after the completion of the delivery.
+    pub fn gave_up(&self, key: impl AsRef<[u8]>, run: Run) {
+        self.lock().record(key.as_ref(), run, Outcome::GivenUp);
+    }
+
+    /// Forgets the runs of a key. A parked key is no longer listed.
+    pub fn forget(&self, key: impl AsRef<[u8]>) {
+        self.lock().remove(key.as_ref());
+    }
+
+    pub(crate) fn past(&self, key: &[u8]) -> Option<Past> {
+        self.lock().keys.get(key).cloned()
+    }
+
+    pub(crate) fn error(&self, key: &[u8]) -> Option<String> {
+        self.lock().keys.get(key)?.error().map(str::to_owned)
+    }
+
+    pub(crate) fn parked(&self) -> usize {
+        self.lock().parked.len()
+    }
+
+    /// Returns true if the key was parked, and no longer is. Its runs are kept.
+    pub(crate) fn unpark(&self, key: &[u8]) -> bool {
+        let mut inner = self.lock();
+        match inner.keys.get(key) {
+            Some(past) if past.parked.is_some() => {}
+            _ => return false,
+        }
+        inner.last = inner.last.saturating_add(1);
+        if let Some(past) = inner.remove(key) {
+            inner.insert(key.into(), Past { parked: None, ..past });
+        }
+        true
+    }
+
+    /// Returns the parked keys below a place, the newest first, with their places.
+    pub(crate) fn parked_below(&self, place: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
+        let inner = self.lock();
+        let parked = inner.parked.range(..place).rev();
+        parked
+            .filter_map(|(&place, key)| {
+                Some((place, Arc::clone(key), inner.keys.get(key)?.clone()))
+            })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (keys, parked) = {
+            let inner = self.lock();
+            (inner.keys.len(), inner.parked.len())
+        };
+        f.debug_struct("History").field("keys", &keys).field("parked", &parked).finish()
+    }
+}
+
+fn beginning(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        // `str::floor_char_boundary` needs Rust 1.91.
+        let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(cut);
+        text.push('…');
+    }
+    text
+}
+
+fn end(text: String, most: usize) -> String {
+    match text.len().checked_sub(most) {
+        None | Some(0) => text,
+        Some(from) => {
+            let cut = (from..text.len()).find(|&at| text.is_char_boundary(at));
+            format!("…{}", &text[cut.unwrap_or(text.len())..])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(n: u32) -> Run {
+        Run::new(n).error(format!("error {n}")).output("x".repeat(9000))
+    }
+
+    #[test]
+    fn the_newest_keys_of_each_kind_and_their_last_runs_are_kept() {
+        let history = History::new();
+        for n in 0..3 * KEYS {
+            history.failed(n.to_string(), run(1));
+            history.gave_up(format!("parked {n}"), run(1));
+        }
+        assert_eq!((history.parked(), history.lock().keys.len()), (KEYS, 2 * KEYS));
+        assert!(history.past(b"0").is_none() && history.past(b"2999").is_some());
+        let first = history.parked_below(u32::MAX).remove(0);
+        assert_eq!(&*first.1, b"parked 2999");
+        for n in 2..20 {
+            history.failed("2999", run(n));
+        }
+        let past = history.past(b"2999").unwrap();
+        assert_eq!((past.runs.len(), past.error()), (RUNS, Some("error 19")));
+        assert_eq!(past.output.len(), OUTPUT + '…'.len_utf8());
+    }
+
+    #[test]
+    fn only_keys_that_have_failed_are_kept() {
+        let history = History::new();
+        history.succeeded("a", Run::new(1));
+        assert!(history.past(b"a").is_none());
+        history.failed("a", run(1));
+        history.succeeded("a", Run::new(2));
+        let past = history.past(b"a").unwrap();
+        assert_eq!((past.runs.len(), past.error(), past.attempts()), (2, Some("error 1"), 2));
+        assert!(past.has_succeeded() && !history.unpark(b"a"));
+    }
+
+    #[test]
+    fn a_parked_key_is_parked_until_it_runs_again() {
+        let history = History::new();
+        history.gave_up("a", run(3));
+        assert_eq!(history.parked(), 1);
+        assert!(history.unpark(b"a") && !history.unpark(b"a"));
+        assert_eq!((history.parked(), history.error(b"a").as_deref()), (0, Some("error 3")));
+        history.gave_up("a", run(1));
+        history.forget("a");
+        assert_eq!((history.parked(), history.error(b"a")), (0, None));
+    }
+}

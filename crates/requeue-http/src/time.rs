@@ -1,0 +1,14 @@
+//! Times as the API shows them.
+
+use std::time::{Duration, SystemTime};
+
+/// Returns seconds, rounded to microseconds.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
+}
+
+/// Returns the seconds since 1970, rounded to milliseconds.
+pub(crate) fn unix_time() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs_f64() * 1e3).round() / 1e3
+}
