@@ -256,7 +256,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.set_failures(slot, 0);
         }
         if !(is_restarted && self.records.get(slot).is_pending()) {
-            self.end_row(slot);
+            self.end_series(slot);
         }
         let record = self.records.get(slot);
         let ready = record.phase() == Phase::Ready;

@@ -107,8 +107,8 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        let has_rows = || self.restarts.as_ref().is_some_and(|restarts| !restarts.is_empty());
-        let is_simple = !self.has_order() && self.backing_off.is_empty() && !has_rows();
+        let has_series = || self.restarts.as_ref().is_some_and(|restarts| !restarts.is_empty());
+        let is_simple = !self.has_order() && self.backing_off.is_empty() && !has_series();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
         }

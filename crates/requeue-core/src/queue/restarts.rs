@@ -15,11 +15,11 @@ use crate::types::time::Time;
 /// The state of a queue in which an add restarts the run in flight.
 pub(super) struct Restarts {
     at_most: Duration,
-    /// The keys in a row of restarts, each with the time from which on its runs are left alone. A
-    /// row lasts from the first restart until a run completes that was not restarted, or until no
+    /// The keys in a series of restarts, each with the time from which on its runs are left alone. A
+    /// series lasts from the first restart until a run completes that was not restarted, or until no
     /// run is pending.
-    rows: Sparse<Time>,
-    /// The number of rows.
+    series: Sparse<Time>,
+    /// The number of series.
     len: usize,
     /// The deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,
@@ -27,28 +27,28 @@ pub(super) struct Restarts {
 
 impl Restarts {
     pub(super) const fn new(at_most: Duration) -> Self {
-        Self { at_most, rows: Sparse::new(), len: 0, restarted: Vec::new() }
+        Self { at_most, series: Sparse::new(), len: 0, restarted: Vec::new() }
     }
 
-    /// Returns true if no key is in a row of restarts.
+    /// Returns true if no key is in a series of restarts.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    fn end_row(&mut self, slot: Slot) {
-        if self.rows.get(slot).is_some() {
-            self.rows.remove(slot);
+    fn end_series(&mut self, slot: Slot) {
+        if self.series.get(slot).is_some() {
+            self.series.remove(slot);
             self.len -= 1;
         }
     }
 
     pub(super) fn moved(&mut self, from: Slot, to: Slot) {
-        self.rows.moved(from, to);
+        self.series.moved(from, to);
     }
 
     pub(super) fn truncate(&mut self, end: usize) {
-        self.rows.truncate(end);
+        self.series.truncate(end);
     }
 }
 
@@ -91,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Cancels the run of the key in `slot`, which is in flight and was added again at `now`, if
-    /// the queue restarts runs and the bound of the row has not passed.
+    /// the queue restarts runs and the bound of the series has not passed.
     #[cold]
     pub(super) fn restart(&mut self, slot: Slot, now: Time) {
         let Some(restarts) = &mut self.restarts else { return };
@@ -99,24 +99,24 @@ impl<K: Eq + Clone> Queue<K> {
         if record.cancel_reason().is_some() {
             return;
         }
-        let row = restarts.rows.get(slot);
-        let until = row.unwrap_or(now + restarts.at_most);
+        let series = restarts.series.get(slot);
+        let until = series.unwrap_or(now + restarts.at_most);
         if now >= until {
             return;
         }
-        if row.is_none() {
-            restarts.rows.insert(slot, until);
+        if series.is_none() {
+            restarts.series.insert(slot, until);
             restarts.len += 1;
         }
         record.cancel(CancelReason::Restarted);
         restarts.restarted.push(record.epoch());
     }
 
-    /// Ends the row of restarts of the key in `slot`, if there is one.
+    /// Ends the series of restarts of the key in `slot`, if there is one.
     #[inline]
-    pub(super) fn end_row(&mut self, slot: Slot) {
+    pub(super) fn end_series(&mut self, slot: Slot) {
         if let Some(restarts) = &mut self.restarts {
-            restarts.end_row(slot);
+            restarts.end_series(slot);
         }
     }
 }

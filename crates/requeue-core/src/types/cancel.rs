@@ -58,9 +58,9 @@ pub enum Rerun {
     /// A delayed add has this effect when it is due. An add that waits for a backoff has it when
     /// the backoff is over.
     Restart {
-        /// The bound of a row of restarts. When this time has passed since the first restart, the
+        /// The bound of a series of restarts. When this time has passed since the first restart, the
         /// run in flight is left alone, as with [`Rerun::After`], so that a key that is added all
-        /// the time still completes. The row ends with the first run that is not restarted.
+        /// the time still completes. The series ends with the first run that is not restarted.
         /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
         at_most: Duration,
     },

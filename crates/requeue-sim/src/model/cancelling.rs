@@ -26,14 +26,14 @@ impl<K: Ord + Clone> Model<K> {
     /// The key is in flight and has become dirty.
     pub(super) fn restart(&mut self, key: &K) {
         let Rerun::Restart { at_most } = self.rerun else { return };
-        let until = self.rows.get(key).copied().unwrap_or(later(self.now, at_most));
+        let until = self.series.get(key).copied().unwrap_or(later(self.now, at_most));
         if let Some(run) = self.processing.get_mut(key)
             && run.cancelled.is_none()
             && self.now < until
         {
             run.cancelled = Some(CancelReason::Restarted);
             self.restarted.push(run.epoch);
-            self.rows.insert(key.clone(), until);
+            self.series.insert(key.clone(), until);
         }
     }
 

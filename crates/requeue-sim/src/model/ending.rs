@@ -79,7 +79,7 @@ impl<K: Ord + Clone> Model<K> {
         };
         let ready = self.dirty.contains(key);
         if !(is_restarted && self.is_pending(key)) {
-            self.rows.remove(key);
+            self.series.remove(key);
         }
         if !ready && self.waiting.contains_key(key) {
             self.since.insert(key.clone(), now);

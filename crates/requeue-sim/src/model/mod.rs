@@ -157,8 +157,8 @@ pub struct Model<K> {
     /// `Hold`: the keys that back off, and the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
-    /// The keys in a row of restarts, and the times from which on their runs are left alone.
-    rows: BTreeMap<K, Time>,
+    /// The keys in a series of restarts, and the times from which on their runs are left alone.
+    series: BTreeMap<K, Time>,
     /// The deliveries that were restarted and not yet reported.
     restarted: Vec<u64>,
     pace: Option<Pace>,
@@ -193,7 +193,7 @@ impl<K: Ord + Clone> Model<K> {
             deadlines: BTreeSet::new(),
             not_before: BTreeMap::new(),
             failures: BTreeMap::new(),
-            rows: BTreeMap::new(),
+            series: BTreeMap::new(),
             restarted: Vec::new(),
             pace: rules.pace,
             starts: BTreeMap::new(),
@@ -386,7 +386,7 @@ impl<K: Ord + Clone> Model<K> {
         let dirty = self.dirty.remove(key);
         if dirty && !processing {
             self.queue.remove(key);
-            self.rows.remove(key);
+            self.series.remove(key);
         }
         self.failures.remove(key);
         self.not_before.remove(key);
@@ -403,7 +403,7 @@ impl<K: Ord + Clone> Model<K> {
             return None;
         }
         self.not_before.remove(key);
-        self.rows.remove(key);
+        self.series.remove(key);
         self.asked.remove(key);
         self.since.remove(key);
         self.teams.remove(key);

@@ -315,7 +315,7 @@ impl<K: Ord + Clone> Model<K> {
                     wait,
                     (
                         self.bounds.get(key).map(|&bound| ahead(bound)),
-                        self.rows.get(key).map(|&until| ahead(until)),
+                        self.series.get(key).map(|&until| ahead(until)),
                     ),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
