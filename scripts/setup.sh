@@ -293,6 +293,21 @@ tool_actionlint() {
     command -v actionlint >/dev/null || compiled actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 }
 
+# Rules of accessibility, with which a test checks the dashboard.
+tool_axe() {
+    local version=4.14.1
+    [ -s "$tools/axe.min.js" ] && grep -qF "axe v$version" "$tools/axe.min.js" && return
+    if ! command -v npm >/dev/null; then
+        say 'setup: missing: axe-core (npm downloads it)'
+        return 1
+    fi
+    announce "axe-core $version" "downloaded with npm, into $tools" || return
+    mkdir -p "$tools"
+    (cd "$tools" && npm pack --silent "axe-core@$version") >&2 || return
+    tar -xzf "$tools/axe-core-$version.tgz" -C "$tools" --strip-components=1 package/axe.min.js || return
+    rm "$tools/axe-core-$version.tgz"
+}
+
 code=0
 for tool; do
     # A platform: target:TRIPLE

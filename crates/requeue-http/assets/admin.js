@@ -4,8 +4,8 @@ import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
-const VERBS = { "run-now": "Run now", cancel: "Cancel", revive: "Revive" };
-const DONE = { "run-now": "made ready", cancel: "cancelled", revive: "revived" };
+const VERBS = { "run-now": "Run now", cancel: "Cancel", "cancel-run": "Cancel the run", revive: "Revive" };
+const DONE = { "run-now": "made ready", cancel: "cancelled", "cancel-run": "the run is cancelled", revive: "revived" };
 
 const keys = (count) => `${amount(count)} ${count === 1 ? "key" : "keys"}`;
 

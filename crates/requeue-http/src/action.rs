@@ -3,14 +3,12 @@
 use crate::rows::State as RowState;
 
 /// A change of keys that the queue knows, with its name in the API.
-///
-/// An action that also concerns runs in flight, such as their cancellation, is one more variant: its route, its keys
-/// and its effect follow from [`NAMES`](Self::NAMES), [`applies`](Self::applies) and
-/// [`Source::act`](crate::source::Source::act).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     /// Removes the pending run. A run in flight goes on.
     Cancel,
+    /// Cancels the run in flight. A pending run stays.
+    CancelRun,
     /// Makes a waiting key ready.
     RunNow,
     /// Makes a parked key ready.
@@ -18,8 +16,12 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    pub(crate) const NAMES: [(&'static str, Self); 3] =
-        [("cancel", Self::Cancel), ("run-now", Self::RunNow), ("revive", Self::Revive)];
+    pub(crate) const NAMES: [(&'static str, Self); 4] = [
+        ("cancel", Self::Cancel),
+        ("cancel-run", Self::CancelRun),
+        ("run-now", Self::RunNow),
+        ("revive", Self::Revive),
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, action)| *action == self).map_or("", |(name, _)| name)
@@ -34,6 +36,7 @@ impl Action {
                 RowState::Idle => false,
                 _ => true,
             },
+            Self::CancelRun => matches!(state, RowState::Running),
             Self::RunNow => matches!(state, RowState::Waiting | RowState::BackingOff),
             Self::Revive => matches!(state, RowState::Parked),
         }

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use requeue::{Add, Added, Key, Merge, Queue};
+use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
@@ -53,6 +53,14 @@ pub trait Control<K>: Send + Sync {
     /// Cancels the pending run of a key. Returns true if there was one.
     fn cancel(&self, key: &K) -> bool;
 
+    /// Cancels the run in flight of a key. Returns true if it was in flight and not cancelled before.
+    ///
+    /// The default cancels nothing.
+    fn cancel_running(&self, key: &K) -> bool {
+        let _ = key;
+        false
+    }
+
     /// Makes a waiting key ready. `priority` is that of its pending run. Returns false if it is refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 }
@@ -64,6 +72,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
 
     fn cancel(&self, key: &K) -> bool {
         Self::cancel(self, key).any()
+    }
+
+    fn cancel_running(&self, key: &K) -> bool {
+        Self::cancel_running(self, key) == CancelledRun::Cancelled
     }
 
     /// Forgets the failures of the key, because a backoff would hold the add.

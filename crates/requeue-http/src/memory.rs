@@ -296,6 +296,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         }
         Ok(match action {
             Action::Cancel => self.control.cancel(&key),
+            Action::CancelRun => self.control.cancel_running(&key),
             Action::RunNow => self.control.run_now(&key, entry.priority),
             // A key of the queue is not parked.
             Action::Revive => false,

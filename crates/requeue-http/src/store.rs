@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use requeue_store::{Add, Added, Counts, Entry, Key, Merge, Priority, Queue, ReadError, State};
+use requeue_store::{
+    Add, Added, CancelledRun, Counts, Entry, Key, Merge, Priority, Queue, ReadError, State,
+};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -190,6 +192,13 @@ impl Stored {
         match action {
             Action::Cancel => self.queue.cancel_keys(keys).await.map_err(unchanged),
             Action::Revive => self.queue.revive_keys(keys).await.map_err(unchanged),
+            Action::CancelRun => {
+                let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
+                let cancelled = join_all(cancels).await.into_iter();
+                cancelled
+                    .map(|run| Ok(run.map_err(unchanged)? == CancelledRun::Cancelled))
+                    .collect()
+            }
             Action::RunNow => {
                 let mut changed = Vec::with_capacity(keys.len());
                 for key in keys {

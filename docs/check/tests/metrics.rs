@@ -29,6 +29,7 @@ fn families() -> BTreeSet<String> {
         fn scrape(&self) -> Option<Sample> {
             let mut sample = Sample::default();
             sample.parked = Some(0);
+            sample.backing_off = Some(0);
             Some(sample)
         }
     }
@@ -64,7 +65,8 @@ fn families() -> BTreeSet<String> {
 
 /// The names of metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
-    let name = Regex::new(r"\b(?:workqueue|controller_runtime|leader_election)_[a-z_]+\b");
+    let name =
+        Regex::new(r"\b(?:workqueue|controller_runtime|leader_election|stale_sync)_[a-z_]+\b");
     let name = name.expect("a regular expression");
     name.find_iter(text).map(|found| found.as_str().to_owned()).collect()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::Added;
+use requeue::{Added, CancelledRun};
 use requeue_http::{Builder, Control, Detail, Site};
 
 use crate::exit::Refusal;
@@ -134,6 +134,10 @@ impl Control<Key> for RunControl {
         }
         runner.keys.changed();
         cancelled
+    }
+
+    fn cancel_running(&self, key: &Key) -> bool {
+        self.0.keys.queue().cancel_running(key) == CancelledRun::Cancelled
     }
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {

@@ -154,6 +154,10 @@ pub(super) async fn cancel(server: &Server, flags: &CancelFlags) -> Result<Ended
     if flags.all {
         return all(server, "cancel", "cancelled", flags.state).await;
     }
+    if flags.running {
+        let not = "was not in flight, or was cancelled before";
+        return some(server, "cancel-run", &flags.keys, ("cancelled", not)).await;
+    }
     let not = "was not ready, waiting or parked";
     some(server, "cancel", &flags.keys, ("cancelled", not)).await
 }

@@ -77,15 +77,16 @@ const fn table(row: Row, phase: Phase) -> Cell {
     }
 }
 
-/// The number of keys in each state, and counts of events.
+/// The number of keys in each state, and counts of events. There are fewer than 2^32 keys, because slots are 32-bit
+/// numbers.
 #[derive(Default)]
 pub(super) struct Counters {
-    ready: usize,
-    processing: usize,
-    dirty: usize,
-    failing: usize,
-    idle_waiting: usize,
-    idle_failing: usize,
+    ready: u32,
+    processing: u32,
+    dirty: u32,
+    failing: u32,
+    idle_waiting: u32,
+    idle_failing: u32,
     counts: Counts,
 }
 
@@ -93,30 +94,30 @@ impl Counters {
     /// Returns the number of keys that are Ready.
     #[inline(always)]
     pub(super) const fn ready(&self) -> usize {
-        self.ready
+        self.ready as usize
     }
 
     /// Returns the number of keys that are Processing or ProcessingDirty.
     #[inline(always)]
     pub(super) const fn processing(&self) -> usize {
-        self.processing
+        self.processing as usize
     }
 
     /// Returns the number of keys that are ProcessingDirty.
     #[inline(always)]
     pub(super) const fn dirty(&self) -> usize {
-        self.dirty
+        self.dirty as usize
     }
 
     /// Returns the number of waiting keys that have failed.
     #[inline(always)]
     pub(super) const fn failing(&self) -> usize {
-        self.failing
+        self.failing as usize
     }
 
     /// Returns the number of waiting keys that are Idle, and how many of them have failed.
     pub(super) const fn idle_waiting(&self) -> (usize, usize) {
-        (self.idle_waiting, self.idle_failing)
+        (self.idle_waiting as usize, self.idle_failing as usize)
     }
 
     pub(super) const fn counts(&self) -> Counts {
@@ -128,7 +129,7 @@ impl Counters {
     fn enter_wait<K>(&mut self, record: &Record<K>) {
         if record.waits_idle() {
             self.idle_waiting += 1;
-            self.idle_failing += usize::from(record.failures > 0);
+            self.idle_failing += u32::from(record.failures > 0);
         }
     }
 
@@ -137,7 +138,7 @@ impl Counters {
     fn leave_wait<K>(&mut self, record: &Record<K>) {
         if record.waits_idle() {
             self.idle_waiting -= 1;
-            self.idle_failing -= usize::from(record.failures > 0);
+            self.idle_failing -= u32::from(record.failures > 0);
         }
     }
 
@@ -194,7 +195,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.timers.insert(slot, due);
                     self.counters.count_retry(add.is_retry());
                 }
-                self.counters.failing += usize::from(add.failed);
+                self.counters.failing += u32::from(add.failed);
                 self.counters.enter_wait(self.records.get(slot));
                 if add.failed
                     && self.re_add == ReAdd::Hold
@@ -466,7 +467,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let starts = !core::mem::replace(&mut record.waiting, true);
         if starts {
-            self.counters.failing += usize::from(record.failures > 0);
+            self.counters.failing += u32::from(record.failures > 0);
             self.counters.enter_wait(record);
         }
         starts
@@ -478,7 +479,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.counters.leave_wait(record);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
-            self.counters.failing -= usize::from(record.failures > 0);
+            self.counters.failing -= u32::from(record.failures > 0);
             self.timers.clear(slot);
         }
         waiting
@@ -505,8 +506,8 @@ impl<K: Eq + Clone> Queue<K> {
         let before = core::mem::replace(&mut record.failures, failures);
         self.counters.enter_wait(record);
         if record.waiting {
-            self.counters.failing += usize::from(failures > 0);
-            self.counters.failing -= usize::from(before > 0);
+            self.counters.failing += u32::from(failures > 0);
+            self.counters.failing -= u32::from(before > 0);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue::{Queue, ReAdd, clock::FakeClock};
+use requeue::{CancelReason, Queue, ReAdd, clock::FakeClock};
 use requeue_http::{AdminToken, History, Run, Site};
 use serde_json::{Value, json};
 
@@ -64,7 +64,9 @@ fn a_client_without_the_token_changes_nothing() {
         let head = format!("{method} /api/v1/{path} HTTP/1.1\r\nHost: {server}\r\n{headers}");
         send(server, &head, &body)
     };
-    for path in ["authenticate", "add", "cancel", "run-now", "revive", "pause", "resume"] {
+    for path in
+        ["authenticate", "add", "cancel", "cancel-run", "run-now", "revive", "pause", "resume"]
+    {
         let without = sent("POST", path, json);
         assert_eq!((without.status, without.header("www-authenticate")), (401, "Bearer"), "{path}");
         // A token is not read from the address.
@@ -166,6 +168,11 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         assert_eq!(queue.states().total(), 3, "{policy:?}: each key runs once");
 
         let item = queue.try_get_owned().expect("a key is ready");
+        let first = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "none" }] });
+        for changed in [1, 0] {
+            assert_eq!(act(&served, "cancel-run", first.clone())["changed"], json!(changed));
+        }
+        assert_eq!(item.cancel_reason(), Some(CancelReason::Cancelled));
         assert_eq!(act(&served, "cancel", named)["changed"], json!(2));
         assert_eq!(queue.states().total(), 1, "{policy:?}");
         item.give_up();
@@ -217,7 +224,7 @@ fn deliveries_pause_and_go_on() {
     let queue = Keys::new();
     let served = Served::new(Site::builder(queue.clone()).admin(token()));
     let allowed = act(&served, "authenticate", json!({}));
-    let all = json!(["cancel", "run-now", "revive", "add", "pause", "resume"]);
+    let all = json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume"]);
     assert_eq!(allowed["actions"], all);
     assert_eq!(act(&served, "pause", json!({})), json!({ "status": "paused" }));
     assert!(queue.is_paused());

@@ -208,6 +208,9 @@ fn each_action_changes_keys_of_a_store() {
     // The higher priority comes first.
     let item = block_on(Box::pin(queue.get())).expect("a key is ready");
     assert_eq!(item.key().as_str(), Some("later"));
+    let run = act(&served, "cancel-run", named.clone());
+    assert_eq!(run, json!({ "changed": 1, "results": [false, true, false] }));
+    served.runtime.block_on(item.cancelled());
     served.runtime.block_on(item.give_up("no such address")).expect("the lease is held");
     assert_eq!(act(&served, "revive", named.clone())["results"], json!([false, true, false]));
     assert_eq!(act(&served, "cancel", named)["changed"], json!(2));
@@ -223,5 +226,5 @@ fn each_action_changes_keys_of_a_store() {
     let counts = served.runtime.block_on(queue.counts()).expect("counted");
     assert_eq!((counts.ready, counts.waiting), (111, 189));
     let allowed = act(&served, "authenticate", json!({}));
-    assert_eq!(allowed["actions"], json!(["cancel", "run-now", "revive", "add"]));
+    assert_eq!(allowed["actions"], json!(["cancel", "cancel-run", "run-now", "revive", "add"]));
 }

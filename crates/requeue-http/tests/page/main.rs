@@ -594,7 +594,7 @@ fn actions_are_locked_until_the_token_is_entered() {
     page.type_text(TOKEN);
     page.press("Enter");
     page.wait_for("document.body.dataset.admin === 'open'");
-    let open = format!("Add a key,Pause,Lock,Run now,Cancel,Revive,{columns}");
+    let open = format!("Add a key,Pause,Lock,Run now,Cancel,Cancel the run,Revive,{columns}");
     assert_eq!(page.eval(visible), json!(open));
 
     // The token is nowhere but in the memory of the page.
@@ -654,7 +654,14 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     page.wait_for(&format!("{DONE} === 'src/<b>: made ready.'"));
     assert_eq!(served.queue.len(), 1);
     let name = b"src/<b>".to_vec();
-    served.queue.try_get().expect("a key is ready").give_up();
+    let item = served.queue.try_get_owned().expect("a key is ready");
+    page.wait_for(&format!("{}.includes('running')", text("#key-facts")));
+    click(&page, "#key-actions [data-action=cancel-run]");
+    question("Cancel the run: 1 key, src/<b>?");
+    page.press("Enter");
+    page.wait_for(&format!("{DONE} === 'src/<b>: the run is cancelled.'"));
+    assert!(item.is_cancelled());
+    item.give_up();
     served.history.gave_up(&name, Run::new(3).error("exit status: 1"));
     page.wait_for(&format!("{}.includes('parked')", text("#key-facts")));
     click(&page, "#key-actions [data-action=revive]");

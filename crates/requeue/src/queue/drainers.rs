@@ -4,8 +4,13 @@ use std::task::Waker;
 
 use requeue_core as core;
 
-/// The waiting drains of a queue. The list is under the queue's lock.
-pub(super) struct Drainers {
+/// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
+/// first drain.
+#[derive(Default)]
+pub(super) struct Drainers(Option<Box<List>>);
+
+#[derive(Default)]
+struct List {
     listed: Vec<Drainer>,
     /// The number of the latest drain that was listed.
     last: u64,
@@ -22,13 +27,13 @@ struct Drainer {
 }
 
 impl Drainers {
-    pub(super) const fn new() -> Self {
-        Self { listed: Vec::new(), last: 0 }
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|list| list.listed.is_empty())
     }
 
-    #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.listed.is_empty()
+    fn all(&mut self) -> impl Iterator<Item = &mut Drainer> {
+        self.0.iter_mut().flat_map(|list| &mut list.listed)
     }
 
     /// Marks the drains that have just completed, and returns their wakers.
@@ -36,7 +41,7 @@ impl Drainers {
         &mut self,
         core: &core::Queue<K>,
     ) -> impl Iterator<Item = Waker> {
-        self.listed.iter_mut().filter_map(|drainer| {
+        self.all().filter_map(|drainer| {
             drainer.finished |= is_drained(core, drainer.in_flight_only);
             if drainer.finished { drainer.waker.take() } else { None }
         })
@@ -44,12 +49,15 @@ impl Drainers {
 
     /// Returns the wakers of all drains.
     pub(super) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> {
-        self.listed.iter_mut().filter_map(|drainer| drainer.waker.take())
+        self.all().filter_map(|drainer| drainer.waker.take())
     }
 
     /// Returns true if the drain has completed since it was listed.
     pub(super) fn has_finished(&self, number: Option<u64>) -> bool {
-        self.listed.iter().any(|drainer| Some(drainer.number) == number && drainer.finished)
+        self.0
+            .iter()
+            .flat_map(|list| &list.listed)
+            .any(|drainer| Some(drainer.number) == number && drainer.finished)
     }
 
     /// Lists a drain, or replaces its waker. Returns a waker that is no longer needed, to be
@@ -60,22 +68,24 @@ impl Drainers {
         in_flight_only: bool,
         waker: Waker,
     ) -> Option<Waker> {
-        let listed = self.listed.iter_mut().find(|drainer| Some(drainer.number) == *number);
+        let list = self.0.get_or_insert_default();
+        let listed = list.listed.iter_mut().find(|drainer| Some(drainer.number) == *number);
         if let Some(drainer) = listed {
             drainer.in_flight_only = in_flight_only;
             return drainer.waker.replace(waker);
         }
-        self.last += 1;
-        *number = Some(self.last);
+        list.last += 1;
+        *number = Some(list.last);
         let waker = Some(waker);
-        self.listed.push(Drainer { number: self.last, in_flight_only, finished: false, waker });
+        list.listed.push(Drainer { number: list.last, in_flight_only, finished: false, waker });
         None
     }
 
     /// Removes a drain that no longer waits. Returns its waker, to be dropped outside the lock.
     pub(super) fn leave(&mut self, number: u64) -> Option<Waker> {
-        let at = self.listed.iter().position(|drainer| drainer.number == number)?;
-        self.listed.swap_remove(at).waker
+        let list = self.0.as_mut()?;
+        let at = list.listed.iter().position(|drainer| drainer.number == number)?;
+        list.listed.swap_remove(at).waker
     }
 }
 

@@ -137,8 +137,8 @@ impl<K: Key> Shared<K> {
         let state = State {
             core,
             waiters: Waiters::new(),
-            drainers: Drainers::new(),
-            watchers: Watchers::new(),
+            drainers: Drainers::default(),
+            watchers: Watchers::default(),
             shut_downs: 0,
             dropped: DroppedKeys::new(),
             alarm: Alarm::none(),

@@ -43,8 +43,8 @@ pub(crate) struct Waiters {
     vacant: Vec<u32>,
     head: u32,
     tail: u32,
-    listed: usize,
-    threads: usize,
+    listed: u32,
+    threads: u32,
     /// The number of wakes given so far.
     given: u64,
     /// The latest wake that was returned. Earlier wakes that are still held no longer count: a
@@ -302,7 +302,7 @@ impl Waiters {
 
     fn link(&mut self, at: u32, first: bool) {
         self.listed += 1;
-        self.threads += usize::from(self.all[at as usize].kind == Kind::Thread);
+        self.threads += u32::from(self.all[at as usize].kind == Kind::Thread);
         let (prev, next) = if first { (NONE, self.head) } else { (self.tail, NONE) };
         let waiter = &mut self.all[at as usize];
         (waiter.prev, waiter.next) = (prev, next);
@@ -320,7 +320,7 @@ impl Waiters {
         self.listed -= 1;
         let waiter = &self.all[at as usize];
         let (prev, next) = (waiter.prev, waiter.next);
-        self.threads -= usize::from(waiter.kind == Kind::Thread);
+        self.threads -= u32::from(waiter.kind == Kind::Thread);
         match prev {
             NONE => self.head = next,
             prev => self.all[prev as usize].next = next,

@@ -6,9 +6,14 @@ use std::task::Waker;
 use super::waiters::Wakes;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// The futures that wait, by the number of the delivery and a number of their own. The list is under
-/// the queue's lock.
-pub(super) struct Watchers {
+/// The list of the futures that wait. It is under the queue's lock, and allocated with the first one,
+/// because most queues have none.
+#[derive(Default)]
+pub(super) struct Watchers(Option<Box<List>>);
+
+#[derive(Default)]
+struct List {
+    /// The futures by the number of the delivery, and a number of their own.
     listed: BTreeMap<(u64, u64), Watcher>,
     /// The number of the latest future that was listed.
     last: u64,
@@ -34,31 +39,29 @@ impl Watcher {
 }
 
 impl Watchers {
-    pub(super) const fn new() -> Self {
-        Self { listed: BTreeMap::new(), last: 0 }
-    }
-
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.listed.is_empty()
+        self.0.as_ref().is_none_or(|list| list.listed.is_empty())
     }
 
     /// Lists a future of the delivery `epoch`, and returns its number.
     pub(super) fn wait(&mut self, epoch: u64, watcher: Watcher) -> u64 {
-        self.last += 1;
-        self.listed.insert((epoch, self.last), watcher);
-        self.last
+        let list = self.0.get_or_insert_default();
+        list.last += 1;
+        list.listed.insert((epoch, list.last), watcher);
+        list.last
     }
 
     /// Removes a future, and returns its entry, to be dropped outside the lock.
     pub(super) fn leave(&mut self, epoch: u64, number: u64) -> Option<Watcher> {
-        self.listed.remove(&(epoch, number))
+        self.0.as_mut()?.listed.remove(&(epoch, number))
     }
 
     /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
     pub(super) fn take(&mut self, epoch: u64, wakes: &mut Wakes) {
-        while let Some((&at, _)) = self.listed.range((epoch, 0)..=(epoch, u64::MAX)).next()
-            && let Some(watcher) = self.listed.remove(&at)
+        let Some(List { listed, .. }) = self.0.as_deref_mut() else { return };
+        while let Some((&at, _)) = listed.range((epoch, 0)..=(epoch, u64::MAX)).next()
+            && let Some(watcher) = listed.remove(&at)
         {
             watcher.is_woken.store(true, Ordering::Release);
             wakes.push(watcher.waker);
