@@ -22,8 +22,8 @@ pub enum ShardBy {
     #[default]
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the
-    /// objects that they own, so the API server selects both. Objects without a namespace are all in
-    /// one shard. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// objects that they own, so the API server selects both. All objects of a kind without namespaces
+    /// are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
     /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
     Namespace,
 }
@@ -60,6 +60,8 @@ pub struct Shard {
     /// Not in the shard. `None` for the last shard, whose end is 2^64.
     end: Option<u64>,
     by: ShardBy,
+    /// The objects have no namespaces.
+    is_cluster_scoped: bool,
 }
 
 impl Shard {
@@ -77,7 +79,8 @@ impl Shard {
         let bound = |index: u32| (u128::from(index) << 64) / u128::from(count);
         let (start, end) = (bound(index), bound(index + 1));
         // The start is below 2^64; the end of the last shard is not.
-        Ok(Self { start: start as u64, end: u64::try_from(end).ok(), by: ShardBy::default() })
+        let (start, end) = (start as u64, u64::try_from(end).ok());
+        Ok(Self { start, end, by: ShardBy::default(), is_cluster_scoped: false })
     }
 
     /// Sets the field whose hash determines the shard.
@@ -105,13 +108,20 @@ impl Shard {
 
     /// Returns true if the API server can select the objects that objects of this shard own.
     pub(crate) fn selects_owned(&self) -> bool {
-        self.by == ShardBy::Namespace
+        self.by == ShardBy::Namespace && !self.is_cluster_scoped
+    }
+
+    /// Returns the shard for objects without namespaces, which may own objects in any namespace.
+    pub(crate) const fn cluster_scoped(mut self) -> Self {
+        self.is_cluster_scoped = true;
+        self
     }
 
     /// Returns true if an object of this shard may own the object, given the owner's uid.
     pub(crate) fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
         match self.by {
             ShardBy::Uid => self.contains_value(uid),
+            ShardBy::Namespace if self.is_cluster_scoped => self.contains_value(""),
             ShardBy::Namespace => self.contains(owned),
         }
     }

@@ -241,8 +241,13 @@ impl Config {
     /// `false` by default.
     ///
     /// An event that arrives during a run of the object that it concerns waits for the end of the run,
-    /// because the run may still record the write. Deletions, and objects in a list, start runs as
-    /// usual.
+    /// because the run may still record the write. With [`rerun`](Self::rerun), such an event
+    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as
+    /// usual. So does a write for the objects that it concerns besides that of the run.
+    ///
+    /// A write that changes nothing returns the current version, which may be another client's. Its
+    /// event then starts no run. If other clients write the same objects, record only writes that
+    /// changed the object, such as those with a resource version as a precondition.
     pub const fn suppress_own_writes(mut self, suppress: bool) -> Self {
         self.suppress_own_writes = suppress;
         self

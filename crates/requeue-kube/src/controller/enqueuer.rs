@@ -103,7 +103,9 @@ impl Enqueuer {
     /// Handles a change of an object of the controller's own kind.
     pub(super) fn changed(&self, change: Change, event: Origin<'_>) {
         let Change { key, kind, .. } = change;
-        if self.writes.is_own(event) {
+        // A new generation is never suppressed: a patch that changed nothing returns the version of
+        // another client's change.
+        if kind != ChangeKind::NewGeneration && self.writes.is_own(event, &key) {
             return;
         }
         if kind == ChangeKind::Unchanged && !self.runs_unchanged {
@@ -159,14 +161,12 @@ impl Enqueuer {
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
     pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>, event: Origin<'_>) {
-        if self.writes.is_own(event) {
-            return;
-        }
         let is_list = changes.len() > 1;
         let mut added = HashSet::new();
         for change in changes.into_iter().filter(|change| change.kind != ChangeKind::Unchanged) {
             for target in change.targets {
-                if is_list && !added.insert(target.clone()) {
+                let is_known = is_list && !added.insert(target.clone());
+                if is_known || self.writes.is_own(event, &target) {
                     continue;
                 }
                 let reason = Reason::Related(Arc::clone(kind), change.key.clone());

@@ -142,11 +142,13 @@ where
         }
 
         let leads = start.is_none();
+        let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
+        let shard =
+            shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
         let lookups = Lookups {
             versions: versions(store.clone(), dyntype.clone(), config.clear_on_new_generation),
             is_ours: shard.map(|shard| is_ours(shard, store.clone(), dyntype.clone())),
         };
-        let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
         let enqueuer = Arc::new(Enqueuer::new(
             &config,
             &name,

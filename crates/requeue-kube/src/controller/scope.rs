@@ -45,6 +45,11 @@ impl Scope {
         }
     }
 
+    /// Returns true if it is known that the objects have no namespaces.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == CLUSTER
+    }
+
     /// Returns the one key of the object that `key` refers to.
     pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {

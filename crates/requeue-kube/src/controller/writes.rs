@@ -28,6 +28,9 @@ use crate::watch::hash;
 /// finds the event here.
 const RECENT: usize = 1024;
 
+/// The least time for which the events of own writes start no run.
+const SUPPRESSED: Duration = Duration::from_secs(10);
+
 tokio::task_local! {
     /// The run that the task executes: its controller, and its object.
     static RUN: (Writes, ObjectKey);
@@ -123,8 +126,8 @@ struct Watched {
     versions: BTreeMap<u64, Vec<Write>>,
     deletions: Vec<Write>,
     recent: VecDeque<Shown>,
-    /// The writes whose events start no run: version and uid.
-    own: BTreeMap<u64, Vec<u64>>,
+    /// The writes whose events start no run of the object that they were made for, by version.
+    own: BTreeMap<u64, Vec<Write>>,
 }
 
 #[derive(Default)]
@@ -379,10 +382,10 @@ impl Writes {
         held.unwrap_or_default()
     }
 
-    /// Returns true if an event shows a write of this controller, and must start no run.
-    pub(super) fn is_own(&self, event: Origin<'_>) -> bool {
+    /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
+    pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
         match event.progressed {
-            Some(Progressed::Shown(shown)) => self.state().is_own(event.kind, shown),
+            Some(Progressed::Shown(shown)) => self.state().is_own(event.kind, shown, key),
             _ => false,
         }
     }
@@ -407,9 +410,13 @@ impl Writes {
         }
     }
 
-    /// Forgets the open writes of an object that is gone.
+    /// Forgets the open writes of an object that is gone, and the adds that wait for its run.
     pub(super) fn forget(&self, key: &ObjectKey) {
-        self.state().open.remove(key);
+        let mut state = self.state();
+        state.open.remove(key);
+        if let Some(held) = state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
+            held.clear();
+        }
     }
 
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
@@ -430,11 +437,11 @@ impl State {
         // A timeout that is out of range is as good as none.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
         if let (Some(in_flight), Some(version)) = (&mut self.in_flight, write.version) {
-            watched.own.entry(version).or_default().push(write.uid);
+            watched.own.entry(version).or_default().push(write.clone());
             if let Some(held) = in_flight.get_mut(&write.key) {
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
-            self.limits.push_back((until, kind.clone(), write.clone()));
+            self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
         if watched.has_shown(&write) {
             return;
@@ -456,11 +463,18 @@ impl State {
     fn expire(&mut self, now: Instant) {
         while self.limits.front().is_some_and(|(until, ..)| *until <= now) {
             let Some((_, kind, write)) = self.limits.pop_front() else { return };
+            if let Some(open) = self.open.get_mut(&write.key) {
+                open.writes.retain(|number| *number != write.number);
+                // A waiting run removes its entry, and counts that it has waited for the whole time.
+                if open.writes.is_empty() && !open.waits {
+                    self.open.remove(&write.key);
+                }
+            }
             let Some(watched) = self.kinds.get_mut(&kind) else { continue };
             watched.deletions.retain(|other| other.number != write.number);
             if let Some(version) = write.version {
                 retain(&mut watched.versions, version, |other| other.number != write.number);
-                retain(&mut watched.own, version, |uid| *uid != write.uid);
+                retain(&mut watched.own, version, |other| other.uid != write.uid);
             }
         }
     }
@@ -476,9 +490,10 @@ impl State {
         open.waits.then(|| write.key.clone())
     }
 
-    fn is_own(&self, kind: &Kind, shown: Shown) -> bool {
+    fn is_own(&self, kind: &Kind, shown: Shown, key: &ObjectKey) -> bool {
         let own = self.kinds.get(kind).and_then(|watched| watched.own.get(&shown.version));
-        !shown.is_deleted && own.is_some_and(|uids| uids.contains(&shown.uid))
+        let is_by_key = |write: &Write| write.key == *key && shown.is_version(write);
+        own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
     fn progressed(&mut self, kind: &Kind, watch: usize, progressed: Progressed) -> Vec<ObjectKey> {
@@ -498,9 +513,11 @@ impl State {
             Progressed::ListEnded => {
                 progress.reached = progress.reached.max(progress.listing);
                 progress.listed = progress.recorded;
-                // A list is as recent as each write that was recorded before it began.
+                // A deleted object has no version in the list. It is gone if the list began later.
                 let before = watched.watches.values().map(|progress| progress.listed).min();
-                watched.take(|write| Some(write.number) <= before, &mut shown);
+                let is_gone =
+                    |write: &Write| write.version.is_none() && Some(write.number) <= before;
+                watched.take(is_gone, &mut shown);
             }
             Progressed::Shown(event) => {
                 progress.reached = progress.reached.max(event.version);

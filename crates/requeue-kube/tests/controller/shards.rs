@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::stream;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, reflector};
 use requeue_kube::shard::{Shard, ShardBy};
@@ -112,6 +112,34 @@ async fn an_owned_object_that_changes_its_owner_runs_the_owner_that_it_has_lost(
     assert_eq!(sharded.runs().await, [name(&owners[0])]);
     sharded.owned.apply(&child(&owners[1]));
     assert_eq!(sharded.runs().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_without_a_namespace_runs_for_children_in_any_namespace() {
+    let mut runs = Vec::new();
+    for index in 0..2 {
+        let (nodes, controller) = controller::<Node>();
+        let (children, events) = Feed::new();
+        let shard = Shard::new(index, 2).unwrap().by(ShardBy::Namespace);
+        let controller = controller.owns_stream::<Secret>(events).shard(shard);
+        let log = Log::new();
+        let _reading =
+            Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));
+        let mut node = Node { metadata: map("node", 1).metadata, ..Node::default() };
+        node.metadata.namespace = None;
+        nodes.list(&[node]);
+        children.list(&[]);
+        a_moment().await;
+        for number in 0..10 {
+            let mut child = secret(&format!("child-{number}"));
+            child.metadata.namespace = Some(numbered(number));
+            children.apply(&owned_by::<Node, _>(child, "node"));
+            a_moment().await;
+        }
+        runs.push(log.names().len());
+    }
+    runs.sort_unstable();
+    assert_eq!(runs, [0, 11], "one shard has the node, and all of its children");
 }
 
 #[tokio::test(start_paused = true)]
