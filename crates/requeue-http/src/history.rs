@@ -287,12 +287,17 @@ fn beginning(mut text: String, most: usize) -> String {
         text.truncate(cut);
         text.push('…');
     }
+    // A long text leaves its memory behind.
+    text.shrink_to_fit();
     text
 }
 
-fn end(text: String, most: usize) -> String {
+fn end(mut text: String, most: usize) -> String {
     match text.len().checked_sub(most) {
-        None | Some(0) => text,
+        None | Some(0) => {
+            text.shrink_to_fit();
+            text
+        }
         Some(from) => {
             let cut = (from..text.len()).find(|&at| text.is_char_boundary(at));
             format!("…{}", &text[cut.unwrap_or(text.len())..])

@@ -194,13 +194,13 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Some(walked)
     }
 
-    /// Calls `visit` for up to `most` keys with a state of their own. Returns the number of keys that were read, and
-    /// whether there are more.
+    /// Calls `visit` for up to `most` keys with a state of their own, until it returns false. Returns the number of keys
+    /// that were read, and whether there are more.
     async fn visit(
         &self,
         selection: &Selection,
         most: usize,
-        mut visit: impl FnMut(Entry<K>) + Send,
+        mut visit: impl FnMut(Entry<K>) -> bool + Send,
     ) -> (usize, bool) {
         let Some(filter) = filter(selection.state) else { return (0, false) };
         let (mut next, mut looked_at) = (Some(Cursor::default()), 0);
@@ -209,8 +209,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         {
             let page = self.queue.snapshot(filter, at, SLICE);
             for entry in page.entries {
-                if self.takes(selection, &entry) {
-                    visit(entry);
+                if self.takes(selection, &entry) && !visit(entry) {
+                    return (looked_at, true);
                 }
             }
             (next, looked_at) = (page.next, looked_at + SLICE);
@@ -231,6 +231,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         };
         let visited = self.visit(selection, LOOKS, |entry| {
             first.push(rank(&entry), Listed::Known(entry));
+            true
         });
         let (mut looked_at, unread) = visited.await;
         for (_, key, past) in self.parked(selection, u32::MAX) {
@@ -256,9 +257,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         let visited = self.visit(selection, usize::MAX, |entry| {
-            if keys.len() < most && action.applies(State::of(&entry), runs_again(&entry)) {
+            if action.applies(State::of(&entry), runs_again(&entry)) {
                 keys.push((self.show)(&entry.key).into_owned());
             }
+            keys.len() < most
         });
         visited.await;
         if action.applies(State::Parked, false)

@@ -166,7 +166,7 @@ impl Stored {
             if is_last {
                 return Ok((looked_at, None));
             }
-            size = next_size(size, took, most - looked_at);
+            size = next_size(size, took, (most - looked_at).min(LOOKS));
         }
     }
 
@@ -216,8 +216,8 @@ impl Stored {
         };
         // A cancel and an add in one step: a backoff would hold another add.
         let add = Add::now().merge(Merge::Exactly).priority(entry.priority).reason(entry.reasons);
-        self.queue.add_with(key, add).await.map_err(unchanged)?;
-        Ok(true)
+        // Any other answer means that the key has left its state in the meantime.
+        Ok(self.queue.add_with(key, add).await.map_err(unchanged)? == Added::Coalesced)
     }
 
     async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {

@@ -167,3 +167,25 @@ async fn the_reason_tells_a_timeout_from_a_shutdown() {
         assert_eq!(*reasons.lock().unwrap(), [reason]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_stops_for_another_reason_than_a_cancellation_does_not_lose_its_key() {
+    let handler = |_, context: Context| async move {
+        context.cancelled().await;
+        Ok::<_, Error>(Action::cancelled())
+    };
+    let queue = on_tokio();
+    queue.add("a");
+    let workers = Workers::new(queue.clone(), handler).drain_timeout(secs(1));
+    assert_eq!(workers.run_until(sleep(secs(1))).await.dropped, ["a"]);
+
+    let queue = on_tokio();
+    queue.add("a");
+    let workers = Workers::new(queue.clone(), handler).timeout(secs(1)).max_retries(0);
+    let close = async {
+        sleep(secs(2)).await;
+        queue.close();
+    };
+    tokio::join!(workers.run(), close);
+    assert_eq!(queue.given_up(), 1);
+}

@@ -115,6 +115,13 @@ impl FileHooks {
 }
 
 impl Hooks for FileHooks {
+    fn check(&self, key: &[u8]) -> Result<(), String> {
+        match self.all {
+            Some(_) if key != ALL => Err("with --all-in-one, the only key is `all`".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
         // It reads files.
         Box::pin(async { Ok(tokio::task::block_in_place(|| self.input(key))) })

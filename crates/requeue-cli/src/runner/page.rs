@@ -109,6 +109,7 @@ impl Control<Key> for RunControl {
             _ if key.contains(&0) => return Err(Why::Nul.to_string()),
             _ => {}
         }
+        runner.hooks.iter().try_for_each(|hooks| hooks.check(&key))?;
         if runner.keys.queue().states().total() >= runner.keys.max_keys() {
             return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }

@@ -127,9 +127,14 @@ impl Adder {
     }
 
     async fn take_for_server(&mut self, key: &[u8], options: AddOptions) -> Result<(), Refused> {
-        if options.merge != requeue::Merge::Earliest {
-            let why = "--server: an add with `merge` needs --store";
-            return Err(Refused::Failed(why.to_owned()));
+        for (is_there, field) in [
+            (options.merge != requeue::Merge::Earliest, "merge"),
+            (options.debounce.is_some(), "debounce"),
+        ] {
+            if is_there {
+                let why = format!("--server: an add with `{field}` needs --store");
+                return Err(Refused::Failed(why));
+            }
         }
         let priority = match options.priority {
             0 => self.unsaid.priority.number().into(),
@@ -179,8 +184,14 @@ impl Adder {
                 if named.is_empty() {
                     return Ok(());
                 }
+                let keys = named.len();
                 let answer = server.post("add", &json!({ "keys": named })).await.map_err(failed)?;
-                for result in answer["results"].as_array().into_iter().flatten() {
+                let results = answer["results"].as_array().filter(|results| results.len() == keys);
+                let Some(results) = results else {
+                    let why = "--server: the answer is not that of requeue; check the URL";
+                    return Err(Refused::Failed(why.to_owned()));
+                };
+                for result in results {
                     self.counts.add(match result.as_str() {
                         Some("new") => Added::New,
                         Some("dirty") => Added::Dirty,
@@ -273,6 +284,9 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {
         return Err(Refusal::usage("--server: --parked-add and --re-add are settings of a store"));
+    }
+    if server.is_some() && debounce.is_some() {
+        return Err(Refusal::usage("--server: --debounce needs --store"));
     }
     let started = Instant::now();
     let re_add = re_add(when_early)?;

@@ -90,6 +90,10 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
                 [("state", state.as_bytes()), ("limit", b"256"), ("cursor", cursor.as_bytes())];
             let page = server.get("keys", &query).await?.unwrap_or_default();
             let rows = page["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if flags.json && rows.iter().any(|row| row["key_base64"].is_null()) {
+                let why = "a key is too long to be read from a server; use --store";
+                return Err(Refusal::failure(format!("--server: {why}")));
+            }
             let lines: Vec<u8> = rows.iter().flat_map(|row| line(row, flags.json)).collect();
             if !print(&lines)? {
                 return Ok(Ended::Exit(Exit::Done));

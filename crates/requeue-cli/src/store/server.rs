@@ -151,8 +151,14 @@ async fn exchange(
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     let status = response.status();
     let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+    let body = serde_json::from_slice(&body.to_bytes());
     // An error of a proxy may be something else than JSON.
-    Ok((status, serde_json::from_slice(&body.to_bytes()).unwrap_or_default()))
+    match body {
+        Err(_) if status.is_success() => {
+            Err("the answer is not that of requeue; check the URL".to_owned())
+        }
+        body => Ok((status, body.unwrap_or_default())),
+    }
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ where
             item = self.queue.next() => item,
         };
         let Some(mut item) = item else { return false };
-        let context = self.options.context(&item, RunToken::new(&self.stop));
+        let token = RunToken::new(&self.stop);
+        let context = self.options.context(&item, token.clone());
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let span = match &self.span {
@@ -106,7 +107,7 @@ where
         };
         match result {
             Some(result) => {
-                let completion = self.options.completion(&mut item, result);
+                let completion = self.options.completion(&mut item, result, token.reason());
                 item.complete(completion).await;
             }
             // The item is dropped before its completion, so the run has failed, even if this was

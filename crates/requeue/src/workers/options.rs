@@ -8,8 +8,8 @@ use super::Context;
 use super::outcome::{Action, Error};
 use super::source::WorkItem;
 use super::token::RunToken;
-use crate::Completion;
 use crate::sync::{drop_quietly, quietly};
+use crate::{CancelReason, Completion};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
 type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
@@ -54,11 +54,21 @@ impl<K: Clone> Options<K> {
 
     /// Returns the completion of a run with this result. Sets the priority and the error of the
     /// item, and calls the hook if the key is given up.
+    ///
+    /// A run that stops as [cancelled](Completion::Cancelled) although only the worker stops or the
+    /// time limit has passed does not lose its key: it is released or retried.
     pub(super) fn completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
         result: Result<Action, Error>,
+        stopped: Option<CancelReason>,
     ) -> Completion {
+        let cancelled = matches!(&result, Ok(action) if action.completion == Completion::Cancelled);
+        let result = match stopped.filter(|_| cancelled) {
+            Some(CancelReason::Stopping | CancelReason::Lost) => Ok(Action::release()),
+            Some(CancelReason::TimedOut) => Err(Error::from("stopped at its time limit")),
+            _ => result,
+        };
         let (completion, priority) = match &result {
             Ok(action) => (action.completion, action.priority),
             Err(error) if self.is_last(item.attempt()) => (Completion::GiveUp, error.priority),

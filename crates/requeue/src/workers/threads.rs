@@ -294,7 +294,8 @@ where
         let Some(mut item) = self.next() else { return false };
         let token = RunToken::new(&self.stop);
         let context = self.options.context(&item, token.clone());
-        let watch = item.on_cancel(move |reason| token.cancel(reason));
+        let run = token.clone();
+        let watch = item.on_cancel(move |reason| run.cancel(reason));
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
@@ -302,7 +303,7 @@ where
             Err(panic)
         });
         drop(watch);
-        let completion = self.options.completion(&mut item, result);
+        let completion = self.options.completion(&mut item, result, token.reason());
         item.complete(completion);
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
