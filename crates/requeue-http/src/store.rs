@@ -216,8 +216,9 @@ impl Stored {
         };
         // A cancel and an add in one step: a backoff would hold another add.
         let add = Add::now().merge(Merge::Exactly).priority(entry.priority).reason(entry.reasons);
+        let added = self.queue.add_with(key, add).await.map_err(unchanged)?;
         // Any other answer means that the key has left its state in the meantime.
-        Ok(self.queue.add_with(key, add).await.map_err(unchanged)? == Added::Coalesced)
+        Ok(matches!(added, Added::New | Added::Coalesced))
     }
 
     async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
