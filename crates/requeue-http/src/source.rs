@@ -49,6 +49,11 @@ pub(crate) struct NewKey {
     pub(crate) key: Vec<u8>,
     pub(crate) delay: Option<Duration>,
     pub(crate) priority: i32,
+    /// Only stores have keys that an add leaves parked.
+    #[cfg_attr(
+        not(feature = "store"),
+        expect(dead_code, reason = "a queue in memory revives by any add")
+    )]
     pub(crate) revive: bool,
 }
 

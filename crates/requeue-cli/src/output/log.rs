@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+#[cfg(feature = "store")]
 use crate::exit::complain;
 use crate::output::Output;
 
