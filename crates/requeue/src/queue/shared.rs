@@ -130,10 +130,10 @@ impl<K: Key> Shared<K> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
         let has_pace = parts.config.pace.is_some();
-        let restarts = matches!(parts.config.rerun, core::Rerun::Restart { .. });
-        let always_needs_now = parts.config.track || has_pace || restarts;
         let core = core::Queue::new(parts.config);
-        let hint = core.needs_now(Operation::Promote);
+        let restarts = core.restarts();
+        // An empty queue has no deadlines. If it needs the time even so, then every operation does.
+        let always_needs_now = core.needs_now(Operation::Promote);
         let state = State {
             core,
             waiters: Waiters::new(),
@@ -146,7 +146,7 @@ impl<K: Key> Shared<K> {
             arming: false,
             arm_again: false,
             watch: None,
-            hint,
+            hint: always_needs_now,
             reported: None,
         };
         // This is not one of loom's primitives, because it orders nothing.
@@ -154,7 +154,7 @@ impl<K: Key> Shared<K> {
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: RankedMutex::new(state, rank),
-            hint: AtomicBool::new(hint),
+            hint: AtomicBool::new(always_needs_now),
             go: AtomicBool::new(false),
             always_needs_now,
             restarts,
