@@ -70,11 +70,12 @@ pub(crate) struct InStore<const OWN: bool>;
 impl<const OWN: bool> Table for InStore<OWN> {
     const FLAGS: &'static [Flag] = {
         &[
-            Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
+            // `OfAdd` leaves out the first two.
             Flag::new("debounce", "`requeue add --debounce` debounces its adds").value(),
+            Flag::new("on-readd", "a key that is added during its run runs once more after it").value(),
+            Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
             Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
                 .value(),
-            Flag::new("on-readd", "a key that is added during its run runs once more after it").value(),
             Flag::new("order", "`requeue add --priority` gives keys one of three priorities")
                 .value(),
             Flag::new("group-by", GROUPS).value(),
@@ -98,19 +99,8 @@ pub(crate) struct OfAdd;
 
 #[cfg(feature = "store")]
 impl Table for OfAdd {
-    const FLAGS: &'static [Flag] = &[
-        Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
-        Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys").value(),
-        Flag::new("order", "`requeue add --priority` gives keys one of three priorities").value(),
-        Flag::new("group-by", GROUPS).value(),
-        Flag::new("group-jobs", GROUPS).value(),
-        Flag::new("max-keys", "its keys wait in the store, limited by the space there").value(),
-        Flag::new(
-            "dry-run",
-            "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
-        )
-        .value(),
-    ];
+    // `add` has --debounce, and starts no runs that an add could restart.
+    const FLAGS: &'static [Flag] = InStore::<false>::FLAGS.split_at(2).1;
     const OWN: bool = false;
     const WHY: &'static str = InStore::<false>::WHY;
 }
