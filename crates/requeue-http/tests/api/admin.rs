@@ -85,7 +85,7 @@ fn a_client_without_the_token_changes_nothing() {
             format!("POST /api/v1/{path} HTTP/1.1\r\nHost: example.org\r\n{json}\r\n{right}");
         assert_eq!(send(server, &hosts, &body).status, 403, "{path}");
     }
-    // What a form of another site can send has another type.
+    // A form of another site can send only such types.
     for kind in ["", "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"]
     {
         let answer = sent(
