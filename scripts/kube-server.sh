@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of the program that the tests in e2e have their API server from. Builds it with Go first, which takes
-# minutes, unless it was built on this machine before, from the same sources by the same Go. Exit code 2: there is no Go.
+# Prints the path of the API server for the tests in e2e. The first call builds it with Go, which takes minutes. Later
+# calls reuse that build if the sources and the version of Go are the same. Exit code 2: Go is missing or too old.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd e2e/server
@@ -10,16 +10,16 @@ fail() {
     exit 2
 }
 
-# Where its installer puts it, which not every PATH has.
+# The Go installer's directory may be missing in PATH.
 PATH=$PATH:/usr/local/go/bin
-# No other version than the one that is here.
+# Use the installed version of Go, and download no other.
 export GOTOOLCHAIN=local GOFLAGS=-trimpath CGO_ENABLED=0
 
 command -v go >/dev/null ||
     fail 'There is no Go here to build the API server with. Get it from https://go.dev/dl (1.26 or later).'
 go list -m >/dev/null || fail "This Go is too old to build the API server with: $(go version)"
 
-# The commit is no part of it, nor is the path.
+# The hash does not depend on the commit or on the path.
 hash=$({
     go env GOVERSION GOOS GOARCH
     cat go.mod go.sum ./*.go ../../scripts/kube-server.sh
@@ -33,13 +33,13 @@ if [ ! -x "$program" ]; then
     stamp=k8s.io/component-base/version
     printf 'Building kube-apiserver %s, which takes minutes the first time.\n' "$version" >&2
     mkdir -p "$dir"
-    # Several may build at once, and one may be ended in the middle.
+    # Several builds may run at once, and one may be interrupted.
     part=$program.$$
     trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$part"' EXIT
     trap 'exit 1' INT TERM
-    # What debuggers want takes a quarter of the time.
+    # Debugging information would take a quarter of the build time.
     go build -mod=readonly -o "$part" -gcflags=all=-dwarf=false -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor" . >&2 &
-    # Unlike a command, it is left at once for a signal.
+    # A signal interrupts `wait` at once, unlike a command.
     wait $!
     mv "$part" "$program"
 fi

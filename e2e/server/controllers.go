@@ -19,8 +19,8 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 )
 
-// controllers runs, for ever, the two of kube-controller-manager's that tests see the work of:
-// the one that empties and ends deleted namespaces, and the garbage collector.
+// controllers runs two controllers of kube-controller-manager that the tests depend on: the
+// namespace controller, which completes the deletion of namespaces, and the garbage collector.
 func controllers(kubeconfig string) error {
 	ctx := context.Background()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -56,11 +56,11 @@ func controllers(kubeconfig string) error {
 	informed.Start(ctx.Done())
 	metaInformed.Start(ctx.Done())
 	close(started)
-	// Until here a controller ends the process if the API server does not answer. The tests wait for this line.
+	// Up to here, an error of the API server ends the process. The tests wait for this line.
 	fmt.Fprintln(os.Stderr, "controllers have started")
 	go namespaces.Run(ctx, 4)
 	go garbage.Run(ctx, 4, 10*time.Second)
-	// Custom resources that come later are picked up within about a second.
+	// The garbage collector finds new custom resources within about a second.
 	garbage.Sync(ctx, client.Discovery(), time.Second)
 	return nil
 }

@@ -15,17 +15,17 @@ import (
 	"syscall"
 )
 
-// keeper sees to it that nothing outlives the tests: it leads the process group that all of a
-// server's processes are in, and when its standard input ends, because the test wants it to or is
-// gone, by whatever signal, it removes the directory and kills the group, itself last of all.
-// SIGKILL, because some may be stopped, and there is nothing worth saving.
+// keeper stops all processes of a server when the test ends. It leads the process group of these
+// processes. Its standard input ends when the test closes it or dies. The keeper then removes the
+// directory and kills the group, itself included. It uses SIGKILL because processes may be stopped,
+// and because there is no state to save.
 //
-// Before, it makes the key that service accounts' tokens are signed with, and says "ready".
+// At its start, it writes the key that signs the tokens of service accounts, and prints "ready".
 func keeper(dir string) error {
 	if syscall.Getpgrp() != os.Getpid() {
 		return errors.New("keeper: not the leader of a process group, so that it has none to kill")
 	}
-	// Not even a reader that is gone may end it.
+	// A closed standard output must not end the keeper either.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	if err := writeKey(filepath.Join(dir, "sa.key")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -33,7 +33,7 @@ func keeper(dir string) error {
 		fmt.Println("ready")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}
-	// Whoever creates a file there meanwhile is in the way of it.
+	// The removal fails if a process creates a file in the directory meanwhile.
 	for range 10 {
 		if os.RemoveAll(dir) == nil {
 			break

@@ -1,4 +1,4 @@
-// What a Kubernetes cluster without nodes consists of, in one program, for the tests beside it.
+// The parts of a Kubernetes cluster without nodes, in one program, for the end-to-end tests.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	if len(os.Args) < 2 {
 		fail(usage)
 	}
-	// The programs within look for their flags from the second word on.
+	// The embedded programs read their flags from the second argument on.
 	os.Args = os.Args[1:]
 	switch command := os.Args[0]; {
 	case command == "etcd":
