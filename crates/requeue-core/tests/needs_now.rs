@@ -105,3 +105,21 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     assert_eq!(order, [3, 1]);
     let _ = queue.finish(&two.ticket, Finish::Done, later);
 }
+
+/// The completion frees a group at its limit. Keys of other groups that were due before come first.
+#[test]
+fn a_completion_needs_now_if_it_may_free_a_group() {
+    let second = core::time::Duration::from_secs(1);
+    let mut queue = Queue::new(Config { fair: true, group_limit: Some(1), ..Config::default() });
+    let [first, other] = [1, 2].map(Group::new);
+    let _ = queue.add(1, 1, Add::now(), first, Time::ZERO);
+    let _ = queue.add(2, 2, Add::now(), first, Time::ZERO);
+    let _ = queue.add(3, 3, Add::after(second), other, Time::ZERO);
+    let one = queue.get(Time::ZERO).expect("one is ready");
+    assert!(finish_needs_now(&queue, &one.ticket, Finish::Succeed));
+
+    let later = Time::ZERO + 2 * second;
+    let _ = queue.finish(&one.ticket, Finish::Succeed, later).expect("it is live");
+    let order = [(); 2].map(|()| queue.get(later).expect("two are ready").key);
+    assert_eq!(order, [3, 2]);
+}

@@ -54,7 +54,9 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
-            Operation::Finish(ticket, Finish::Done | Finish::Succeed) => self.may_come_back(ticket),
+            Operation::Finish(ticket, Finish::Done | Finish::Succeed) => {
+                self.may_free_group() || self.may_come_back(ticket)
+            }
             Operation::Finish(..) => true,
         }
     }
@@ -68,6 +70,16 @@ impl<K: Eq + Clone> Queue<K> {
                 list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
             }
             Ready::Priority(_) | Ready::Fair(_) | Ready::Custom(_) => false,
+        }
+    }
+
+    /// Returns true if a completion may make another key eligible: the next key of a group that was
+    /// at its limit. That key queues up behind keys that became ready before.
+    #[inline(always)]
+    const fn may_free_group(&self) -> bool {
+        match &self.ready {
+            Ready::Fifo(_) | Ready::Priority(_) => false,
+            Ready::Fair(_) | Ready::Custom(_) => true,
         }
     }
 
