@@ -43,6 +43,12 @@ pub enum Op {
     Cancel(u32),
     /// Cancels the run in flight of a key.
     CancelRunning(u32),
+    /// Pauses or resumes the team with this number. A queue with `n` teams takes it modulo `n`.
+    PauseTeam(u32, bool),
+    /// Cancels the keys of a team.
+    CancelTeam(u32),
+    /// Cancels the runs in flight of the keys of a team.
+    CancelRunningTeam(u32),
     /// Forgets a key's failures.
     Forget(u32),
     /// Makes up to this many due keys ready.

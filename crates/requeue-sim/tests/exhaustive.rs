@@ -18,7 +18,7 @@ const fn nanos(n: u64) -> Duration {
 }
 
 /// A sequence that runs everything pending, and so exposes the state of delays and deliveries.
-const PROBE: [Op; 10] = [
+const PROBE: [Op; 12] = [
     Op::Add(1, PLAIN),
     Op::Add(0, PLAIN),
     Op::Get,
@@ -27,6 +27,8 @@ const PROBE: [Op; 10] = [
     Op::Finish(0, How::Release),
     Op::Advance(nanos(FAR)),
     Op::Get,
+    Op::PauseTeam(0, false),
+    Op::PauseTeam(1, false),
     Op::Get,
     Op::Get,
 ];
@@ -86,7 +88,11 @@ const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
 
 /// Explores all states, and prints the number of states and of steps.
 fn explore(rules: Rules, ops: &[Op]) {
-    let setup = Setup { keys: 2, ..Setup::new(rules) };
+    explore_in(Setup { keys: 2, ..Setup::new(rules) }, ops);
+}
+
+fn explore_in(setup: Setup, ops: &[Op]) {
+    let rules = setup.rules;
     // Each state is stored as the operation that led to it, and the state before it.
     let mut found: Vec<(usize, Option<Op>)> = vec![(0, None)];
     let mut seen = BTreeSet::from([Lockstep::new(setup).essence(FAR)]);
@@ -250,6 +256,59 @@ fn explore_paces(re_add: ReAdd) {
         let pace = Some(Pace::new(runs, nanos(FAR)));
         explore(Rules { pace, ..rules(re_add, Ranking::Fifo, None) }, &ops);
     }
+}
+
+/// Two keys in two groups, or in one. A paused group multiplies the states, which are explored with
+/// fewer operations.
+fn explore_groups(re_add: ReAdd) {
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
+    let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };
+    for key in 0..2 {
+        ops.extend([
+            Op::Add(key, PLAIN),
+            Op::Add(key, AddRequest { priority: 1, ..PLAIN }),
+            Op::Add(key, soon),
+        ]);
+    }
+    for team in 0..2 {
+        ops.extend([
+            Op::PauseTeam(team, true),
+            Op::PauseTeam(team, false),
+            Op::CancelTeam(team),
+            Op::CancelRunningTeam(team),
+        ]);
+    }
+    let hows = [How::Succeed, How::RetryAfter(nanos(1)), How::Cancelled];
+    ops.extend(hows.map(|how| Op::Finish(0, how)));
+    ops.extend([Ending::Closed, Ending::ShutDown].map(Op::End));
+    let explore = |ranking, limit, teams, ops: &[Op]| {
+        let rules = rules(re_add, ranking, limit);
+        explore_in(Setup { keys: 2, teams, groups: true, ..Setup::new(rules) }, ops);
+    };
+    for teams in [1, 2] {
+        explore(Ranking::Fifo, None, teams, &ops);
+        explore(Ranking::Priority { oldest_every: 2 }, Some(1), teams, &ops);
+    }
+    // As in `explore_orders`, the stack must not grow.
+    ops.retain(|op| !matches!(op, Op::CancelTeam(_) | Op::End(_)));
+    for limit in [None, Some(1)] {
+        explore(Ranking::Stack { lossy: 0 }, limit, 2, &ops);
+    }
+}
+
+#[test]
+fn keep_agrees_in_every_state_of_two_keys_in_groups() {
+    explore_groups(KeepBoth);
+}
+
+#[test]
+fn replace_agrees_in_every_state_of_two_keys_in_groups() {
+    explore_groups(Replace);
+}
+
+#[test]
+fn hold_agrees_in_every_state_of_two_keys_in_groups() {
+    explore_groups(Hold);
 }
 
 #[test]

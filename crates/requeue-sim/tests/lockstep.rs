@@ -25,10 +25,11 @@ fn run(setup: Setup, ops: &[Op]) {
 fn setups(rules: Rules) -> impl Strategy<Value = Setup> {
     let hashes = prop_oneof![3 => Just(None), 1 => (1u64..4).prop_map(Some)];
     let mode = prop_oneof![3 => Just(Mode::Plain), 1 => Just(Mode::Thrifty), 1 => Just(Mode::Lazy)];
-    (1u32..24, 1u32..5, hashes, any::<bool>(), mode).prop_map(
-        move |(keys, teams, hashes, track, mode)| Setup {
+    (1u32..24, 1u32..5, any::<bool>(), hashes, any::<bool>(), mode).prop_map(
+        move |(keys, teams, groups, hashes, track, mode)| Setup {
             keys,
             teams,
+            groups,
             hashes,
             track,
             mode,

@@ -44,7 +44,11 @@ impl Crowd {
     }
 
     fn of(keys: u32, seed: u64, rules: Rules) -> Self {
-        let setup = Setup { keys, teams: 40, track: true, ..Setup::new(rules) };
+        Self::in_groups(keys, seed, rules, false)
+    }
+
+    fn in_groups(keys: u32, seed: u64, rules: Rules, groups: bool) -> Self {
+        let setup = Setup { keys, teams: 40, groups, track: true, ..Setup::new(rules) };
         let (lockstep, random) = (Lockstep::new(setup), Random(seed));
         Self { lockstep, random, keys, priorities: (4, 1), steps: 0 }
     }
@@ -105,6 +109,14 @@ impl Crowd {
                 // operation makes ready.
                 14 if self.random.below(64) == 0 => Op::Advance(self.random.short() / 5),
                 14 => Op::Advance(self.random.short() / 1_000),
+                _ if self.random.below(256) == 0 => {
+                    let team = self.random.below(40) as u32;
+                    match self.random.below(4) {
+                        0 => Op::PauseTeam(team, true),
+                        1 => Op::CancelTeam(team),
+                        _ => Op::PauseTeam(team, false),
+                    }
+                }
                 _ => Op::FinishStale(which, how),
             };
             self.apply(&op);
@@ -115,6 +127,7 @@ impl Crowd {
         for leave in [1_000, 0] {
             self.fill();
             self.thin_out(leave);
+            (0..40).for_each(|team| self.apply(&Op::PauseTeam(team, false)));
             self.lockstep.compare(0..self.keys);
         }
     }
@@ -187,6 +200,20 @@ fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
         }
     }
     lockstep.compare(0..4);
+}
+
+/// Records move while the walk of a cancel examines them.
+#[test]
+fn records_move_while_groups_are_paused_and_cancelled() {
+    let rules = Rules {
+        re_add: Hold,
+        rerun: Rerun::After,
+        ranking: Fifo,
+        fair: false,
+        limit: None,
+        pace: None,
+    };
+    Crowd::in_groups(12_000, 7, rules, true).run();
 }
 
 #[test]

@@ -216,8 +216,8 @@ pub use requeue_core::{
 pub use crate::clock::Clock;
 pub use crate::completion::Completion;
 pub use crate::queue::{
-    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
-    SucceedAndGet, Ticket,
+    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, GroupHandle, Histograms, Item, Key,
+    NoGroups, NoneInFlight, Queue, SucceedAndGet, Ticket,
 };
 
 #[cfg(all(doctest, feature = "tokio"))]

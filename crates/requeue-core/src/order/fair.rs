@@ -5,7 +5,7 @@
 //! lanes of a priority take turns (fair), or are in the order of their first keys. For aging, each
 //! group also has all its ready keys in a list by age. An order by age alone has no lanes. A group
 //! that reaches its limit is removed from all of these in one step, so that no delivery ever visits
-//! a throttled key.
+//! a throttled key. A paused group is a group whose limit is 0.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -13,7 +13,7 @@ use alloc::collections::BTreeMap;
 use super::Group;
 use super::aging::Aging;
 use super::eligible::{EligibleLanes, Groups};
-use super::group_state::{Age, GroupId, GroupState, LaneId};
+use super::group_state::{Age, GroupId, GroupState, LaneId, Standing};
 use crate::memory::chunked::Chunked;
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
@@ -78,6 +78,12 @@ pub(crate) struct Fair {
     by_age: BTreeMap<u64, GroupId>,
     /// The groups at their limit that have ready keys, by the same tick.
     held: BTreeMap<u64, GroupId>,
+    /// The paused groups that have ready keys, by the same tick.
+    paused: BTreeMap<u64, GroupId>,
+    /// The number of ready keys in paused groups.
+    paused_ready: usize,
+    /// The number of dirty keys in paused groups.
+    paused_dirty: usize,
     /// A counter that orders all events.
     ticks: u64,
     /// The number of ready keys that are eligible.
@@ -110,6 +116,9 @@ impl Fair {
             eligible_lanes: EligibleLanes::new(policy.fair),
             by_age: BTreeMap::new(),
             held: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            paused_ready: 0,
+            paused_dirty: 0,
             ticks: 0,
             eligible: 0,
             aging: Aging::new(policy.oldest_every),
@@ -148,9 +157,14 @@ impl Fair {
     /// Removes the record in `slot`, which is neither ready nor in flight, from its group.
     pub(crate) fn leave(&mut self, slot: Slot) {
         let id = self.place(slot).group;
-        let state = self.groups.get_mut(id);
-        state.records -= 1;
-        if state.records == 0 {
+        self.groups.get_mut(id).records -= 1;
+        self.remove_if_unused(id);
+    }
+
+    #[inline]
+    fn remove_if_unused(&mut self, id: GroupId) {
+        let state = self.groups.get(id);
+        if state.is_unused() {
             self.by_id.remove(&state.group.id);
             self.groups.remove(id);
         }
@@ -187,8 +201,10 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
-        if state.in_flight < self.policy.limit {
+        if state.is_eligible() {
             self.eligible += 1;
+        } else if state.is_paused() {
+            self.paused_ready += 1;
         }
         self.enter_lane(slot, self.policy.lane_priority(priority));
         self.update_group(group);
@@ -207,7 +223,12 @@ impl Fair {
 
     /// Removes a ready key.
     pub(crate) fn remove(&mut self, slot: Slot) {
-        self.eligible -= usize::from(self.is_eligible(slot));
+        let state = self.state(slot);
+        if state.is_eligible() {
+            self.eligible -= 1;
+        } else if state.is_paused() {
+            self.paused_ready -= 1;
+        }
         let group = self.take_out(slot);
         self.update_group(group);
     }
@@ -240,7 +261,13 @@ impl Fair {
 
     /// Returns a ready key, eligible or not.
     pub(crate) fn any(&self) -> Option<Slot> {
-        self.oldest().or_else(|| self.oldest_of(&self.held))
+        let held = || self.oldest_of(&self.held);
+        self.oldest().or_else(held).or_else(|| self.any_paused())
+    }
+
+    /// Returns a ready key of a paused group.
+    pub(crate) fn any_paused(&self) -> Option<Slot> {
+        self.oldest_of(&self.paused)
     }
 
     fn oldest_of(&self, groups: &BTreeMap<u64, GroupId>) -> Option<Slot> {
@@ -248,9 +275,18 @@ impl Fair {
         self.groups.get(group).by_age.head()
     }
 
-    /// Returns true if the group of the key in `slot` is below its limit.
+    fn state(&self, slot: Slot) -> &GroupState {
+        self.groups.get(self.place(slot).group)
+    }
+
+    fn state_mut(&mut self, slot: Slot) -> &mut GroupState {
+        let group = self.place(slot).group;
+        self.groups.get_mut(group)
+    }
+
+    /// Returns true if the group of the key in `slot` is below its limit and not paused.
     pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
-        self.groups.get(self.place(slot).group).in_flight < self.policy.limit
+        self.state(slot).is_eligible()
     }
 
     /// Removes a ready key that is delivered.
@@ -265,7 +301,7 @@ impl Fair {
         self.groups.get_mut(group).in_flight += 1;
         self.take_out(slot);
         let state = self.groups.get(group);
-        if state.in_flight == self.policy.limit {
+        if state.in_flight == state.limit {
             self.eligible -= state.ready as usize;
             self.update_lanes(group);
         }
@@ -290,7 +326,7 @@ impl Fair {
     pub(crate) fn finish(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        let was_full = state.in_flight == self.policy.limit;
+        let was_full = state.in_flight == state.limit;
         state.in_flight -= 1;
         if was_full {
             self.eligible += state.ready as usize;
@@ -327,7 +363,7 @@ impl Fair {
             self.groups.get_mut(id).group = group;
             return id;
         }
-        let id = self.groups.insert(Box::new(GroupState::new(group)));
+        let id = self.groups.insert(Box::new(GroupState::new(group, self.policy.limit)));
         self.by_id.insert(group.id, id);
         id
     }
@@ -369,7 +405,7 @@ impl Fair {
     /// position or goes to the end.
     fn update_lane(&mut self, id: LaneId) {
         let state = self.groups.get_mut(id.group);
-        let (is_eligible, weight) = (state.in_flight < self.policy.limit, state.group.weight);
+        let (is_eligible, weight) = (state.is_eligible(), state.group.weight);
         let lane = state.lane_mut(id.priority);
         let first = lane.keys.head().filter(|_| is_eligible);
         let since = first.map(|slot| self.places.get(slot.index()).entered);
@@ -381,7 +417,7 @@ impl Fair {
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that has reached its limit or has fallen below it.
+    /// Updates all lanes of a group that may deliver from now on, or no longer may.
     fn update_lanes(&mut self, group: GroupId) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -393,23 +429,136 @@ impl Fair {
     /// Moves a group to its position in the orders by age.
     fn update_group(&mut self, group: GroupId) {
         let state = self.groups.get_mut(group);
-        let held = state.in_flight >= self.policy.limit;
+        let standing = state.standing();
         let first = state.by_age.head();
-        let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, held });
+        let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, standing });
         let old = core::mem::replace(&mut state.age, age);
         if old == age {
             return;
         }
         if let Some(old) = old {
-            self.order_by_age(old.held).remove(&old.ready);
+            self.order_by_age(old.standing).remove(&old.ready);
         }
         if let Some(age) = age {
-            self.order_by_age(age.held).insert(age.ready, group);
+            self.order_by_age(age.standing).insert(age.ready, group);
         }
     }
 
-    fn order_by_age(&mut self, held: bool) -> &mut BTreeMap<u64, GroupId> {
-        if held { &mut self.held } else { &mut self.by_age }
+    fn order_by_age(&mut self, standing: Standing) -> &mut BTreeMap<u64, GroupId> {
+        match standing {
+            Standing::Eligible => &mut self.by_age,
+            Standing::Held => &mut self.held,
+            Standing::Paused => &mut self.paused,
+        }
+    }
+}
+
+/// Operations on one group.
+impl Fair {
+    /// Pauses or resumes a group. The state of a paused group is kept while the group has no keys.
+    pub(crate) fn pause(&mut self, group: Group, paused: bool) {
+        let id = match self.by_id.get(&group.id) {
+            Some(&id) => id,
+            None if paused => self.group_id(group),
+            None => return,
+        };
+        let state = self.groups.get_mut(id);
+        if state.is_paused() == paused {
+            return;
+        }
+        let was_eligible = state.is_eligible();
+        state.limit = if paused { 0 } else { self.policy.limit };
+        let is_eligible = state.is_eligible();
+        let (ready, dirty) = (state.ready as usize, state.dirty as usize);
+        if paused {
+            self.paused_ready += ready;
+            self.paused_dirty += dirty;
+        } else {
+            self.paused_ready -= ready;
+            self.paused_dirty -= dirty;
+        }
+        if was_eligible {
+            self.eligible -= ready;
+        }
+        if is_eligible {
+            self.eligible += ready;
+        }
+        if was_eligible != is_eligible {
+            self.update_lanes(id);
+        }
+        self.update_group(id);
+        self.remove_if_unused(id);
+    }
+
+    /// Returns true if the group is paused.
+    pub(crate) fn is_paused(&self, group: Group) -> bool {
+        self.find(group).is_some_and(GroupState::is_paused)
+    }
+
+    /// Returns true if the group of the key in `slot` is paused.
+    pub(crate) fn is_in_paused(&self, slot: Slot) -> bool {
+        self.state(slot).is_paused()
+    }
+
+    /// Returns true if the key in `slot` belongs to `group`.
+    pub(crate) fn is_in(&self, slot: Slot, group: Group) -> bool {
+        self.state(slot).group.id == group.id
+    }
+
+    /// Returns the number of ready keys in paused groups.
+    pub(crate) const fn paused_ready(&self) -> usize {
+        self.paused_ready
+    }
+
+    /// Returns the number of dirty keys in paused groups.
+    pub(crate) const fn paused_dirty(&self) -> usize {
+        self.paused_dirty
+    }
+
+    /// Returns the numbers of keys of a group: ready, in flight, dirty, waiting, and those of the
+    /// waiting keys that have failed.
+    pub(crate) fn counts(&self, group: Group) -> [usize; 5] {
+        self.find(group).map_or([0; 5], |state| {
+            [state.ready, state.in_flight, state.dirty, state.waiting, state.backing_off]
+                .map(|n| n as usize)
+        })
+    }
+
+    /// Returns the oldest of the skipped keys of a group that may deliver.
+    pub(crate) fn skipped_of(&self, group: Group) -> Option<Slot> {
+        let state = self.find(group).filter(|state| state.is_eligible())?;
+        state.skipped.first_key_value().map(|(_, &slot)| slot)
+    }
+
+    /// Counts that the key in `slot`, which is in flight, has become dirty or is dirty no longer.
+    pub(crate) fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
+        let state = self.state_mut(slot);
+        let is_paused = state.is_paused();
+        if dirty {
+            state.dirty += 1;
+            self.paused_dirty += usize::from(is_paused);
+        } else {
+            state.dirty -= 1;
+            self.paused_dirty -= usize::from(is_paused);
+        }
+    }
+
+    /// Counts a key that waits and is neither ready nor in flight.
+    pub(crate) fn enter_wait(&mut self, slot: Slot, has_failed: bool) {
+        let state = self.state_mut(slot);
+        state.waiting += 1;
+        state.backing_off += u32::from(has_failed);
+    }
+
+    /// Reverses `enter_wait`.
+    pub(crate) fn leave_wait(&mut self, slot: Slot, has_failed: bool) {
+        let state = self.state_mut(slot);
+        state.waiting -= 1;
+        state.backing_off -= u32::from(has_failed);
+    }
+
+    fn find(&self, group: Group) -> Option<&GroupState> {
+        self.by_id.get(&group.id).map(|&id| &**self.groups.get(id))
     }
 }
 

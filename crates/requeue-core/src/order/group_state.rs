@@ -35,16 +35,35 @@ pub(super) struct Lane {
 pub(super) struct Age {
     /// The tick at which the oldest ready key of the group became ready.
     pub(super) ready: u64,
-    /// True if the group is at its limit.
-    pub(super) held: bool,
+    pub(super) standing: Standing,
+}
+
+/// The reason why a group may or may not deliver.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Standing {
+    /// The group is below its limit.
+    Eligible,
+    /// The group is at its limit.
+    Held,
+    /// The group is paused.
+    Paused,
 }
 
 pub(super) struct GroupState {
     pub(super) group: Group,
     /// The number of records in the group.
     pub(super) records: u32,
+    /// The maximum number of keys in flight. It is 0 while the group is paused, and above 0
+    /// otherwise.
+    pub(super) limit: u32,
     pub(super) in_flight: u32,
     pub(super) ready: u32,
+    /// The number of keys in flight that are dirty.
+    pub(super) dirty: u32,
+    /// The number of keys that wait and are neither ready nor in flight.
+    pub(super) waiting: u32,
+    /// The number of these that have failed.
+    pub(super) backing_off: u32,
     pub(super) by_age: List,
     /// The group's entry in the orders by age, while it has ready keys.
     pub(super) age: Option<Age>,
@@ -52,25 +71,55 @@ pub(super) struct GroupState {
     lane: Option<Lane>,
     /// The other lanes, by priority.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit, by age. The order no
-    /// longer has them. Each time a delivery of the group is completed, one of these keys is pushed
-    /// again.
+    /// Keys that a custom order returned while the group was at its limit or paused, by age. The
+    /// order no longer has them. Each time a delivery of the group is completed, one of these keys is
+    /// pushed again; at the end of a pause, all of them are.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 
 impl GroupState {
-    pub(super) const fn new(group: Group) -> Self {
+    pub(super) const fn new(group: Group, limit: u32) -> Self {
         Self {
             group,
             records: 0,
+            limit,
             in_flight: 0,
             ready: 0,
+            dirty: 0,
+            waiting: 0,
+            backing_off: 0,
             by_age: List::new(),
             age: None,
             lane: None,
             more: BTreeMap::new(),
             skipped: BTreeMap::new(),
         }
+    }
+
+    /// Returns true if keys of the group may be delivered.
+    #[inline(always)]
+    pub(super) const fn is_eligible(&self) -> bool {
+        self.in_flight < self.limit
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_paused(&self) -> bool {
+        self.limit == 0
+    }
+
+    pub(super) const fn standing(&self) -> Standing {
+        if self.is_eligible() {
+            Standing::Eligible
+        } else if self.is_paused() {
+            Standing::Paused
+        } else {
+            Standing::Held
+        }
+    }
+
+    /// Returns true if there is no reason to keep this state.
+    pub(super) const fn is_unused(&self) -> bool {
+        self.records == 0 && !self.is_paused()
     }
 
     /// Returns the lane at `priority`, which exists.
@@ -135,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_lane_exists_from_open_to_close() {
-        let mut state = GroupState::new(Group::new(0));
+        let mut state = GroupState::new(Group::new(0), 1);
         for priorities in [[1, 5, 9], [9, 1, 5], [5, 9, 1]] {
             for priority in priorities {
                 state.open(priority);

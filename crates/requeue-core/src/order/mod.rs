@@ -111,16 +111,19 @@ pub(crate) enum Ready<K> {
 }
 
 impl<K> Ready<K> {
-    pub(crate) fn new(order: Order<K>, fair: bool, limit: Option<u32>) -> Self {
+    /// Creates an empty order. It has groups if `groups` is true, or if their turns or their limit
+    /// need them.
+    pub(crate) fn new(order: Order<K>, fair: bool, limit: Option<u32>, groups: bool) -> Self {
+        let has_groups = groups || fair || limit.is_some();
         let limit = limit.map(|limit| limit.max(1));
         let policy =
             Policy { by_priority: false, oldest_every: 1, fair, limit: limit.unwrap_or(u32::MAX) };
         let groups = |policy| Self::Fair(Box::new(Fair::new(policy)));
         match order {
-            Order::Fifo | Order::Priority { oldest_every: 0..=1 } if !fair && limit.is_none() => {
+            Order::Fifo | Order::Priority { oldest_every: 0..=1 } if !has_groups => {
                 Self::Fifo(List::new())
             }
-            Order::Priority { oldest_every } if !fair && limit.is_none() => {
+            Order::Priority { oldest_every } if !has_groups => {
                 Self::Priority(Box::new(ByPriority::new(oldest_every)))
             }
             // Aging would undo the fair shares.

@@ -247,7 +247,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some((cancelled, self.release_if_stateless(slot)))
     }
 
-    fn clear(&mut self, slot: Slot) -> Cancelled {
+    pub(super) fn clear(&mut self, slot: Slot) -> Cancelled {
         let waiting = self.stop_waiting(slot);
         let phase = self.withdraw(slot);
         self.stop_backing_off(slot);

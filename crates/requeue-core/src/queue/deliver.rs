@@ -174,8 +174,9 @@ impl<K: Eq + Clone> Queue<K> {
         let is_restarted = matches!(how, Finish::Cancelled { .. })
             && record.cancel_reason() == Some(CancelReason::Restarted);
         let passes_on = is_restarted && record.is_pending();
+        let is_stopped = self.paused || self.is_in_paused_group(slot);
         let lost =
-            has_ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
+            has_ended && if is_stopped { was_dirty || asks_more } else { asks_more && !was_dirty };
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
         // A released delivery does not count as a start, so the pace permits another one.
         let is_released = matches!(how, Finish::Release { .. });
@@ -295,10 +296,11 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns the key to push to the custom order again when the delivery of `slot` is completed.
-    /// It is the oldest of the keys that the order returned while the group was at its limit.
+    /// It is the oldest of the keys that the order returned while the group was at its limit. The
+    /// keys of a paused group wait for the end of the pause.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
-        let skipped = custom.by_age.skipped(slot)?;
+        let skipped = custom.by_age.skipped(slot).filter(|_| !custom.by_age.is_in_paused(slot))?;
         Some((skipped, self.records.get(skipped).key.clone()))
     }
 

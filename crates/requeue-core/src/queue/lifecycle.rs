@@ -40,8 +40,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
     /// `keys`.
     ///
-    /// These are the waiting keys and, if the queue was paused, the ready ones. Returns true if
-    /// there may be more.
+    /// These are the waiting keys, the ready keys of paused groups and, if the queue was paused, all
+    /// ready keys. Returns true if there may be more.
     ///
     /// # Panics
     ///
@@ -60,9 +60,7 @@ impl<K: Eq + Clone> Queue<K> {
                 }
                 self.stop_waiting(slot);
                 self.drop_idle(slot, keys);
-            } else if self.paused
-                && let Some(slot) = self.ready.any()
-            {
+            } else if let Some(slot) = self.any_stopped() {
                 self.withdraw(slot);
                 self.drop_idle(slot, keys);
             } else {
@@ -70,6 +68,14 @@ impl<K: Eq + Clone> Queue<K> {
             }
         }
         true
+    }
+
+    /// Returns a ready key that is not delivered because the queue or its group is paused.
+    fn any_stopped(&self) -> Option<Slot> {
+        match self.paused {
+            true => self.ready.any(),
+            false => self.ready.groups().and_then(Fair::any_paused),
+        }
     }
 
     fn drop_idle(&mut self, slot: Slot, keys: &mut Vec<K>) {
@@ -107,14 +113,14 @@ impl<K: Eq + Clone> Queue<K> {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => self.is_empty() && self.processing() == 0 && self.timers.len() == 0,
-            Ending::ShutDown => self.is_empty() || self.paused,
+            Ending::ShutDown => self.len() == self.paused_ready() || self.paused,
         }
     }
 
     /// Returns true if a closed or shut-down queue will never deliver a key again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.is_exhausted() && (self.counters.dirty() == 0 || self.paused)
+        self.is_exhausted() && (self.counters.dirty() == self.paused_dirty() || self.paused)
     }
 
     /// Returns true if a closed or shut-down queue has no key ready and none in flight.

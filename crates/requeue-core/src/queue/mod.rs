@@ -4,7 +4,8 @@
 //! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
 //! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
 //! under [`ReAdd::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in
-//! flight. `lifecycle` pauses, closes and shuts down. `storage` keeps the records;
+//! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! shuts down. `storage` keeps the records;
 //! `snapshot`, `stats` and `depths` report on them.
 
 mod add;
@@ -12,6 +13,7 @@ mod backoff_gate;
 mod deliver;
 mod depths;
 mod fast_path;
+mod groups;
 mod lifecycle;
 mod needs_now;
 mod pace_gate;
@@ -24,6 +26,7 @@ mod transitions;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
+pub use self::groups::Walk;
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
@@ -55,6 +58,9 @@ pub struct Config<K> {
     pub fair: bool,
     /// The maximum number of keys of one group in flight. 0 counts as 1, and `None` means no limit.
     pub group_limit: Option<u32>,
+    /// True if the keys have groups, even without `fair` and `group_limit`, so that a group can be
+    /// paused, cancelled and counted.
+    pub groups: bool,
     /// The limit on how often one key runs. With a pace, every operation needs `now`. Values out of
     /// the ranges of [`Pace::new`] count as the nearest value in them.
     pub pace: Option<Pace>,
@@ -71,6 +77,7 @@ impl<K> Default for Config<K> {
             order: Order::Fifo,
             fair: false,
             group_limit: None,
+            groups: false,
             pace: None,
             track: false,
         }
@@ -137,7 +144,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Creates an empty queue, which allocates only what its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
-        let ready = Ready::new(config.order, config.fair, config.group_limit);
+        let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);
         let restarts = match config.rerun {
             Rerun::After => None,
             Rerun::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),

@@ -38,8 +38,10 @@ pub struct Entry<K> {
     pub reasons: u32,
     /// The number of adds that the next run serves.
     pub adds: u32,
-    /// True if the key is throttled: it is ready, but its group is at its limit.
+    /// True if the key is throttled: it is ready, but its group is at its limit or paused.
     pub held_back: bool,
+    /// True if the group of the key is paused.
+    pub group_paused: bool,
     /// The reason why the run in flight was cancelled, if it was.
     pub cancelled: Option<CancelReason>,
     /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
@@ -159,6 +161,7 @@ impl<K: Eq + Clone> Queue<K> {
             adds: record.adds,
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
+            group_paused: self.is_in_paused_group(slot),
             cancelled: if phase.is_processing() { record.cancel_reason() } else { None },
             paced_until: self.paced_until(slot),
             pace: self.pace(),
@@ -250,7 +253,8 @@ impl<K> Entry<K> {
         let ago = self.since.map(|since| now.since(since));
         let paced = self.waits_for_pace(now);
         let due = paced.map_or(self.due, |(_, until)| Some(until));
-        let (held_back, paused, ending) = (self.held_back, self.paused, self.ending);
+        let (held_back, group_paused) = (self.held_back, self.group_paused);
+        let (paused, ending) = (self.paused, self.ending);
         Explanation(move |f: &mut fmt::Formatter<'_>| {
             match phase {
                 Phase::Idle if paced.is_some() => f.write_str("waiting for its pace")?,
@@ -258,6 +262,9 @@ impl<K> Entry<K> {
                 Phase::Idle if due.is_some() => f.write_str("waiting")?,
                 Phase::Idle => f.write_str("not pending, its failures are kept")?,
                 Phase::Ready if paused => f.write_str("ready, but the queue is paused")?,
+                Phase::Ready if group_paused => {
+                    f.write_str("ready, but its group is paused")?;
+                }
                 Phase::Ready if held_back => {
                     f.write_str("ready, but its group has reached its limit")?;
                 }

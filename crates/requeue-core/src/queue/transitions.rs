@@ -126,19 +126,27 @@ impl Counters {
 
     /// Counts a record that became Idle and waiting.
     #[inline]
-    fn enter_wait<K>(&mut self, record: &Record<K>) {
+    fn enter_wait<K>(&mut self, record: &Record<K>, ready: &mut Ready<K>, slot: Slot) {
         if record.waits_idle() {
+            let has_failed = record.failures > 0;
             self.idle_waiting += 1;
-            self.idle_failing += u32::from(record.failures > 0);
+            self.idle_failing += u32::from(has_failed);
+            if let Some(groups) = ready.groups_mut() {
+                groups.enter_wait(slot, has_failed);
+            }
         }
     }
 
     /// Reverses `enter_wait`, before the record changes.
     #[inline]
-    fn leave_wait<K>(&mut self, record: &Record<K>) {
+    fn leave_wait<K>(&mut self, record: &Record<K>, ready: &mut Ready<K>, slot: Slot) {
         if record.waits_idle() {
+            let has_failed = record.failures > 0;
             self.idle_waiting -= 1;
-            self.idle_failing -= u32::from(record.failures > 0);
+            self.idle_failing -= u32::from(has_failed);
+            if let Some(groups) = ready.groups_mut() {
+                groups.leave_wait(slot, has_failed);
+            }
         }
     }
 
@@ -196,7 +204,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.counters.count_retry(add.is_retry());
                 }
                 self.counters.failing += u32::from(add.failed);
-                self.counters.enter_wait(self.records.get(slot));
+                self.counters.enter_wait(self.records.get(slot), &mut self.ready, slot);
                 if add.failed
                     && self.re_add == ReAdd::Hold
                     && let Some(backoff) = add.due(now)
@@ -236,7 +244,7 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.counters.counts.adds += 1;
-                self.counters.leave_wait(self.records.get(slot));
+                self.counters.leave_wait(self.records.get(slot), &mut self.ready, slot);
                 self.stamp(slot, now);
                 self.enqueue(slot, order_key);
                 Added::New
@@ -244,6 +252,7 @@ impl<K: Eq + Clone> Queue<K> {
             Cell::MarkDirty => {
                 self.counters.counts.adds += 1;
                 self.counters.dirty += 1;
+                self.mark_dirty(slot, true);
                 self.stamp(slot, now);
                 let record = self.records.get_mut(slot);
                 record.phase = Phase::ProcessingDirty;
@@ -387,11 +396,12 @@ impl<K: Eq + Clone> Queue<K> {
             Cell::End => {
                 self.counters.processing -= 1;
                 record.rest();
-                self.counters.enter_wait(record);
+                self.counters.enter_wait(record, &mut self.ready, slot);
             }
             Cell::EndAndEnqueue => {
                 self.counters.processing -= 1;
                 self.counters.dirty -= 1;
+                self.mark_dirty(slot, false);
                 self.leave_depth(slot);
                 self.enqueue(slot, order_key);
             }
@@ -435,11 +445,12 @@ impl<K: Eq + Clone> Queue<K> {
                 self.ready.remove(&mut self.records, slot);
                 let record = self.records.get_mut(slot);
                 record.rest();
-                self.counters.enter_wait(record);
+                self.counters.enter_wait(record, &mut self.ready, slot);
             }
             Cell::Unmark => {
                 self.counters.dirty -= 1;
                 record.phase = Phase::Processing;
+                self.mark_dirty(slot, false);
                 self.leave_depth(slot);
             }
             _ => {}
@@ -459,6 +470,14 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Counts in its group that the key in `slot` has become dirty, or is dirty no longer.
+    #[inline]
+    fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.mark_dirty(slot, dirty);
+        }
+    }
+
     // --- Deadlines and failures -----------------------------------------------------------------
 
     /// Marks the key in `slot` as waiting, and returns true if it was not waiting. The caller sets
@@ -468,7 +487,7 @@ impl<K: Eq + Clone> Queue<K> {
         let starts = !core::mem::replace(&mut record.waiting, true);
         if starts {
             self.counters.failing += u32::from(record.failures > 0);
-            self.counters.enter_wait(record);
+            self.counters.enter_wait(record, &mut self.ready, slot);
         }
         starts
     }
@@ -476,7 +495,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes the deadline of the key in `slot`, and returns true if it had one.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
-        self.counters.leave_wait(record);
+        self.counters.leave_wait(record, &mut self.ready, slot);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
             self.counters.failing -= u32::from(record.failures > 0);
@@ -502,9 +521,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
-        self.counters.leave_wait(record);
+        self.counters.leave_wait(record, &mut self.ready, slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        self.counters.enter_wait(record);
+        self.counters.enter_wait(record, &mut self.ready, slot);
         if record.waiting {
             self.counters.failing += u32::from(failures > 0);
             self.counters.failing -= u32::from(before > 0);

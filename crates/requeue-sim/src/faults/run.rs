@@ -183,6 +183,16 @@ impl Simulation {
                     (world.pick(2) == 0).then(|| Duration::from_secs(world.pick(9).into()));
                 self.tasks.push(Task::drain(&world, timeout));
             }
+            23 => {
+                let team = world.pick(world.teams);
+                match world.pick(8) {
+                    0..2 => world.pause_team(team, true),
+                    2..5 => world.pause_team(team, false),
+                    5 => world.cancel_team(team),
+                    6 => world.cancel_running_team(team),
+                    _ => self.tasks.extend(Task::none_in_flight(&world, team)),
+                }
+            }
             _ => self.poll_one(),
         }
     }
@@ -265,6 +275,10 @@ impl Simulation {
         world.expect("cancelled runs that were not notified", cancelled, 0);
         let finished = model.is_finished() && any(Task::waits);
         world.expect("nothing will be ready any more and a worker waits", finished, false);
+        let in_flight = |team: u32| model.team_states(team.into()).in_flight;
+        let teams = self.tasks.iter().filter_map(Task::team);
+        let vain = teams.filter(|&team| in_flight(team) == 0).count();
+        world.expect("tasks that wait for a team with nothing in flight", vain, 0);
         let drained = model.is_drained() && any(|task| !task.works());
         world.expect("nothing is left and a drain waits", drained, false);
     }
@@ -281,6 +295,7 @@ impl Simulation {
             world.set_clock(self.latest);
         }
         world.pause(false);
+        (0..world.teams).for_each(|team| world.pause_team(team, false));
         world.close();
         for key in world.all_keys() {
             // Only `done` can complete detached keys.

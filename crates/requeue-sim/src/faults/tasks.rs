@@ -24,6 +24,8 @@ pub(super) struct Task {
     woken: Arc<Flag>,
     /// The activity of a worker. A drain has none.
     does: Option<Rc<Cell<Does>>>,
+    /// The team that the task waits for, until none of its keys is in flight.
+    team: Option<u32>,
 }
 
 /// The activity of a worker.
@@ -49,7 +51,12 @@ impl Wake for Flag {
 
 impl Task {
     fn new(future: impl Future<Output = ()> + 'static, does: Option<Rc<Cell<Does>>>) -> Self {
-        Self { future: Box::pin(future), woken: Arc::new(Flag(AtomicBool::new(true))), does }
+        Self {
+            future: Box::pin(future),
+            woken: Arc::new(Flag(AtomicBool::new(true))),
+            does,
+            team: None,
+        }
     }
 
     pub(super) fn worker(world: &Rc<World>) -> Self {
@@ -59,6 +66,12 @@ impl Task {
 
     pub(super) fn drain(world: &Rc<World>, timeout: Option<Duration>) -> Self {
         Self::new(drain(Rc::clone(world), timeout), None)
+    }
+
+    /// Creates a task that waits until no key of `team` is in flight, if the queue has groups.
+    pub(super) fn none_in_flight(world: &World, team: u32) -> Option<Self> {
+        let wait = world.none_in_flight(team)?;
+        Some(Self { team: Some(team), ..Self::new(wait, None) })
     }
 
     /// Creates a worker that already has a key, and handles it.
@@ -84,6 +97,11 @@ impl Task {
 
     fn is_at(&self, what: Does) -> bool {
         self.does.as_ref().is_some_and(|does| does.get() == what)
+    }
+
+    /// Returns the team that the task waits for.
+    pub(super) const fn team(&self) -> Option<u32> {
+        self.team
     }
 
     pub(super) fn hangs(&self) -> bool {

@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Queue, Ticket};
+use requeue::{GroupHandle, Item, NoneInFlight, Queue, Ticket};
 use requeue_core::{Asked, Ending, Group, Merge, Order, Rerun, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
 use crate::How;
-use crate::model::{AddRequest, Model, Out, Ranking, Rules, Seen, Tally, Team};
+use crate::model::{AddRequest, Model, Out, Ranking, Rules, Seen, Tally, Team, TeamStates};
 
 pub(super) type Hashes = foldhash::fast::FixedState;
+type Handle<'q> = GroupHandle<'q, u32, Hashes>;
 
 pub(super) struct World {
     pub(super) queue: Queue<u32, Hashes>,
@@ -71,8 +72,12 @@ impl World {
             .clock(clock.clone())
             .re_add(rules.re_add)
             .rerun(rules.rerun)
-            .limiter(Extreme(Arc::clone(&said)))
-            .group_by(move |key| group(*key, teams));
+            .limiter(Extreme(Arc::clone(&said)));
+        let has_groups = rules.fair || rules.limit.is_some() || rng.bool();
+        let builder = match has_groups {
+            true => builder.group_by(move |key| group(*key, teams)),
+            false => builder,
+        };
         let builder = if track { builder.track_times() } else { builder };
         let builder = match &hooks {
             Some(hooks) => {
@@ -251,6 +256,63 @@ impl World {
         self.model.borrow().is_cancelled(epoch)
     }
 
+    // --- Teams ----------------------------------------------------------------------------------
+
+    /// Calls `on_queue` with the queue's handle of a team, if the queue has groups.
+    fn on_team<T>(&self, team: u32, on_queue: impl FnOnce(Handle<'_>) -> T) -> Option<T> {
+        self.queue.group(Group::new(team.into())).ok().map(on_queue)
+    }
+
+    pub(super) fn pause_team(&self, team: u32, paused: bool) {
+        self.note((9, team, paused));
+        let on_queue = |group: Handle<'_>| if paused { group.pause() } else { group.resume() };
+        if self.on_team(team, on_queue).is_some() {
+            self.model.borrow_mut().pause_team(team.into(), paused);
+        }
+    }
+
+    pub(super) fn cancel_team(&self, team: u32) {
+        self.note((10, team));
+        let Some(queue) = self.on_team(team, |group| group.cancel()) else { return };
+        self.promote();
+        let mut model = self.model.borrow_mut();
+        for key in model.members(team.into()) {
+            self.forgotten(key);
+        }
+        self.expect("cancelled keys of a team", queue, model.cancel_team(team.into()));
+    }
+
+    pub(super) fn cancel_running_team(&self, team: u32) {
+        self.note((11, team));
+        let Some(queue) = self.on_team(team, |group| group.cancel_running()) else { return };
+        self.promote();
+        let model = self.model.borrow_mut().cancel_running_team(team.into());
+        self.expect("cancelled runs of a team", queue, model.len());
+    }
+
+    /// Returns a future that waits until no key of a team is in flight, if the queue has groups.
+    pub(super) fn none_in_flight(&self, team: u32) -> Option<NoneInFlight<u32>> {
+        self.on_team(team, |group| group.none_in_flight())
+    }
+
+    fn compare_team(&self, team: u32) {
+        let read = |group: Handle<'_>| {
+            let states = group.states();
+            let states = TeamStates {
+                ready: states.ready,
+                waiting: states.waiting,
+                backing_off: states.backing_off,
+                in_flight: states.in_flight,
+                dirty: states.dirty,
+            };
+            (states, group.is_paused())
+        };
+        if let Some(queue) = self.on_team(team, read) {
+            let (model, team) = (self.model.borrow(), team.into());
+            self.expect("a team", queue, (model.team_states(team), model.is_team_paused(team)));
+        }
+    }
+
     pub(super) fn forget(&self, key: u32) {
         self.queue.forget(&key);
         self.model.borrow_mut().forget(&key);
@@ -393,6 +455,7 @@ impl World {
         if let Some(hooks) = &self.hooks {
             self.expect("calls of the hooks", hooks.told(), events(&model));
         }
+        (0..self.teams).for_each(|team| self.compare_team(team));
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);

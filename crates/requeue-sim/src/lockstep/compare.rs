@@ -17,7 +17,7 @@ impl Lockstep {
     /// Panics if the state machine and the model differ.
     pub fn compare(&self, keys: impl Iterator<Item = u32>) {
         let (core, model) = (&self.queue, &self.model);
-        if !(self.dropping && model.is_paused()) {
+        if !(self.dropping && model.pauses_any()) {
             assert_eq!(core.len(), model.len(), "len");
             assert_eq!(core.is_empty(), model.is_empty(), "is_empty");
             assert_eq!(core.depth(), model.depth(), "depth");
@@ -47,6 +47,7 @@ impl Lockstep {
         assert_eq!(tally, model.tally(), "counts");
         self.compare_depths();
         self.compare_ages();
+        self.compare_teams();
         if self.dropping {
             return;
         }

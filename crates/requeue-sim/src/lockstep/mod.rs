@@ -2,6 +2,7 @@
 
 mod compare;
 mod finish;
+mod groups;
 mod setup;
 
 use std::collections::BTreeSet;
@@ -57,6 +58,7 @@ impl Lockstep {
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,
+            groups: setup.groups,
             pace: setup.rules.pace,
             track: setup.track,
         };
@@ -113,7 +115,8 @@ impl Lockstep {
     ///
     /// Panics if the results differ.
     pub fn apply(&mut self, op: &Op) -> Option<u32> {
-        // Except for `End`, only these operations remove a record, and only that of one key.
+        // Except for `End` and `CancelTeam`, only these operations remove a record, and only that of
+        // one key.
         let touched = match *op {
             Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
             Op::Cancel(key) | Op::Forget(key) | Op::Done(key) => Some(key % self.setup.keys),
@@ -131,7 +134,7 @@ impl Lockstep {
         }
         assert_eq!(self.queue.take_restarted(), self.model.take_restarted(), "restarted");
         if let Some(walk) = &mut self.walk {
-            if matches!(op, Op::End(_)) {
+            if matches!(op, Op::End(_) | Op::CancelTeam(_)) {
                 walk.expected.retain(|key| self.model.knows(key));
             } else if let Some(key) = touched.filter(|key| !self.model.knows(key)) {
                 walk.expected.remove(&key);
@@ -173,6 +176,7 @@ impl Lockstep {
                 let core = inside(|| self.queue.cancel_running(&by, self.setup.hash(key)));
                 assert_eq!(core, self.model.cancel_running(&key), "cancelled run");
             }
+            Op::PauseTeam(..) | Op::CancelTeam(_) | Op::CancelRunningTeam(_) => self.on_team(op),
             Op::Forget(key) => {
                 let key = key % self.setup.keys;
                 let knew = self.model.knows(&key);

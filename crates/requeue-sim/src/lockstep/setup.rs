@@ -26,6 +26,8 @@ pub struct Setup {
     pub keys: u32,
     /// The number of teams that the keys belong to.
     pub teams: u32,
+    /// True if the queue has groups even without turns and a limit, so that its teams can be paused.
+    pub groups: bool,
     /// The number of distinct hashes. By default, each key has its own.
     pub hashes: Option<u64>,
     /// True if the queue tracks times.
@@ -38,7 +40,15 @@ impl Setup {
     /// Creates the settings for `rules`: eight keys in one team, without tracked times.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
-        Self { rules, keys: 8, teams: 1, hashes: None, track: false, mode: Mode::Plain }
+        Self {
+            rules,
+            keys: 8,
+            teams: 1,
+            groups: false,
+            hashes: None,
+            track: false,
+            mode: Mode::Plain,
+        }
     }
 
     pub(super) fn hash(&self, key: u32) -> u64 {
@@ -46,6 +56,7 @@ impl Setup {
         self.hashes.map_or(key.wrapping_mul(0x9E37_79B9_7F4A_7C15), |hashes| key % hashes)
     }
 
+    /// Returns the team of a key, or the team with this number.
     pub(super) fn team(&self, key: u32) -> Team {
         let id = key % self.teams;
         Team { id: u64::from(id), weight: id % 3 + 1 }

@@ -22,14 +22,12 @@ impl<K: Ord + Clone> Model<K> {
                 lost.push(key);
             }
         }
-        if self.paused {
-            let ready = |key: &&K| !self.processing.contains_key(*key);
-            let ready: Vec<K> = self.dirty.iter().filter(ready).cloned().collect();
-            for key in ready {
-                self.dirty.remove(&key);
-                self.queue.remove(&key);
-                lost.push(key);
-            }
+        let stopped = |key: &&K| !self.processing.contains_key(*key) && self.is_stopped(key);
+        let stopped: Vec<K> = self.dirty.iter().filter(stopped).cloned().collect();
+        for key in stopped {
+            self.dirty.remove(&key);
+            self.queue.remove(&key);
+            lost.push(key);
         }
         for key in &lost {
             if !self.is_processing(key) {
@@ -106,7 +104,7 @@ impl<K: Ord + Clone> Model<K> {
     /// Completes a delivery after a shutdown, when all adds are refused, including those of a
     /// completion. Returns true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
-        if self.paused || self.dirty.contains(key) && self.is_paced(key) {
+        if self.is_stopped(key) || self.dirty.contains(key) && self.is_paced(key) {
             // Nothing more will be delivered, or the run would have to wait.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);

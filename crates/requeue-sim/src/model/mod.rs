@@ -16,6 +16,7 @@ mod cancelling;
 mod client_go;
 mod debounce;
 mod ending;
+mod groups;
 mod keep;
 mod order;
 mod pace;
@@ -29,6 +30,7 @@ use requeue_core::{
     Added, Asked, CancelReason, Cancelled, Ending, Merge, Pace, ReAdd, Rerun, Time, When,
 };
 
+pub use self::groups::TeamStates;
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
 use crate::How;

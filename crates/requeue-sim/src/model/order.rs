@@ -1,6 +1,6 @@
 //! The orders, as lists that are scanned in full for each delivery.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The rule that chooses the next ready key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +61,7 @@ pub struct ReadyKeys<K> {
     /// The teams of every level, in the order of their turns.
     turns: Vec<Turn>,
     in_work: BTreeMap<u64, u32>,
+    paused: BTreeSet<u64>,
     /// The number of deliveries in a row that were not of the key that had been ready longest.
     passed_over: u32,
     placed: u64,
@@ -134,6 +135,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
             keys: VecDeque::new(),
             turns: Vec::new(),
             in_work: BTreeMap::new(),
+            paused: BTreeSet::new(),
             passed_over: 0,
             placed: 0,
             stack: Stack::new(lossy),
@@ -156,7 +158,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
     /// Returns the number of keys that may be delivered.
     #[must_use]
     pub fn eligible(&self) -> usize {
-        if self.limit == u32::MAX {
+        if self.limit == u32::MAX && self.paused.is_empty() {
             return self.len();
         }
         self.keys.iter().filter(|candidate| self.has_room(candidate.team.id)).count()
@@ -165,7 +167,42 @@ impl<K: Clone + Ord> ReadyKeys<K> {
     /// Returns true if keys of the team may be delivered.
     #[must_use]
     pub fn has_room(&self, team: u64) -> bool {
-        self.in_work.get(&team).is_none_or(|&n| n < self.limit)
+        self.in_work(team) < self.limit && !self.is_paused(team)
+    }
+
+    /// Returns the number of keys of the team in flight.
+    #[must_use]
+    pub fn in_work(&self, team: u64) -> u32 {
+        self.in_work.get(&team).copied().unwrap_or(0)
+    }
+
+    /// Returns true if the team is paused.
+    #[must_use]
+    pub fn is_paused(&self, team: u64) -> bool {
+        self.paused.contains(&team)
+    }
+
+    /// Returns true if a team is paused.
+    #[must_use]
+    pub fn pauses_any(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// Pauses or resumes a team. At the end of a pause, a custom order gets the keys again that it
+    /// has returned in the meantime.
+    pub fn pause(&mut self, team: u64, paused: bool) {
+        if paused {
+            self.paused.insert(team);
+        } else {
+            self.paused.remove(&team);
+            if self.has_room(team) {
+                for c in self.keys.iter_mut().filter(|c| c.skipped && c.team.id == team) {
+                    c.skipped = false;
+                    let _ = self.stack.push(c.key.clone());
+                }
+            }
+        }
+        self.see_to_turns();
     }
 
     /// Sets whether a custom order gets the keys that become ready from here on.
@@ -284,8 +321,9 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
         // The team may have one more key in flight. The custom order gets a key again that it
         // returned while the team was at its limit.
+        let gives = self.gives_copies && !self.is_paused(team.id);
         let shown = |c: &&mut Candidate<K>| c.skipped && c.team.id == team.id;
-        if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| self.gives_copies) {
+        if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| gives) {
             c.skipped = false;
             let _ = self.stack.push(c.key.clone());
         }
@@ -353,6 +391,6 @@ impl<K: Clone + Ord> ReadyKeys<K> {
             Ranking::Priority { oldest_every } => self.passed_over.min(oldest_every),
             Ranking::Fifo | Ranking::Stack { .. } => 0,
         };
-        (keys, self.turns.clone(), passed_over, self.stack.clone())
+        (keys, self.turns.clone(), passed_over, self.stack.clone(), self.paused.clone())
     }
 }

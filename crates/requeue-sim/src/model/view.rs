@@ -46,8 +46,10 @@ pub struct Seen {
     pub reasons: u32,
     /// The priority of the run that is pending or in flight. Otherwise, it is not compared.
     pub priority: Option<i32>,
-    /// True if the key is throttled: it is ready, but its team is at its limit.
+    /// True if the key is throttled: it is ready, but its team is at its limit or paused.
     pub held_back: bool,
+    /// True if the team of the key is paused.
+    pub group_paused: bool,
     /// The reason why the run in flight was cancelled, as a number: cancelled is 1, and restarted 2.
     pub cancelled: Option<u8>,
     /// The time at which the key entered its state. It is not compared for a key that is remembered
@@ -98,6 +100,7 @@ impl Seen {
             reasons: entry.reasons,
             priority: model.and_then(|model| model.priority).map(|_| entry.priority),
             held_back: entry.held_back,
+            group_paused: entry.group_paused,
             cancelled: entry.cancelled.map(Self::number_of),
             since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
         }
@@ -151,6 +154,7 @@ impl<K: Ord + Clone> Model<K> {
             priority: (self.is_pending(key) || self.is_processing(key)).then_some(priority),
             cancelled: self.processing.get(key).and_then(|run| run.cancelled).map(Seen::number_of),
             held_back: phase == Phase::Ready && !self.queue.has_room(self.teams[key].id),
+            group_paused: self.queue.is_paused(self.teams[key].id),
         })
     }
 
@@ -277,7 +281,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// Returns true if no key will be delivered any more.
     pub fn is_finished(&self) -> bool {
-        self.is_exhausted() && (self.paused || self.dirty.is_empty())
+        self.is_exhausted() && self.dirty.iter().all(|key| self.is_stopped(key))
     }
 
     /// Returns true if a closed or shut-down queue has no key ready and none in flight.

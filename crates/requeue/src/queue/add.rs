@@ -157,7 +157,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     #[inline(always)]
     fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
-        let group = self.group(&key);
+        let group = self.group_of_key(&key);
         if add.merging() == requeue_core::Merge::Exactly
             && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
         {
@@ -191,7 +191,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             // The iterator, the hasher and the group function are user code, so they run outside
             // the lock.
             let slice = keys.by_ref().take(LOCK_BATCH).map(|key| {
-                let (hash, group) = (self.hash(&key), self.group(&key));
+                let (hash, group) = (self.hash(&key), self.group_of_key(&key));
                 (key, hash, group)
             });
             let mut batch = BatchAdd::new(&self.shared, slice.collect());

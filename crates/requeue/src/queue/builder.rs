@@ -236,8 +236,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the function that returns the group of a key, for example its namespace or tenant.
     ///
-    /// [`fair`](Self::fair) and [`group_limit`](Self::group_limit) use the group. The function is
-    /// called at each add, outside the lock.
+    /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group.
+    /// The function is called at each add, outside the lock.
     ///
     /// # Examples
     ///
@@ -398,6 +398,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
         let mut config = self.config;
+        config.groups = self.group_of.is_some();
         if config.group_limit == Some(0) {
             return Err(BuildError::ZeroGroupLimit);
         }

@@ -1,8 +1,8 @@
-//! The list of waiting drains.
+//! The list of waiting drains, of queues and of groups.
 
 use std::task::Waker;
 
-use requeue_core as core;
+use requeue_core::{self as core, Group};
 
 /// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
 /// first drain.
@@ -16,10 +16,31 @@ struct List {
     last: u64,
 }
 
+/// The condition that a drain waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Until {
+    /// No key is ready or in flight.
+    Drained,
+    /// No key is in flight.
+    NothingInFlight,
+    /// No key of the group is in flight.
+    NoneInFlight(Group),
+}
+
+impl Until {
+    pub(super) fn is_reached<K: Eq + Clone>(self, core: &core::Queue<K>) -> bool {
+        match self {
+            Self::Drained => core.is_drained(),
+            Self::NothingInFlight => core.processing() == 0,
+            Self::NoneInFlight(group) => core.group_states(group).in_flight == 0,
+        }
+    }
+}
+
 /// A waiting drain.
 struct Drainer {
     number: u64,
-    in_flight_only: bool,
+    until: Until,
     /// True once the drain has completed. It stays true, even if other keys are delivered
     /// afterwards.
     finished: bool,
@@ -42,7 +63,7 @@ impl Drainers {
         core: &core::Queue<K>,
     ) -> impl Iterator<Item = Waker> {
         self.all().filter_map(|drainer| {
-            drainer.finished |= is_drained(core, drainer.in_flight_only);
+            drainer.finished |= drainer.until.is_reached(core);
             if drainer.finished { drainer.waker.take() } else { None }
         })
     }
@@ -65,19 +86,19 @@ impl Drainers {
     pub(super) fn wait(
         &mut self,
         number: &mut Option<u64>,
-        in_flight_only: bool,
+        until: Until,
         waker: Waker,
     ) -> Option<Waker> {
         let list = self.0.get_or_insert_default();
         let listed = list.listed.iter_mut().find(|drainer| Some(drainer.number) == *number);
         if let Some(drainer) = listed {
-            drainer.in_flight_only = in_flight_only;
+            drainer.until = until;
             return drainer.waker.replace(waker);
         }
         list.last += 1;
         *number = Some(list.last);
         let waker = Some(waker);
-        list.listed.push(Drainer { number: list.last, in_flight_only, finished: false, waker });
+        list.listed.push(Drainer { number: list.last, until, finished: false, waker });
         None
     }
 
@@ -87,9 +108,4 @@ impl Drainers {
         let at = list.listed.iter().position(|drainer| drainer.number == number)?;
         list.listed.swap_remove(at).waker
     }
-}
-
-/// Returns true if a drain of this queue is complete.
-pub(super) fn is_drained<K: Eq + Clone>(core: &core::Queue<K>, in_flight_only: bool) -> bool {
-    if in_flight_only { core.processing() == 0 } else { core.is_drained() }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use requeue_core::{Ending, Time};
 
 use super::Queue;
-use super::drainers::is_drained;
+use super::drainers::Until;
 use super::dropped_keys::DroppedKeys;
 use super::shared::{LOCK_BATCH, Shared};
 use crate::Key;
@@ -99,7 +99,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`.
     /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
-    /// ready keys are dropped, too.
+    /// ready keys are dropped, too; if a [group](Self::group) is paused, its ready keys are.
     ///
     /// It may be called several times, and from anywhere. Every earlier drain stops waiting.
     ///
@@ -263,7 +263,7 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     shut_downs: u64,
     /// The drain's number in the list of waiting drains.
     number: Option<u64>,
-    in_flight_only: bool,
+    until: Until,
 }
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
@@ -277,7 +277,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             alarm: None,
             shut_downs,
             number: None,
-            in_flight_only: false,
+            until: Until::Drained,
         }
     }
 
@@ -311,7 +311,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     /// ```
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn in_flight_only(mut self) -> Self {
-        self.in_flight_only = true;
+        self.until = Until::NothingInFlight;
         self
     }
 
@@ -334,8 +334,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let Ok(mut state) = shared.lock() else {
             return Some(self.report(false, [0; 2], DroppedKeys::new()));
         };
-        let finished = state.drainers.has_finished(self.number)
-            || is_drained(&state.core, self.in_flight_only);
+        let finished =
+            state.drainers.has_finished(self.number) || self.until.is_reached(&state.core);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.processing()];
             let dropped = std::mem::take(&mut state.dropped);
@@ -343,7 +343,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             drop_quietly(waker_copy);
             return Some(self.report(finished, left, dropped));
         }
-        let old = state.drainers.wait(&mut self.number, self.in_flight_only, waker_copy);
+        let old = state.drainers.wait(&mut self.number, self.until, waker_copy);
         drop(state);
         drop_quietly(old);
         // Each poll arms the alarm again, because an alarm may go off early, and wakes only the

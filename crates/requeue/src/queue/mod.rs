@@ -10,6 +10,7 @@ mod drainers;
 mod dropped_keys;
 mod get;
 mod getter;
+mod groups;
 mod hooks;
 mod inspect;
 mod item;
@@ -29,6 +30,7 @@ use requeue_core::{Cancelled, Group, Operation, Time};
 
 pub use self::builder::{BuildError, Builder};
 pub use self::get::{Get, GetMany, SucceedAndGet};
+pub use self::groups::{GroupHandle, NoGroups, NoneInFlight};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
 pub use self::lifecycle::{Drain, Drained};
@@ -289,7 +291,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     #[inline]
-    fn group(&self, key: &K) -> Group {
+    fn group_of_key(&self, key: &K) -> Group {
         self.group_of.as_ref().map_or_else(Group::default, |group_of| group_of(key))
     }
 

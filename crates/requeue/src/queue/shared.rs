@@ -294,8 +294,8 @@ impl<K: Key> Shared<K> {
             } else if core.is_exhausted() {
                 waiters.wake_all(false, &mut wakes);
             }
-            drainers.finish(core).for_each(|waker| wakes.push(waker));
         }
+        drainers.finish(core).for_each(|waker| wakes.push(waker));
         let eligible = core.eligible();
         waiters.wake_for(eligible, &mut wakes);
         let unused = waiters.unused_wake(eligible).filter(|_| watch.is_none());

@@ -1,0 +1,175 @@
+//! Pauses, cancels and counts the keys of one group.
+//!
+//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The
+//! records of a group are not linked to each other. To find them, a walk examines all records of the
+//! queue, from the last slot to the first. Records move only to lower slots, so the walk misses none.
+
+use alloc::vec::Vec;
+
+use super::Queue;
+use super::stats::States;
+use crate::order::{Fair, Group, Ready};
+use crate::types::cancel::CancelReason;
+use crate::types::lifecycle::Ending;
+use crate::types::slot::{Id, Slot};
+
+/// A position in a walk through all records, for [`Queue::cancel_group`] and
+/// [`Queue::cancel_running_group`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The number of slots that are left.
+    left: usize,
+}
+
+impl Walk {
+    /// Returns true if all records were examined.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        self.left == 0
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Returns true if the keys have groups.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.ready.groups().is_some()
+    }
+
+    /// Pauses or resumes the deliveries of a group. It has no effect after a shutdown, or if the keys
+    /// have no groups.
+    ///
+    /// In a queue with a custom order, the caller then calls
+    /// [`return_skipped`](Self::return_skipped).
+    pub fn pause_group(&mut self, group: Group, paused: bool) {
+        if self.ending != Ending::ShutDown
+            && let Some(groups) = self.ready.groups_mut()
+        {
+            groups.pause(group, paused);
+        }
+    }
+
+    /// Returns true if a group is paused.
+    #[must_use]
+    pub fn is_group_paused(&self, group: Group) -> bool {
+        self.ready.groups().is_some_and(|groups| groups.is_paused(group))
+    }
+
+    /// Gives up to `max` keys back to the custom order, which returned them while the group was
+    /// paused. Returns true if there may be more.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a key's `clone` panics. The order then does not get that key.
+    #[must_use]
+    pub fn return_skipped(&mut self, group: Group, max: usize) -> bool {
+        for _ in 0..max {
+            let Ready::Custom(custom) = &mut self.ready else { return false };
+            let Some(slot) = custom.by_age.skipped_of(group) else { return false };
+            let key = self.records.get(slot).key.clone();
+            custom.by_age.unskip(slot);
+            custom.push(key);
+        }
+        true
+    }
+
+    /// Returns the number of keys of a group in each state.
+    #[must_use]
+    pub fn group_states(&self, group: Group) -> States {
+        let Some(groups) = self.ready.groups() else { return States::default() };
+        let [ready, in_flight, dirty, waiting, backing_off] = groups.counts(group);
+        let (waiting, backing_off) = match self.ending {
+            Ending::ShutDown => (0, 0),
+            _ => (waiting - backing_off, backing_off),
+        };
+        States { ready, waiting, backing_off, in_flight, dirty }
+    }
+
+    /// Begins a walk through all records.
+    #[must_use]
+    pub fn walk(&self) -> Walk {
+        Walk { left: self.records.end() }
+    }
+
+    /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of `group`. Returns the number
+    /// of keys that had a pending run.
+    ///
+    /// Appends the keys to `keys`, so that the caller drops them: those that have no record any more,
+    /// and copies of those in flight.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a key's `clone` panics. `keys` then has the keys that were cancelled before.
+    pub fn cancel_group(
+        &mut self,
+        group: Group,
+        walk: &mut Walk,
+        max: usize,
+        keys: &mut Vec<K>,
+    ) -> usize {
+        let mut count = 0;
+        for slot in walk.next(max) {
+            if !self.is_in(slot, group) {
+                continue;
+            }
+            // The copy comes before any change, because a key's `clone` may panic.
+            let in_flight = self.records.get(slot).phase().is_processing();
+            let copy = in_flight.then(|| self.records.get(slot).key.clone());
+            count += usize::from(self.clear(slot).any());
+            keys.extend(self.release_if_stateless(slot));
+            keys.extend(copy);
+        }
+        count
+    }
+
+    /// Examines up to `max` slots, and cancels the runs in flight of the keys of `group`. Appends the
+    /// numbers of the deliveries that this call has cancelled to `epochs`.
+    pub fn cancel_running_group(
+        &mut self,
+        group: Group,
+        walk: &mut Walk,
+        max: usize,
+        epochs: &mut Vec<u64>,
+    ) {
+        for slot in walk.next(max) {
+            if !self.is_in(slot, group) {
+                continue;
+            }
+            let record = self.records.get_mut(slot);
+            if record.phase().is_processing() && record.cancel_reason().is_none() {
+                record.cancel(CancelReason::Cancelled);
+                epochs.push(record.epoch());
+            }
+        }
+    }
+
+    /// Returns true if there is a record in `slot`, and its key belongs to `group`.
+    fn is_in(&self, slot: Slot, group: Group) -> bool {
+        let groups = self.ready.groups().filter(|_| self.records.find(slot).is_some());
+        groups.is_some_and(|groups| groups.is_in(slot, group))
+    }
+
+    /// Returns true if the group of the key in `slot` is paused.
+    pub(super) fn is_in_paused_group(&self, slot: Slot) -> bool {
+        self.ready.groups().is_some_and(|groups| groups.is_in_paused(slot))
+    }
+
+    /// Returns the number of ready keys in paused groups.
+    pub(super) fn paused_ready(&self) -> usize {
+        self.ready.groups().map_or(0, Fair::paused_ready)
+    }
+
+    /// Returns the number of dirty keys in paused groups.
+    pub(super) fn paused_dirty(&self) -> usize {
+        self.ready.groups().map_or(0, Fair::paused_dirty)
+    }
+}
+
+impl Walk {
+    /// Returns the next slots of the walk, at most `max`.
+    fn next(&mut self, max: usize) -> impl Iterator<Item = Slot> + use<> {
+        let before = self.left;
+        self.left = before.saturating_sub(max);
+        (self.left..before).rev().map(Slot::new)
+    }
+}

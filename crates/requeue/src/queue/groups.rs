@@ -1,0 +1,351 @@
+//! Pausing, cancelling and counting the keys of one group, and waiting for its runs.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use requeue_core::{Group, States};
+
+use super::Queue;
+use super::drainers::Until;
+use super::shared::{LOCK_BATCH, Shared};
+use super::waiters::Wakes;
+use crate::Key;
+use crate::sync::{Arc, drop_quietly};
+
+/// The reason why a queue has no groups: it was built without
+/// [`Builder::group_by`](crate::Builder::group_by).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoGroups;
+
+impl fmt::Display for NoGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the queue has no groups; call `Builder::group_by` to give its keys groups")
+    }
+}
+
+impl std::error::Error for NoGroups {}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Returns the operations on the keys of one group: pause, cancel, count, and wait for its runs.
+    ///
+    /// The group need not have keys, and its weight does not matter. Other groups are not affected.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NoGroups`] if the queue was built without
+    /// [`Builder::group_by`](crate::Builder::group_by).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, NoGroups, Queue};
+    ///
+    /// let queue: Queue<(&str, &str)> =
+    ///     Queue::builder().group_by(|(tenant, _)| Group::of(tenant)).build()?;
+    /// queue.add_all([("a", "x"), ("a", "y"), ("b", "z")]);
+    ///
+    /// let a = queue.group(Group::of("a"))?;
+    /// a.pause();
+    /// let delivered: Vec<_> = queue.try_get_many(3).iter().map(|item| **item).collect();
+    /// assert_eq!(delivered, [("b", "z")]);
+    /// assert_eq!(a.states().ready, 2);
+    ///
+    /// assert_eq!(Queue::<u32>::new().group(Group::default()).err(), Some(NoGroups));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn group(&self, group: Group) -> Result<GroupHandle<'_, K, S>, NoGroups> {
+        match self.group_of {
+            Some(_) => Ok(GroupHandle { queue: self, group }),
+            None => Err(NoGroups),
+        }
+    }
+}
+
+/// The operations on the keys of one group: see [`Queue::group`].
+#[must_use = "a handle does nothing until one of its methods is called"]
+pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
+    queue: &'q Queue<K, S>,
+    group: Group,
+}
+
+impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
+    /// Stops the deliveries of the group. Everything else goes on: its keys are added and coalesce,
+    /// become ready, and are completed.
+    ///
+    /// The queue remembers the pause while the group has no keys, which takes about 200 bytes until
+    /// [`resume`](Self::resume). The cost does not depend on the number of keys.
+    ///
+    /// It has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// let odd = queue.group(Group::new(1))?;
+    /// odd.pause();
+    /// queue.add_all([1, 2]);
+    /// assert_eq!(queue.try_get().as_deref(), Some(&2));
+    /// assert!(queue.try_get().is_none());
+    /// odd.resume();
+    /// assert_eq!(queue.try_get().as_deref(), Some(&1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pause(&self) {
+        let Ok(mut state) = self.shared().lock() else { return };
+        state.core.pause_group(self.group, true);
+        self.shared().release(state);
+    }
+
+    /// Starts the deliveries of the group again.
+    ///
+    /// Its keys keep their age. In a fair order, the group returns at the end of the round. A custom
+    /// order gets the keys again that it has returned during the pause.
+    pub fn resume(&self) {
+        let mut first = true;
+        loop {
+            let Ok(mut state) = self.shared().lock() else { return };
+            if std::mem::take(&mut first) {
+                state.core.pause_group(self.group, false);
+            }
+            let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
+            let more = catch_unwind(AssertUnwindSafe(return_some));
+            self.shared().release(state);
+            match more {
+                Ok(true) => {}
+                Ok(false) => return,
+                // A key's `clone` has panicked. That key is delivered by age.
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+    }
+
+    /// Returns true if the deliveries of the group are stopped.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.shared().lock().is_ok_and(|state| state.core.is_group_paused(self.group))
+    }
+
+    /// Cancels the pending runs of all keys of the group and clears their failures, as
+    /// [`Queue::cancel`] does for one key. Returns the number of keys that had a pending run.
+    ///
+    /// Runs in flight go on. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
+    /// added during the call may stay.
+    ///
+    /// The call examines every key of the queue, 256 under one hold of the lock, so that its cost
+    /// grows with the size of the queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// queue.add_all([1, 2, 3]);
+    /// assert_eq!(queue.group(Group::new(1))?.cancel(), 2);
+    /// assert_eq!(queue.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&self) -> usize {
+        let Some((state, _)) = self.queue.settled() else { return 0 };
+        let mut walk = state.core.walk();
+        let (mut first, mut count) = (Some(state), 0);
+        while let Some(mut state) = first.take().or_else(|| self.shared().lock().ok()) {
+            let mut keys = Vec::new();
+            let cancel_some =
+                || state.core.cancel_group(self.group, &mut walk, LOCK_BATCH, &mut keys);
+            let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
+            let unordered = state.core.drain_order(LOCK_BATCH);
+            self.shared().release(state);
+            unordered.into_iter().for_each(drop_quietly);
+            for key in keys {
+                self.shared().limiter.forget(&key);
+                drop_quietly(key);
+            }
+            match cancelled {
+                Ok(cancelled) => count += cancelled,
+                // A key's `clone` has panicked.
+                Err(panic) => resume_unwind(panic),
+            }
+            if walk.is_over() {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one
+    /// key. Returns the number of runs that this call has cancelled.
+    ///
+    /// The keys stay in flight until their deliveries are completed.
+    /// [`none_in_flight`](Self::none_in_flight) waits for that. A run that starts during the call may
+    /// go on, unless the group is [paused](Self::pause). The cost is that of [`cancel`](Self::cancel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// queue.add_all([1, 2]);
+    /// let items = queue.try_get_many(2);
+    /// assert_eq!(queue.group(Group::new(1))?.cancel_running(), 1);
+    /// assert_eq!([items[0].is_cancelled(), items[1].is_cancelled()], [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_running(&self) -> usize {
+        // Due keys first: an add that is due may restart the run.
+        let Some((state, _)) = self.queue.settled() else { return 0 };
+        let mut walk = state.core.walk();
+        let (mut first, mut count) = (Some(state), 0);
+        while let Some(mut state) = first.take().or_else(|| self.shared().lock().ok()) {
+            let (mut epochs, mut wakes) = (Vec::new(), Wakes::new());
+            state.core.cancel_running_group(self.group, &mut walk, LOCK_BATCH, &mut epochs);
+            for &epoch in &epochs {
+                state.watchers.take(epoch, &mut wakes);
+            }
+            self.shared().release(state);
+            wakes.wake();
+            count += epochs.len();
+            if walk.is_over() {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Returns the number of keys of the group in each state, all read at the same time.
+    ///
+    /// The cost does not depend on the number of keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::builder()
+    ///     .clock(FakeClock::new())
+    ///     .group_by(|n: &u64| Group::new(n % 2))
+    ///     .build()?;
+    /// queue.add_all([1, 2, 3]);
+    /// queue.add_after(5, Duration::from_secs(60));
+    /// let item = queue.try_get();
+    /// let states = queue.group(Group::new(1))?.states();
+    /// assert_eq!((states.in_flight, states.ready, states.waiting), (1, 1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn states(&self) -> States {
+        self.queue.settled().map_or_else(States::default, |(state, _)| {
+            let states = state.core.group_states(self.group);
+            self.shared().release(state);
+            states
+        })
+    }
+
+    /// Waits until no key of the group is in flight.
+    ///
+    /// It is ready at the first moment at which none is, even if another key of the group is
+    /// delivered at once. [Pause](Self::pause) the group first, so that none follows.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped stops waiting, and has no other effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// queue.add_all([1, 2]);
+    /// let items = queue.try_get_many(2);
+    /// let odd = queue.group(Group::new(1))?;
+    /// odd.pause();
+    /// let stopped = odd.none_in_flight();
+    /// items.into_iter().next().expect("two are ready").succeed();
+    /// stopped.await;
+    /// assert_eq!(odd.states().in_flight, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn none_in_flight(&self) -> NoneInFlight<K> {
+        NoneInFlight { shared: Arc::clone(self.shared()), group: self.group, number: None }
+    }
+
+    fn shared(&self) -> &Arc<Shared<K>> {
+        &self.queue.shared
+    }
+}
+
+impl<K: Key, S> Clone for GroupHandle<'_, K, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: Key, S> Copy for GroupHandle<'_, K, S> {}
+
+impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupHandle").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+/// Waits until no key of a group is in flight: see [`GroupHandle::none_in_flight`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct NoneInFlight<K: Key> {
+    shared: Arc<Shared<K>>,
+    group: Group,
+    /// The number in the list of drains, once it waits.
+    number: Option<u64>,
+}
+
+/// Nothing in it is pinned.
+impl<K: Key> Unpin for NoneInFlight<K> {}
+
+impl<K: Key> Future for NoneInFlight<K> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let waker = cx.waker().clone();
+        let Ok(mut state) = this.shared.lock() else {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        let until = Until::NoneInFlight(this.group);
+        if state.drainers.has_finished(this.number) || until.is_reached(&state.core) {
+            drop(state);
+            drop_quietly(waker);
+            return Poll::Ready(());
+        }
+        let old = state.drainers.wait(&mut this.number, until, waker);
+        drop(state);
+        drop_quietly(old);
+        Poll::Pending
+    }
+}
+
+impl<K: Key> Drop for NoneInFlight<K> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let Ok(mut state) = self.shared.lock() else { return };
+        let waker = state.drainers.leave(number);
+        drop(state);
+        drop_quietly(waker);
+    }
+}
+
+impl<K: Key> fmt::Debug for NoneInFlight<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NoneInFlight").field("group", &self.group).finish_non_exhaustive()
+    }
+}
