@@ -153,6 +153,16 @@ impl Lockstep {
                     assert!(self.model.detach(ticket.epoch()));
                 }
             }
+            Op::CountStart(which, counts) => {
+                if let Some((out, _)) = pick(&self.live, which) {
+                    let (ticket, now) = (out.ticket, self.now);
+                    match counts {
+                        true => self.queue.count_start(&ticket, now),
+                        false => self.queue.uncount_start(&ticket),
+                    }
+                    self.model.count_start(ticket.epoch(), counts, now);
+                }
+            }
             Op::Done(key) => self.done(key % self.setup.keys),
             Op::Cancel(key) => {
                 let key = key % self.setup.keys;

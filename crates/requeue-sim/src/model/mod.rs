@@ -102,6 +102,8 @@ struct Run {
     since: Time,
     detached: bool,
     cancelled: Option<CancelReason>,
+    /// True if the start of the run counts toward the pace.
+    counts: bool,
 }
 
 /// The due time of a waiting key.
@@ -164,6 +166,8 @@ pub struct Model<K> {
     pace: Option<Pace>,
     /// The last starts of each key, the oldest first, at most as many as the pace permits.
     starts: BTreeMap<K, Vec<Time>>,
+    /// The keys whose pending run was delayed by the pace.
+    paced: BTreeSet<K>,
     /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
@@ -197,6 +201,7 @@ impl<K: Ord + Clone> Model<K> {
             restarted: Vec::new(),
             pace: rules.pace,
             starts: BTreeMap::new(),
+            paced: BTreeSet::new(),
             asked: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
@@ -265,8 +270,10 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.deliveries += 1;
         self.dirty.remove(&key);
+        self.paced.remove(&key);
         self.start(&key);
-        let run = Run { epoch: self.epoch, since: now, detached: false, cancelled: None };
+        let run =
+            Run { epoch: self.epoch, since: now, detached: false, cancelled: None, counts: true };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
@@ -345,8 +352,12 @@ impl<K: Ord + Clone> Model<K> {
             let first =
                 self.deadlines.first().filter(|first| first.0 <= now && first.0 < Time::NEVER);
             let Some((.., key)) = first.cloned() else { return n };
-            self.stop_waiting(&key);
             self.not_before.remove(&key);
+            if self.is_idle(&key) && self.is_paced(&key) {
+                self.postpone(&key);
+                continue;
+            }
+            self.stop_waiting(&key);
             self.add_now(&key);
         }
         max
@@ -386,8 +397,9 @@ impl<K: Ord + Clone> Model<K> {
         let dirty = self.dirty.remove(key);
         if dirty && !processing {
             self.queue.remove(key);
-            self.series.remove(key);
         }
+        self.series.remove(key);
+        self.paced.remove(key);
         self.failures.remove(key);
         self.not_before.remove(key);
         if let Some(asked) = self.asked.get_mut(key) {
@@ -404,6 +416,7 @@ impl<K: Ord + Clone> Model<K> {
         }
         self.not_before.remove(key);
         self.series.remove(key);
+        self.paced.remove(key);
         self.asked.remove(key);
         self.since.remove(key);
         self.teams.remove(key);
