@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
-use requeue::{Added, CancelReason, CancelledRun, Completion, Pace, Phase, Queue, Rerun};
+use requeue::{Added, CancelReason, CancelledRun, Completion, Item, Pace, Phase, Queue, Rerun};
 
 /// Returns a queue in which adds restart runs without a bound.
 fn restarting() -> (Queue<&'static str>, FakeClock) {
@@ -74,6 +74,57 @@ fn everyone_who_waits_for_the_cancellation_of_a_run_is_notified() {
     }
     assert!(poll(other, &waker).is_pending());
     assert_eq!(poll(&mut a.cancelled(), &waker), Poll::Ready(CancelReason::Cancelled), "late");
+}
+
+/// A future that outlives its run, for example in a task that was not aborted.
+#[test]
+fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
+    struct Ignores;
+    impl std::task::Wake for Ignores {
+        fn wake(self: Arc<Self>) {}
+    }
+    type Ends = fn(&Queue<Arc<u8>>, Item<'_, Arc<u8>>);
+    let ends: [Ends; 6] = [
+        |_, item| item.succeed(),
+        |_, item| drop(item),
+        |_, item| Item::succeed_all([item]),
+        |queue, item| drop(queue.succeed_and_get(item)),
+        |queue, item| assert!(queue.done(&item.into_parts().0)),
+        |queue, item| assert!(queue.done_ticket(item.into_parts().1)),
+    ];
+    for end in ends {
+        let (queue, key) = (Queue::new(), Arc::new(1));
+        queue.add(Arc::clone(&key));
+        let item = queue.try_get().unwrap();
+        let mut future = item.cancelled();
+        let ignores = [Arc::new(Ignores), Arc::new(Ignores)];
+        let wakers = ignores.clone().map(Waker::from);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+        assert_eq!(Arc::strong_count(&ignores[0]), 3);
+        end(&queue, item);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+        assert!(poll(&mut future, &wakers[1]).is_pending());
+        let counts = ignores.each_ref().map(Arc::strong_count);
+        assert_eq!(counts, [2, 2], "a run that is completed has no futures");
+        queue.add(Arc::clone(&key));
+        drop(queue);
+        assert_eq!(Arc::strong_count(&key), 1);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+    }
+}
+
+/// An owned item keeps the queue alive; the future alone does not.
+#[test]
+fn a_future_of_a_run_in_flight_does_not_keep_the_queue() {
+    let (queue, key) = (Queue::new(), Arc::new(1));
+    queue.add(Arc::clone(&key));
+    let item = queue.try_get().unwrap();
+    let mut future = item.cancelled();
+    assert!(poll(&mut future, Waker::noop()).is_pending());
+    drop(item.into_parts());
+    drop(queue);
+    assert_eq!(Arc::strong_count(&key), 1);
+    assert!(poll(&mut future, Waker::noop()).is_pending());
 }
 
 #[test]
