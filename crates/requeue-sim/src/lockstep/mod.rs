@@ -153,6 +153,12 @@ impl Lockstep {
                     assert!(self.model.detach(ticket.epoch()));
                 }
             }
+            Op::Seal(which) => {
+                if let Some((out, _)) = pick(&self.live, which) {
+                    let ticket = out.ticket;
+                    assert_eq!(self.queue.seal(&ticket), self.model.seal(ticket.epoch()), "sealed");
+                }
+            }
             Op::CountStart(which, counts) => {
                 if let Some((out, _)) = pick(&self.live, which) {
                     let (ticket, now) = (out.ticket, self.now);

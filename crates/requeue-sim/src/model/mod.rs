@@ -104,6 +104,8 @@ struct Run {
     cancelled: Option<CancelReason>,
     /// True if the start of the run counts toward the pace.
     counts: bool,
+    /// True if nothing cancels the run any more.
+    sealed: bool,
 }
 
 /// The due time of a waiting key.
@@ -272,8 +274,14 @@ impl<K: Ord + Clone> Model<K> {
         self.dirty.remove(&key);
         self.paced.remove(&key);
         self.start(&key);
-        let run =
-            Run { epoch: self.epoch, since: now, detached: false, cancelled: None, counts: true };
+        let run = Run {
+            epoch: self.epoch,
+            since: now,
+            detached: false,
+            cancelled: None,
+            counts: true,
+            sealed: false,
+        };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };

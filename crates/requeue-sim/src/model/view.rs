@@ -313,9 +313,9 @@ impl<K: Ord + Clone> Model<K> {
                 (
                     key.clone(),
                     self.dirty.contains(key),
-                    self.processing
-                        .get(key)
-                        .map(|run| (run.detached, run.cancelled.map(Seen::number_of), run.counts)),
+                    self.processing.get(key).map(|run| {
+                        (run.detached, run.cancelled.map(Seen::number_of), run.counts, run.sealed)
+                    }),
                     wait,
                     (
                         self.bounds.get(key).map(|&bound| ahead(bound)),

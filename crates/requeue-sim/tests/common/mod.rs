@@ -92,6 +92,7 @@ fn op() -> impl Strategy<Value = Op> {
         14 => (which.clone(), hows()).prop_map(|(which, how)| Op::Finish(which, how)),
         1 => (which.clone(), hows()).prop_map(|(which, how)| Op::FinishStale(which, how)),
         2 => which.clone().prop_map(Op::Detach),
+        1 => which.clone().prop_map(Op::Seal),
         2 => (which, any::<bool>()).prop_map(|(which, counts)| Op::CountStart(which, counts)),
         3 => key.clone().prop_map(Op::Done),
         3 => key.clone().prop_map(Op::Cancel),

@@ -71,6 +71,14 @@ impl<K: Key> Shared<K> {
         reason
     }
 
+    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels it.
+    pub(super) fn seal(&self, ticket: &core::Ticket) -> Option<CancelReason> {
+        let mut state = self.lock_after_restarts()?;
+        let reason = state.core.seal(ticket);
+        self.release(state);
+        reason
+    }
+
     /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
         // The clock is user code, which runs without the lock.

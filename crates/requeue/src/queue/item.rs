@@ -474,7 +474,8 @@ impl<K: Key> Item<'_, K> {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        let is_cancelled = quietly(|| owner.cancel_reason(&self.ticket)).flatten().is_some();
+        // The limiter is called without the lock, and nothing may cancel the run in the meantime.
+        let is_cancelled = quietly(|| owner.seal(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve(completion, key, self.asked, Some(now));
         if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {

@@ -19,6 +19,8 @@ const CANCELLED: u8 = 1 << 1;
 const RESTARTED: u8 = 1 << 2;
 /// The pace has delayed the pending run, and this was counted.
 const PACED: u8 = 1 << 3;
+/// Nothing cancels the run any more.
+const SEALED: u8 = 1 << 4;
 
 /// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
 /// bytes.
@@ -38,8 +40,8 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// The flags of the present or last delivery, [`DETACHED`], [`CANCELLED`] and [`RESTARTED`], and
-    /// [`PACED`].
+    /// The flags of the present or last delivery, [`DETACHED`], [`CANCELLED`], [`RESTARTED`]
+    /// and [`SEALED`], and [`PACED`].
     flags: u8,
     pub(in crate::queue) position: Position,
 }
@@ -152,6 +154,15 @@ impl<K> Record<K> {
     pub(in crate::queue) fn cancel(&mut self, reason: CancelReason) {
         debug_assert!(self.cancel_reason().is_none());
         self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+    }
+
+    /// Returns true if nothing cancels the run any more, while Processing.
+    pub(in crate::queue) const fn is_sealed(&self) -> bool {
+        self.flags & SEALED != 0
+    }
+
+    pub(in crate::queue) const fn seal(&mut self) {
+        self.flags |= SEALED;
     }
 
     /// Marks the pending run as delayed by the pace. Returns true if it was not marked before.
