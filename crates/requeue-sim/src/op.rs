@@ -37,6 +37,10 @@ pub enum Op {
     FinishStale(usize, How),
     /// Detaches a delivery from its ticket.
     Detach(usize),
+    /// Makes sure that nothing cancels a delivery any more.
+    Seal(usize),
+    /// Makes a delivery count toward the pace from now on, or not at all.
+    CountStart(usize, bool),
     /// client-go's `Done` of a key.
     Done(u32),
     /// Cancels a key.

@@ -5,7 +5,7 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,10 @@ use std::time::Duration;
 use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
-use requeue::{Added, CancelReason, CancelledRun, Completion, Pace, Phase, Queue, Rerun};
+use requeue::{
+    Added, CancelReason, CancelledRun, Completion, Item, Pace, Phase, Queue, RateLimiter, Rerun,
+    Time,
+};
 
 /// Returns a queue in which adds restart runs without a bound.
 fn restarting() -> (Queue<&'static str>, FakeClock) {
@@ -74,6 +77,81 @@ fn everyone_who_waits_for_the_cancellation_of_a_run_is_notified() {
     }
     assert!(poll(other, &waker).is_pending());
     assert_eq!(poll(&mut a.cancelled(), &waker), Poll::Ready(CancelReason::Cancelled), "late");
+}
+
+/// The limiter runs between the decision that the run has failed and its completion.
+#[test]
+fn a_run_is_not_cancelled_while_its_item_is_dropped() {
+    struct Cancels(Arc<OnceLock<Queue<&'static str>>>, Arc<Mutex<Vec<CancelledRun>>>);
+    impl RateLimiter<&'static str> for Cancels {
+        fn delay(&mut self, key: &&'static str, _: Time) -> Duration {
+            let cancelled = self.0.get().unwrap().cancel_running(key);
+            self.1.lock().unwrap().push(cancelled);
+            secs(5)
+        }
+        fn forget(&mut self, _: &&'static str) {}
+        fn num_requeues(&self, _: &&'static str) -> u32 {
+            0
+        }
+    }
+    let (queue, cancelled) = (Arc::default(), Arc::default());
+    let limiter = Cancels(Arc::clone(&queue), Arc::clone(&cancelled));
+    let queue = queue.get_or_init(|| Queue::builder().limiter(limiter).build().unwrap());
+    queue.add("a");
+    drop(queue.try_get().unwrap());
+    assert_eq!(*cancelled.lock().unwrap(), [CancelledRun::NotInFlight]);
+    assert_eq!((queue.failures("a"), queue.waiting()), (1, 1));
+}
+
+/// A future that outlives its run, for example in a task that was not aborted.
+#[test]
+fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
+    struct Ignores;
+    impl std::task::Wake for Ignores {
+        fn wake(self: Arc<Self>) {}
+    }
+    type Ends = fn(&Queue<Arc<u8>>, Item<'_, Arc<u8>>);
+    let ends: [Ends; 6] = [
+        |_, item| item.succeed(),
+        |_, item| drop(item),
+        |_, item| Item::succeed_all([item]),
+        |queue, item| drop(queue.succeed_and_get(item)),
+        |queue, item| assert!(queue.done(&item.into_parts().0)),
+        |queue, item| assert!(queue.done_ticket(item.into_parts().1)),
+    ];
+    for end in ends {
+        let (queue, key) = (Queue::new(), Arc::new(1));
+        queue.add(Arc::clone(&key));
+        let item = queue.try_get().unwrap();
+        let mut future = item.cancelled();
+        let ignores = [Arc::new(Ignores), Arc::new(Ignores)];
+        let wakers = ignores.clone().map(Waker::from);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+        assert_eq!(Arc::strong_count(&ignores[0]), 3);
+        end(&queue, item);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+        assert!(poll(&mut future, &wakers[1]).is_pending());
+        let counts = ignores.each_ref().map(Arc::strong_count);
+        assert_eq!(counts, [2, 2], "a run that is completed has no futures");
+        queue.add(Arc::clone(&key));
+        drop(queue);
+        assert_eq!(Arc::strong_count(&key), 1);
+        assert!(poll(&mut future, &wakers[0]).is_pending());
+    }
+}
+
+/// An owned item keeps the queue alive; the future alone does not.
+#[test]
+fn a_future_of_a_run_in_flight_does_not_keep_the_queue() {
+    let (queue, key) = (Queue::new(), Arc::new(1));
+    queue.add(Arc::clone(&key));
+    let item = queue.try_get().unwrap();
+    let mut future = item.cancelled();
+    assert!(poll(&mut future, Waker::noop()).is_pending());
+    drop(item.into_parts());
+    drop(queue);
+    assert_eq!(Arc::strong_count(&key), 1);
+    assert!(poll(&mut future, Waker::noop()).is_pending());
 }
 
 #[test]

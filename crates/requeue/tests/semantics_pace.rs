@@ -126,8 +126,11 @@ fn pace_the_latest_of_debounce_named_time_and_pace_wins() {
     run(&queue, "a");
     clock.advance(S);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
-    assert_eq!(waits(&queue, "a"), 9 * S);
-    clock.advance(8 * S);
+    assert_eq!(waits(&queue, "a"), 2 * S);
+    clock.advance(2 * S);
+    assert!(queue.try_get().is_none());
+    assert_eq!(waits(&queue, "a"), 7 * S);
+    clock.advance(6 * S);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::Coalesced);
     assert_eq!(waits(&queue, "a"), 2 * S);
     clock.advance(2 * S);
@@ -196,6 +199,39 @@ fn pace_other_keys_and_priorities_do_not_change_it() {
 }
 
 // --- Beside the page ------------------------------------------------------------------------------
+
+/// A run that a start delayed before it was taken back would stay at its old time.
+#[test]
+fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
+    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    queue.add("a");
+    let item = get(&queue);
+    queue.add_with("a", Add::debounce(2 * S));
+    item.uncount_start();
+    item.succeed();
+    assert_eq!(waits(&queue, "a"), 2 * S);
+    clock.advance(2 * S);
+    get(&queue).succeed();
+    assert_eq!(queue.counts().paced, 0);
+}
+
+/// Each change of the due time of a run that the pace delays would count it again.
+#[test]
+fn a_run_that_the_pace_delays_counts_once() {
+    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    run(&queue, "a");
+    queue.add("a");
+    queue.add_after("a", 5 * S);
+    clock.advance(5 * S);
+    assert!(queue.try_get().is_none());
+    queue.add_with("a", Add::after(20 * S).merge(Merge::Latest));
+    queue.add("a");
+    assert_eq!((waits(&queue, "a"), queue.counts().paced), (5 * S, 1));
+    clock.advance(5 * S);
+    get(&queue).succeed();
+    queue.add("a");
+    assert_eq!(queue.counts().paced, 2);
+}
 
 #[test]
 fn a_paced_key_says_so_and_is_counted() {

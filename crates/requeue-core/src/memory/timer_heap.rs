@@ -115,6 +115,11 @@ impl TimerHeap {
     /// Sets the deadline of `slot`, without a bound. Among equal deadlines, it counts as the last arrival.
     pub(crate) fn set(&mut self, slot: Slot, at: Time) {
         self.unbind(slot);
+        self.postpone(slot, at);
+    }
+
+    /// Like [`set`](Self::set), but a bound stays.
+    pub(crate) fn postpone(&mut self, slot: Slot, at: Time) {
         match self.position(slot) {
             None => self.insert(slot, at),
             Some(position) => {

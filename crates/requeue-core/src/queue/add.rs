@@ -50,7 +50,9 @@ impl<K: Eq + Clone> Queue<K> {
             return (self.add_again(slot, &add, now), Some(key));
         }
         let hash = fold(hash);
-        let due = self.due_of_new(&key, hash, &add, now);
+        let until = self.pace.as_ref().map(|pace| pace.permit(&key, hash));
+        let paced = until.filter(|&until| until > now && add.due(now).is_none());
+        let due = add.due(now).or(paced);
         let order_key = match &self.ready {
             Ready::Custom(_) if due.is_none() => Some(key.clone()),
             _ => None,
@@ -60,23 +62,13 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, hash, slot);
         self.arrive(slot, &add, due, group, now);
+        if paced.is_some() {
+            self.count_paced(slot);
+        }
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
         (Added::New, None)
-    }
-
-    /// Returns the due time of the run that the first add of `key` requests, or `None` for now.
-    fn due_of_new(&mut self, key: &K, hash: u32, add: &Add, now: Time) -> Option<Time> {
-        let due = add.due(now);
-        let Some(pace) = &self.pace else { return due };
-        let until = pace.permit(key, hash);
-        // The gate stops a delayed add when it is due. A debounced one must not be due before.
-        if until > due.unwrap_or(now) && (due.is_none() || add.bound(now).is_some()) {
-            self.counters.count_paced();
-            return Some(until);
-        }
-        due
     }
 
     /// Returns true if an add of `key` would be refused.
@@ -159,13 +151,10 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         match due {
-            Some(due) => {
-                let due = self.pace_debounced(slot, add, due, now);
-                match self.demand_later(slot, due, add.merge, add.bound(now), now) {
-                    Added::Coalesced | Added::New if is_held => Added::Held,
-                    added => added,
-                }
-            }
+            Some(due) => match self.demand_later(slot, due, add.merge, add.bound(now), now) {
+                Added::Coalesced | Added::New if is_held => Added::Held,
+                added => added,
+            },
             None => {
                 if self.records.get(slot).phase() == Phase::Idle
                     && let Some(until) = self.pace_gate(slot, now)
@@ -225,11 +214,14 @@ impl<K: Eq + Clone> Queue<K> {
             {
                 self.records.prefetch(next);
             }
-            let is_idle = self.records.get(slot).phase() == Phase::Idle;
-            let becomes_ready = is_idle && self.pace_gate(slot, now).is_none();
-            let order_key = self.key_if(becomes_ready, slot);
-            self.fall_due(slot, now, order_key);
             count += 1;
+            let is_idle = self.records.get(slot).phase() == Phase::Idle;
+            if is_idle && let Some(until) = self.pace_gate(slot, now) {
+                self.postpone(slot, until);
+                continue;
+            }
+            let order_key = self.key_if(is_idle, slot);
+            self.fall_due(slot, now, order_key);
         }
         count
     }
@@ -252,8 +244,8 @@ impl<K: Eq + Clone> Queue<K> {
         let phase = self.withdraw(slot);
         self.stop_backing_off(slot);
         self.set_failures(slot, 0);
-        let record = self.records.get_mut(slot);
-        (record.adds, record.reasons) = (0, 0);
+        self.end_series(slot);
+        self.records.get_mut(slot).forget_adds();
         Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
     }
 

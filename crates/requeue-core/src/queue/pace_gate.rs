@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::Queue;
 use crate::memory::key_map::KeyMap;
-use crate::types::add::{Add, Added, Merge};
+use crate::types::add::{Added, Merge};
 use crate::types::delivery::Ticket;
 use crate::types::pace::Pace;
 use crate::types::slot::Slot;
@@ -132,24 +132,25 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
-        if self.timers.due(slot).is_none_or(|due| due > until) {
-            self.counters.count_paced();
-        }
+        self.count_paced(slot);
         self.demand_later(slot, until, Merge::Earliest, None, now)
     }
 
-    /// Returns the due time of a debounced add of the key in `slot`, no earlier than the pace
-    /// permits the run. Otherwise the key would be due during the quiet time of a later add.
-    pub(super) fn pace_debounced(&mut self, slot: Slot, add: &Add, due: Time, now: Time) -> Time {
-        let is_dirty = self.records.get(slot).phase().is_dirty();
-        match self.paced_until(slot) {
-            Some(until) if until > due && add.bound(now).is_some() && !is_dirty => {
-                if self.timers.due(slot) != Some(until) {
-                    self.counters.count_paced();
-                }
-                until
-            }
-            _ => due,
+    /// Makes the key in `slot`, which is due, wait until the pace permits its run at `until`. A bound
+    /// stays, so that debounced adds postpone the run further.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn postpone(&mut self, slot: Slot, until: Time) {
+        self.count_paced(slot);
+        // The backoff is over.
+        self.records.get_mut(slot).set_not_before(Time::ZERO);
+        self.timers.postpone(slot, until);
+    }
+
+    /// Counts the pending run of the key in `slot`, which the pace delays, unless it was counted.
+    pub(super) fn count_paced(&mut self, slot: Slot) {
+        if self.records.get_mut(slot).mark_paced() {
+            self.counters.count_paced();
         }
     }
 

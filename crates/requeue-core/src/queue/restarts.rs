@@ -68,6 +68,9 @@ impl<K: Eq + Clone> Queue<K> {
         if record.cancel_reason().is_some() {
             return (CancelledRun::AlreadyCancelled, None);
         }
+        if record.is_sealed() {
+            return (CancelledRun::NotInFlight, None);
+        }
         record.cancel(CancelReason::Cancelled);
         (CancelledRun::Cancelled, Some(record.epoch()))
     }
@@ -76,6 +79,18 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
         self.records.get(self.locate(ticket)?).cancel_reason()
+    }
+
+    /// Returns the reason why this delivery was cancelled, if it was. From now on, nothing cancels its
+    /// run.
+    ///
+    /// A caller whose completion depends on the reason calls this first, and completes the delivery
+    /// after it has released its lock.
+    pub fn seal(&mut self, ticket: &Ticket) -> Option<CancelReason> {
+        let slot = self.locate(ticket)?;
+        let record = self.records.get_mut(slot);
+        record.seal();
+        record.cancel_reason()
     }
 
     /// Returns true if an add restarts the run in flight of its key.
@@ -96,7 +111,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn restart(&mut self, slot: Slot, now: Time) {
         let Some(restarts) = &mut self.restarts else { return };
         let record = self.records.get_mut(slot);
-        if record.cancel_reason().is_some() {
+        if record.cancel_reason().is_some() || record.is_sealed() {
             return;
         }
         let series = restarts.series.get(slot);

@@ -440,7 +440,6 @@ impl<K: Eq + Clone> Queue<K> {
         match table(Row::Cancel, phase) {
             Cell::Dequeue => {
                 self.counters.ready -= 1;
-                self.end_series(slot);
                 self.leave_depth(slot);
                 self.ready.remove(&mut self.records, slot);
                 let record = self.records.get_mut(slot);

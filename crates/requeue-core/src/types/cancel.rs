@@ -27,7 +27,7 @@ pub enum CancelReason {
 #[non_exhaustive]
 #[must_use = "a run may have completed before it was cancelled"]
 pub enum CancelledRun {
-    /// The key is not in flight. Nothing has changed.
+    /// The key is not in flight, or its item is being dropped. Nothing has changed.
     NotInFlight,
     /// The run is cancelled. It stays in flight until its worker completes it.
     Cancelled,

@@ -156,6 +156,22 @@ impl Lockstep {
                     assert!(self.model.detach(ticket.epoch()));
                 }
             }
+            Op::Seal(which) => {
+                if let Some((out, _)) = pick(&self.live, which) {
+                    let ticket = out.ticket;
+                    assert_eq!(self.queue.seal(&ticket), self.model.seal(ticket.epoch()), "sealed");
+                }
+            }
+            Op::CountStart(which, counts) => {
+                if let Some((out, _)) = pick(&self.live, which) {
+                    let (ticket, now) = (out.ticket, self.now);
+                    match counts {
+                        true => self.queue.count_start(&ticket, now),
+                        false => self.queue.uncount_start(&ticket),
+                    }
+                    self.model.count_start(ticket.epoch(), counts, now);
+                }
+            }
             Op::Done(key) => self.done(key % self.setup.keys),
             Op::Cancel(key) => {
                 let key = key % self.setup.keys;

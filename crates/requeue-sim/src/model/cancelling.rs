@@ -14,8 +14,18 @@ impl<K: Ord + Clone> Model<K> {
         if run.cancelled.is_some() {
             return (CancelledRun::AlreadyCancelled, None);
         }
+        if run.sealed {
+            return (CancelledRun::NotInFlight, None);
+        }
         run.cancelled = Some(CancelReason::Cancelled);
         (CancelledRun::Cancelled, Some(run.epoch))
+    }
+
+    /// Returns the reason why this delivery was cancelled. From now on, nothing cancels it.
+    pub fn seal(&mut self, epoch: u64) -> Option<CancelReason> {
+        let run = self.processing.values_mut().find(|run| run.epoch == epoch)?;
+        run.sealed = true;
+        run.cancelled
     }
 
     /// Returns true if this delivery was cancelled and has not been completed.
@@ -29,6 +39,7 @@ impl<K: Ord + Clone> Model<K> {
         let until = self.series.get(key).copied().unwrap_or(later(self.now, at_most));
         if let Some(run) = self.processing.get_mut(key)
             && run.cancelled.is_none()
+            && !run.sealed
             && self.now < until
         {
             run.cancelled = Some(CancelReason::Restarted);

@@ -7,8 +7,7 @@ use super::{Model, Wait};
 impl<K: Ord + Clone> Model<K> {
     /// `Add` of `queue.go`.
     pub(super) fn add_now(&mut self, key: &K) -> Added {
-        let is_idle = !self.dirty.contains(key) && !self.processing.contains_key(key);
-        if is_idle && self.is_paced(key) {
+        if self.is_idle(key) && self.is_paced(key) {
             return self.wait_for_pace(key);
         }
         // The delay that stays has no bound.
@@ -48,7 +47,7 @@ impl<K: Ord + Clone> Model<K> {
     /// `insert` of `delaying_queue.go`.
     pub(super) fn wait(&mut self, key: &K, at: Time, merge: Merge) -> Added {
         let Some(Wait { at: was, .. }) = self.waiting.get(key).copied() else {
-            if !self.dirty.contains(key) && !self.processing.contains_key(key) {
+            if self.is_idle(key) {
                 self.since.insert(key.clone(), self.now);
             }
             self.wait_until(key, at);

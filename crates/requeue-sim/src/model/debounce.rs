@@ -24,23 +24,19 @@ impl<K: Ord + Clone> Model<K> {
             }
             return Added::Coalesced;
         }
-        let paced = at.max(self.permit(key));
-        if paced > at && self.waiting.get(key).is_none_or(|wait| wait.at != paced) {
-            self.tally.paced += 1;
-        }
         let bound = due.max(most).min(self.latest(key).unwrap_or(Time::NEVER));
         let added = match self.waiting.get(key) {
             None => {
                 if !self.processing.contains_key(key) {
                     self.since.insert(key.clone(), now);
                 }
-                self.wait_until(key, paced);
+                self.wait_until(key, at);
                 Added::New
             }
             Some(&Wait { at: was, .. }) => {
                 self.tally.coalesced += 1;
-                if was != paced {
-                    self.wait_until(key, paced);
+                if was != at {
+                    self.wait_until(key, at);
                 }
                 Added::Coalesced
             }

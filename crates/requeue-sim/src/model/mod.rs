@@ -104,6 +104,10 @@ struct Run {
     since: Time,
     detached: bool,
     cancelled: Option<CancelReason>,
+    /// True if the start of the run counts toward the pace.
+    counts: bool,
+    /// True if nothing cancels the run any more.
+    sealed: bool,
 }
 
 /// The due time of a waiting key.
@@ -166,6 +170,8 @@ pub struct Model<K> {
     pace: Option<Pace>,
     /// The last starts of each key, the oldest first, at most as many as the pace permits.
     starts: BTreeMap<K, Vec<Time>>,
+    /// The keys whose pending run was delayed by the pace.
+    paced: BTreeSet<K>,
     /// The adds, reasons and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
     teams: BTreeMap<K, Team>,
@@ -199,6 +205,7 @@ impl<K: Ord + Clone> Model<K> {
             restarted: Vec::new(),
             pace: rules.pace,
             starts: BTreeMap::new(),
+            paced: BTreeSet::new(),
             asked: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
@@ -267,8 +274,16 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.deliveries += 1;
         self.dirty.remove(&key);
+        self.paced.remove(&key);
         self.start(&key);
-        let run = Run { epoch: self.epoch, since: now, detached: false, cancelled: None };
+        let run = Run {
+            epoch: self.epoch,
+            since: now,
+            detached: false,
+            cancelled: None,
+            counts: true,
+            sealed: false,
+        };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
@@ -347,8 +362,12 @@ impl<K: Ord + Clone> Model<K> {
             let first =
                 self.deadlines.first().filter(|first| first.0 <= now && first.0 < Time::NEVER);
             let Some((.., key)) = first.cloned() else { return n };
-            self.stop_waiting(&key);
             self.not_before.remove(&key);
+            if self.is_idle(&key) && self.is_paced(&key) {
+                self.postpone(&key);
+                continue;
+            }
+            self.stop_waiting(&key);
             self.add_now(&key);
         }
         max
@@ -388,8 +407,9 @@ impl<K: Ord + Clone> Model<K> {
         let dirty = self.dirty.remove(key);
         if dirty && !processing {
             self.queue.remove(key);
-            self.series.remove(key);
         }
+        self.series.remove(key);
+        self.paced.remove(key);
         self.failures.remove(key);
         self.not_before.remove(key);
         if let Some(asked) = self.asked.get_mut(key) {
@@ -406,6 +426,7 @@ impl<K: Ord + Clone> Model<K> {
         }
         self.not_before.remove(key);
         self.series.remove(key);
+        self.paced.remove(key);
         self.asked.remove(key);
         self.since.remove(key);
         self.teams.remove(key);

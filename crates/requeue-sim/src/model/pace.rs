@@ -21,11 +21,22 @@ impl<K: Ord + Clone> Model<K> {
 
     /// The run of `key` waits until the pace permits it.
     pub(super) fn wait_for_pace(&mut self, key: &K) -> Added {
-        let at = self.permit(key);
-        if self.waiting.get(key).is_none_or(|wait| wait.at > at) {
-            self.tally.paced += 1;
-        }
-        self.wait(key, at, Merge::Earliest)
+        self.count_paced(key);
+        self.wait(key, self.permit(key), Merge::Earliest)
+    }
+
+    /// The run of `key` is due, and waits until the pace permits it. Until then, debounced adds
+    /// postpone it as before.
+    pub(super) fn postpone(&mut self, key: &K) {
+        self.count_paced(key);
+        let bound = self.bounds.get(key).copied();
+        self.wait_until(key, self.permit(key));
+        self.bounds.extend(bound.map(|bound| (key.clone(), bound)));
+    }
+
+    /// Counts the pending run of `key`, once.
+    fn count_paced(&mut self, key: &K) {
+        self.tally.paced += u64::from(self.paced.insert(key.clone()));
     }
 
     /// Retries a run now, although the pace permits no start yet.
@@ -58,8 +69,23 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Takes back the last start of `key`, whose delivery is released.
+    /// Takes back the last start of `key`, which is in flight, if it counts.
     pub(super) fn take_back_start(&mut self, key: &K) {
-        self.starts.get_mut(key).map(Vec::pop);
+        let run = self.processing.get_mut(key);
+        if run.is_some_and(|run| std::mem::take(&mut run.counts)) {
+            self.starts.get_mut(key).map(Vec::pop);
+        }
+    }
+
+    /// Makes a delivery not count toward the pace, or count from now on.
+    pub fn count_start(&mut self, epoch: u64, counts: bool, now: Time) {
+        self.now = now;
+        let run = self.processing.iter().find(|(_, run)| run.epoch == epoch);
+        let Some(key) = run.map(|(key, _)| key.clone()) else { return };
+        self.take_back_start(&key);
+        if counts {
+            self.start(&key);
+            self.processing.get_mut(&key).into_iter().for_each(|run| run.counts = true);
+        }
     }
 }

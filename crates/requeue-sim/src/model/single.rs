@@ -29,8 +29,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// Requests a run at `at`.
     fn demand(&mut self, key: &K, at: Time, merge: Merge, now: Time) -> Added {
-        let is_idle = !self.dirty.contains(key) && !self.processing.contains_key(key);
-        if at <= now && is_idle && self.is_paced(key) {
+        if at <= now && self.is_idle(key) && self.is_paced(key) {
             self.not_before.remove(key);
             return self.wait_for_pace(key);
         }

@@ -173,6 +173,11 @@ impl<K: Ord + Clone> Model<K> {
         self.processing.contains_key(key)
     }
 
+    /// Returns true if `key` is neither ready nor in flight.
+    pub(super) fn is_idle(&self, key: &K) -> bool {
+        !self.dirty.contains(key) && !self.processing.contains_key(key)
+    }
+
     /// Returns the number of failures in a row of `key`.
     pub fn failures(&self, key: &K) -> u32 {
         self.failures.get(key).copied().unwrap_or(0)
@@ -216,8 +221,7 @@ impl<K: Ord + Clone> Model<K> {
     /// Returns the number of waiting keys that are neither ready nor in flight, and how many of
     /// them have failed.
     pub fn idle_waiting(&self) -> (usize, usize) {
-        let is_idle = |key: &&K| !self.dirty.contains(*key) && !self.processing.contains_key(*key);
-        let idle = || self.waiting.keys().filter(is_idle);
+        let idle = || self.waiting.keys().filter(|key| self.is_idle(key));
         (idle().count(), idle().filter(|key| self.failures(key) > 0).count())
     }
 
@@ -313,9 +317,9 @@ impl<K: Ord + Clone> Model<K> {
                 (
                     key.clone(),
                     self.dirty.contains(key),
-                    self.processing
-                        .get(key)
-                        .map(|run| (run.detached, run.cancelled.map(Seen::number_of))),
+                    self.processing.get(key).map(|run| {
+                        (run.detached, run.cancelled.map(Seen::number_of), run.counts, run.sealed)
+                    }),
                     wait,
                     (
                         self.bounds.get(key).map(|&bound| ahead(bound)),
@@ -323,7 +327,7 @@ impl<K: Ord + Clone> Model<K> {
                     ),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
-                    (asked.adds.min(1), asked.reasons, asked.priority),
+                    (asked.adds.min(1), asked.reasons, asked.priority, self.paced.contains(key)),
                 )
             })
             .collect();

@@ -14,7 +14,7 @@ use super::waiters::Wakes;
 use super::watchers::Watcher;
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Arc, drop_quietly};
+use crate::sync::{Arc, Weak, drop_quietly};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the run in flight of `key`, and returns whether there was one.
@@ -71,6 +71,14 @@ impl<K: Key> Shared<K> {
         reason
     }
 
+    /// Returns the reason why a delivery was cancelled, if it was. From now on, nothing cancels it.
+    pub(super) fn seal(&self, ticket: &core::Ticket) -> Option<CancelReason> {
+        let mut state = self.lock_after_restarts()?;
+        let reason = state.core.seal(ticket);
+        self.release(state);
+        reason
+    }
+
     /// Takes the lock. If adds restart runs, first makes the keys ready that are due.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
         // The clock is user code, which runs without the lock.
@@ -78,17 +86,18 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Waits until a delivery is cancelled. It is never ready once the delivery is completed.
+/// Waits until a delivery is cancelled. It is never ready once the delivery is completed, and does
+/// not keep the queue alive.
 #[must_use = "it has no effect once it is dropped"]
 pub(crate) struct Cancellation<K: Key> {
-    shared: Option<Arc<Shared<K>>>,
+    shared: Weak<Shared<K>>,
     ticket: core::Ticket,
-    /// The number in the list of futures, and a copy of the entry.
-    listed: Option<(u64, Watcher)>,
+    /// The number in the list of futures, and the entry.
+    listed: Option<(u64, Arc<Watcher>)>,
 }
 
 impl<K: Key> Cancellation<K> {
-    pub(super) const fn new(shared: Option<Arc<Shared<K>>>, ticket: core::Ticket) -> Self {
+    pub(super) const fn new(shared: Weak<Shared<K>>, ticket: core::Ticket) -> Self {
         Self { shared, ticket, listed: None }
     }
 }
@@ -97,9 +106,8 @@ impl<K: Key> Cancellation<K> {
     /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
     /// dropped.
     pub(super) fn then(mut self, f: impl Fn(CancelReason) + Send + Sync + 'static) -> Self {
-        let Some(shared) = self.shared.clone() else { return self };
-        let call = Call { shared, ticket: self.ticket, f };
-        let waker = Waker::from(std::sync::Arc::new(call));
+        let call = Call { shared: Weak::clone(&self.shared), ticket: self.ticket, f };
+        let waker = Waker::from(Arc::new(call));
         if Pin::new(&mut self).poll(&mut Context::from_waker(&waker)).is_ready() {
             waker.wake();
         }
@@ -109,14 +117,15 @@ impl<K: Key> Cancellation<K> {
 
 /// A waker that calls `f` with the reason of the cancellation.
 struct Call<K: Key, F> {
-    shared: Arc<Shared<K>>,
+    shared: Weak<Shared<K>>,
     ticket: core::Ticket,
     f: F,
 }
 
 impl<K: Key, F: Fn(CancelReason) + Send + Sync + 'static> Wake for Call<K, F> {
-    fn wake(self: std::sync::Arc<Self>) {
-        if let Some(reason) = self.shared.cancel_reason(&self.ticket) {
+    fn wake(self: Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if let Some(reason) = shared.cancel_reason(&self.ticket) {
             (self.f)(reason);
         }
     }
@@ -135,9 +144,8 @@ impl<K: Key> Future for Cancellation<K> {
             return Poll::Pending;
         }
         this.leave();
-        let Some(shared) = &this.shared else { return Poll::Pending };
+        let Some(shared) = this.shared.upgrade() else { return Poll::Pending };
         let watcher = Watcher::new(cx.waker().clone());
-        let listed = watcher.clone();
         let Some(mut state) = shared.lock_after_restarts() else {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -146,7 +154,10 @@ impl<K: Key> Future for Cancellation<K> {
             shared.release(state);
             return Poll::Ready(reason);
         }
-        this.listed = Some((state.watchers.wait(this.ticket.epoch(), listed), watcher));
+        if state.core.key_of(&this.ticket).is_some() {
+            let number = state.watchers.wait(this.ticket.epoch(), Arc::clone(&watcher));
+            this.listed = Some((number, watcher));
+        }
         shared.release(state);
         Poll::Pending
     }
@@ -155,13 +166,12 @@ impl<K: Key> Future for Cancellation<K> {
 impl<K: Key> Cancellation<K> {
     /// Removes the future from the list.
     fn leave(&mut self) {
-        let (Some(shared), Some((number, watcher))) = (&self.shared, self.listed.take()) else {
-            return;
-        };
-        let Ok(mut state) = shared.lock() else { return };
-        let listed = state.watchers.leave(self.ticket.epoch(), number);
-        drop(state);
-        drop_quietly(listed);
+        let Some((number, watcher)) = self.listed.take() else { return };
+        if let Some(shared) = self.shared.upgrade()
+            && let Ok(mut state) = shared.lock()
+        {
+            state.watchers.leave(self.ticket.epoch(), number);
+        }
         drop_quietly(watcher);
     }
 }

@@ -193,7 +193,7 @@ impl<K: Key> Shared<K> {
             item.free();
             return None;
         };
-        let (unused, worked) = state.keep_dropped(finished);
+        let (unused, worked) = state.settle_finished(item.epoch(), finished);
         completed.set(&mut item, unused);
         // If not every operation needs the time, the clock may have been read for the completion, but not for the
         // get. A drain must see the moment in which no key is in flight.

@@ -14,7 +14,7 @@ use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, T
 use super::cancelling::Cancellation;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::{Arc, Ordering, drop_quietly, quietly};
+use crate::sync::{Arc, Ordering, Weak, drop_quietly, quietly};
 use crate::{CancelReason, Completion, Key};
 
 enum Owner<'q, K: Key> {
@@ -177,8 +177,8 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so that another task can wait. Once the delivery is
-    /// completed, it is never ready.
+    /// The future does not borrow the item, so that another task can wait. It does not keep the queue
+    /// alive. Once the delivery is completed, or the queue is dropped, it is never ready.
     ///
     /// # Cancel safety
     ///
@@ -218,8 +218,8 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     fn cancellation(&self) -> Cancellation<K> {
-        let owner = self.live.as_ref().and_then(|(owner, _)| owner.handle());
-        Cancellation::new(owner, self.ticket)
+        let queue = self.live.as_ref().map_or_else(Weak::new, |(owner, _)| owner.downgrade());
+        Cancellation::new(queue, self.ticket)
     }
 
     /// Makes this run not count toward the queue's [pace](crate::Builder::pace), for a worker that
@@ -474,7 +474,8 @@ impl<K: Key> Item<'_, K> {
         // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        let is_cancelled = quietly(|| owner.cancel_reason(&self.ticket)).flatten().is_some();
+        // The limiter is called without the lock, and nothing may cancel the run in the meantime.
+        let is_cancelled = quietly(|| owner.seal(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve(completion, key, self.asked, Some(now));
         if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
@@ -564,10 +565,16 @@ impl<K: Key> Drop for Completed<'_, K> {
 }
 
 impl<K: Key> State<K> {
+    /// Removes the futures that wait for the cancellation of the delivery `epoch`, which is completed.
     /// Keeps the key of a dropped run for `take_dropped`. Returns the key to drop instead, and the
     /// time for which it was in flight.
     #[inline(always)]
-    pub(super) fn keep_dropped(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
+    pub(super) fn settle_finished(
+        &mut self,
+        epoch: u64,
+        finished: Finished<K>,
+    ) -> (Option<K>, Option<Duration>) {
+        self.watchers.end(epoch);
         let Finished { mut key, lost, worked, .. } = finished;
         if lost && let Some(key) = key.take() {
             self.dropped.push(key);
@@ -626,7 +633,7 @@ impl<K: Key> Shared<K> {
             let Some(now) = state.time_for(operation, now) else { continue };
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
-            let (unused, worked) = state.keep_dropped(finished);
+            let (unused, worked) = state.settle_finished(item.epoch(), finished);
             let own = item.live.take();
             if std::mem::needs_drop::<K>() || worked.is_some() {
                 ended.push((own, unused, worked));
@@ -661,7 +668,7 @@ impl<K: Key> Shared<K> {
             return self.finish_with_clock(state, ticket, how, key);
         };
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished, Some(key))
+        self.finished(state, ticket, finished, Some(key))
     }
 
     /// Reads the clock without the lock, and then completes the delivery. It is separate from
@@ -679,7 +686,7 @@ impl<K: Key> Shared<K> {
         let now = self.clock.now();
         let Ok(mut state) = self.lock() else { return false };
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished, Some(key))
+        self.finished(state, ticket, finished, Some(key))
     }
 
     /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
@@ -694,7 +701,7 @@ impl<K: Key> Shared<K> {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
-        let has_ended = self.finished(state, finished, copy.as_ref());
+        let has_ended = self.finished(state, ticket, finished, copy.as_ref());
         drop_quietly(copy);
         has_ended
     }
@@ -704,7 +711,7 @@ impl<K: Key> Shared<K> {
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
-        self.finished(state, finished, Some(key));
+        self.finished(state, ticket, finished, Some(key));
     }
 
     /// Releases the lock after a completion, and then drops and reports its results. Returns
@@ -713,6 +720,7 @@ impl<K: Key> Shared<K> {
     fn finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
+        ticket: &core::Ticket,
         finished: Option<Finished<K>>,
         delivered: Option<&K>,
     ) -> bool {
@@ -721,7 +729,7 @@ impl<K: Key> Shared<K> {
             self.release(state);
             return false;
         };
-        let (unused, worked) = state.keep_dropped(finished);
+        let (unused, worked) = state.settle_finished(ticket.epoch(), finished);
         self.release(state);
         if worked.is_some() {
             self.report_worked(delivered, worked);

@@ -434,6 +434,10 @@ impl<K: Key> Shared<K> {
         drop_quietly(watch);
     }
 
+    pub(super) fn downgrade(&self) -> Weak<Self> {
+        Weak::clone(&self.this)
+    }
+
     /// Returns a handle that keeps the queue alive. It is `Some` while anything borrows from the
     /// queue.
     pub(super) fn handle(&self) -> Option<Arc<Self>> {

@@ -1,7 +1,7 @@
 //! The futures that wait for the cancellation of their run.
 
 use std::collections::BTreeMap;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 
 use super::waiters::Wakes;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -14,27 +14,33 @@ pub(super) struct Watchers(Option<Box<List>>);
 #[derive(Default)]
 struct List {
     /// The futures by the number of the delivery, and a number of their own.
-    listed: BTreeMap<(u64, u64), Watcher>,
+    listed: BTreeMap<(u64, u64), Arc<Watcher>>,
     /// The number of the latest future that was listed.
     last: u64,
 }
 
-/// A future that waits.
-#[derive(Clone)]
+/// A future that waits. The future and the list share it, so that the list drops no waker, which is
+/// user code.
 pub(super) struct Watcher {
     waker: Waker,
     /// Set under the lock, before the waker is called.
-    is_woken: Arc<AtomicBool>,
+    is_woken: AtomicBool,
 }
 
 impl Watcher {
-    pub(super) fn new(waker: Waker) -> Self {
-        Self { waker, is_woken: Arc::new(AtomicBool::new(false)) }
+    pub(super) fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self { waker, is_woken: AtomicBool::new(false) })
     }
 
     /// Returns true if `waker` will be woken, and has not been yet.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
         !self.is_woken.load(Ordering::Acquire) && self.waker.will_wake(waker)
+    }
+}
+
+impl Wake for Watcher {
+    fn wake(self: Arc<Self>) {
+        self.waker.wake_by_ref();
     }
 }
 
@@ -45,26 +51,44 @@ impl Watchers {
     }
 
     /// Lists a future of the delivery `epoch`, and returns its number.
-    pub(super) fn wait(&mut self, epoch: u64, watcher: Watcher) -> u64 {
+    pub(super) fn wait(&mut self, epoch: u64, watcher: Arc<Watcher>) -> u64 {
         let list = self.0.get_or_insert_default();
         list.last += 1;
         list.listed.insert((epoch, list.last), watcher);
         list.last
     }
 
-    /// Removes a future, and returns its entry, to be dropped outside the lock.
-    pub(super) fn leave(&mut self, epoch: u64, number: u64) -> Option<Watcher> {
-        self.0.as_mut()?.listed.remove(&(epoch, number))
+    /// Removes a future.
+    pub(super) fn leave(&mut self, epoch: u64, number: u64) {
+        if let Some(list) = &mut self.0 {
+            list.listed.remove(&(epoch, number));
+        }
     }
 
     /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
     pub(super) fn take(&mut self, epoch: u64, wakes: &mut Wakes) {
-        let Some(List { listed, .. }) = self.0.as_deref_mut() else { return };
-        while let Some((&at, _)) = listed.range((epoch, 0)..=(epoch, u64::MAX)).next()
-            && let Some(watcher) = listed.remove(&at)
-        {
+        while let Some(watcher) = self.pop(epoch) {
             watcher.is_woken.store(true, Ordering::Release);
-            wakes.push(watcher.waker);
+            wakes.push(Waker::from(watcher));
         }
+    }
+
+    /// Removes the futures of the delivery `epoch`, which is completed. They are never ready.
+    #[inline(always)]
+    pub(super) fn end(&mut self, epoch: u64) {
+        if self.0.is_some() {
+            self.remove(epoch);
+        }
+    }
+
+    #[cold]
+    fn remove(&mut self, epoch: u64) {
+        while self.pop(epoch).is_some() {}
+    }
+
+    fn pop(&mut self, epoch: u64) -> Option<Arc<Watcher>> {
+        let listed = &mut self.0.as_mut()?.listed;
+        let (&at, _) = listed.range((epoch, 0)..=(epoch, u64::MAX)).next()?;
+        listed.remove(&at)
     }
 }

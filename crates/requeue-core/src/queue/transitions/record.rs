@@ -17,6 +17,10 @@ const DETACHED: u8 = 1;
 const CANCELLED: u8 = 1 << 1;
 /// The run was cancelled by an add, and its adds go to the next run.
 const RESTARTED: u8 = 1 << 2;
+/// The pace has delayed the pending run, and this was counted.
+const PACED: u8 = 1 << 3;
+/// Nothing cancels the run any more.
+const SEALED: u8 = 1 << 4;
 
 /// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
 /// bytes.
@@ -36,8 +40,9 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// The flags of the present or last delivery: [`DETACHED`], [`CANCELLED`] and [`RESTARTED`].
-    delivery: u8,
+    /// The flags of the present or last delivery, [`DETACHED`], [`CANCELLED`], [`RESTARTED`]
+    /// and [`SEALED`], and [`PACED`].
+    flags: u8,
     pub(in crate::queue) position: Position,
 }
 
@@ -63,7 +68,7 @@ impl<K> Record<K> {
             failures: add.failed as u32,
             phase: if delayed { Phase::Idle } else { Phase::Ready },
             waiting: delayed,
-            delivery: 0,
+            flags: 0,
             position,
         }
     }
@@ -128,17 +133,17 @@ impl<K> Record<K> {
 
     /// Returns true if the delivery was detached from its ticket, while Processing.
     pub(in crate::queue) const fn is_detached(&self) -> bool {
-        self.delivery & DETACHED != 0
+        self.flags & DETACHED != 0
     }
 
     pub(in crate::queue) const fn detach(&mut self) {
-        self.delivery |= DETACHED;
+        self.flags |= DETACHED;
     }
 
     /// Returns the reason why the run was cancelled, if it was, while Processing.
     pub(in crate::queue) fn cancel_reason(&self) -> Option<CancelReason> {
         debug_assert!(self.phase.is_processing());
-        match self.delivery & (CANCELLED | RESTARTED) {
+        match self.flags & (CANCELLED | RESTARTED) {
             0 => None,
             CANCELLED => Some(CancelReason::Cancelled),
             _ => Some(CancelReason::Restarted),
@@ -148,7 +153,29 @@ impl<K> Record<K> {
     /// Cancels the run, which was not cancelled before.
     pub(in crate::queue) fn cancel(&mut self, reason: CancelReason) {
         debug_assert!(self.cancel_reason().is_none());
-        self.delivery |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+        self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+    }
+
+    /// Returns true if nothing cancels the run any more, while Processing.
+    pub(in crate::queue) const fn is_sealed(&self) -> bool {
+        self.flags & SEALED != 0
+    }
+
+    pub(in crate::queue) const fn seal(&mut self) {
+        self.flags |= SEALED;
+    }
+
+    /// Marks the pending run as delayed by the pace. Returns true if it was not marked before.
+    pub(in crate::queue) const fn mark_paced(&mut self) -> bool {
+        let is_new = self.flags & PACED == 0;
+        self.flags |= PACED;
+        is_new
+    }
+
+    /// Removes the adds of the pending run, which is cancelled.
+    pub(in crate::queue) const fn forget_adds(&mut self) {
+        (self.adds, self.reasons) = (0, 0);
+        self.flags &= !PACED;
     }
 
     /// Returns the next key in the order, while Ready.
@@ -177,7 +204,7 @@ impl<K> Record<K> {
     /// → Processing. The caller has removed the key from the order.
     pub(super) fn start(&mut self, epoch: u64) {
         self.phase = Phase::Processing;
-        self.delivery = 0;
+        self.flags = 0;
         self.link = to_link(epoch);
     }
 
