@@ -43,6 +43,8 @@ pub enum Op {
     Cancel(u32),
     /// Cancels the run in flight of a key.
     CancelRunning(u32),
+    /// Ends a key's wait for debounced adds.
+    FlushDebounced(u32),
     /// Forgets a key's failures.
     Forget(u32),
     /// Makes up to this many due keys ready.

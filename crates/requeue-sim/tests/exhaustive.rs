@@ -59,6 +59,7 @@ fn alphabet() -> Vec<Op> {
             Op::Done(key),
             Op::Cancel(key),
             Op::Forget(key),
+            Op::FlushDebounced(key),
         ]);
     }
     for which in 0..2 {
