@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Action;
 use crate::admin::Remote;
 use crate::keys::from_base64;
+use crate::names::Named;
 use crate::params::{Params, Problem, json};
 use crate::routes::{one_of, selection};
 use crate::rows::State as RowState;
@@ -96,9 +97,8 @@ impl Matching {
         let state = match self.state.as_deref() {
             None | Some("") => None,
             Some(name) => {
-                let found = RowState::NAMES.iter().find(|(known, _)| *known == name);
                 let unknown = || Problem::parameter("matching", "no such state");
-                Some(found.ok_or_else(unknown)?.1)
+                Some(RowState::named(name).ok_or_else(unknown)?)
             }
         };
         let part = self.q.filter(|q| !q.is_empty()).map(|q| Part::new(&q));
@@ -188,7 +188,7 @@ pub(crate) async fn authenticate(
     request: Request,
 ) -> Result<Response, Response> {
     client(&site, &request).map_err(|refusal| *refusal)?;
-    let mut actions: Vec<_> = Action::NAMES.iter().map(|(name, _)| *name).collect();
+    let mut actions: Vec<_> = Action::names().collect();
     actions.push("add");
     if site.can_pause() {
         actions.extend(["pause", "resume"]);
@@ -316,7 +316,7 @@ pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Respo
     };
     let counted = async {
         let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = one_of("action", &params, &Action::NAMES)?;
+        let action = one_of::<Action>("action", &params)?;
         let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
         let keys = matching_keys(&site, action, &selection(&params)?).await?;
         Ok::<_, Problem>(json(&Matched { matched: keys.len() }))

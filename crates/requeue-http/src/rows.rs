@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::history::{Past, PastRun};
 use crate::keys::{SHOWN, escaped, to_base64};
+use crate::names::Named;
 use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
@@ -60,9 +61,9 @@ pub(crate) enum State {
     Idle,
 }
 
-impl State {
-    /// The states that a list of keys can be restricted to.
-    pub(crate) const NAMES: [(&'static str, Self); 6] = [
+/// The states that a list of keys can be restricted to.
+impl Named for State {
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("ready", Self::Ready),
         ("waiting", Self::Waiting),
         ("backing_off", Self::BackingOff),
@@ -70,7 +71,9 @@ impl State {
         ("parked", Self::Parked),
         ("damaged", Self::Damaged),
     ];
+}
 
+impl State {
     pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,

@@ -10,6 +10,7 @@ use requeue::{Counts, Histograms};
 use crate::action::Action;
 use crate::control::Control;
 use crate::history::History;
+use crate::names::Named;
 use crate::params::Problem;
 use crate::rows::{Detail, KeyPage, Row, State};
 
@@ -155,8 +156,8 @@ pub(crate) enum Column {
     DueIn,
 }
 
-impl Column {
-    pub(crate) const NAMES: [(&'static str, Self); 5] = [
+impl Named for Column {
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("key", Self::Key),
         ("state", Self::State),
         ("age", Self::Age),
