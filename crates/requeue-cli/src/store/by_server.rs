@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use requeue_store::{Counts, State};
 use serde_json::{Value, json};
 
-use super::server::Server;
+use super::server::{Part, Server};
 use super::text::{Times, each, status_json, status_text};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
@@ -177,9 +177,11 @@ async fn some(
     keys: &[OsString],
     (done, not): (&str, &str),
 ) -> Result<Ended, Refusal> {
-    let mut changed = Vec::new();
-    for part in keys.chunks(1_000) {
-        let names: Vec<_> = part.iter().map(|key| named(key.as_bytes())).collect();
+    let (mut changed, mut last) = (Vec::new(), Part::default());
+    let mut parts: Vec<_> =
+        keys.iter().filter_map(|key| last.push(named(key.as_bytes()), 1_000)).collect();
+    parts.push(last.take());
+    for names in parts {
         let answer = server.post(action, &json!({ "keys": names })).await?;
         let results = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         changed.extend(results.iter().map(|result| result.as_bool().unwrap_or(false)));
