@@ -64,7 +64,8 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
         22 => Op::Cancel(key(from)?),
         23 => Op::Forget(key(from)?),
         24 => match from.int_in_range(0..=7)? {
-            most @ 0..4 => Op::Promote(most),
+            most @ 0..3 => Op::Promote(most),
+            3 => Op::FlushDebounced(key(from)?),
             after => Op::Break(after as u32 - 4),
         },
         25..28 => Op::Advance(jump(from)?),

@@ -1,5 +1,6 @@
 //! The actions on keys that the queue knows.
 
+use crate::names::Named;
 use crate::rows::State as RowState;
 
 /// A change of keys that the queue knows, with its name in the API.
@@ -15,18 +16,16 @@ pub(crate) enum Action {
     Revive,
 }
 
-impl Action {
-    pub(crate) const NAMES: [(&'static str, Self); 4] = [
+impl Named for Action {
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("cancel", Self::Cancel),
         ("cancel-run", Self::CancelRun),
         ("run-now", Self::RunNow),
         ("revive", Self::Revive),
     ];
+}
 
-    pub(crate) fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, action)| *action == self).map_or("", |(name, _)| name)
-    }
-
+impl Action {
     /// Returns true if the action has an effect on a key in this state. `runs_again` is true for a key in flight with a
     /// pending run.
     pub(crate) const fn applies(self, state: RowState, runs_again: bool) -> bool {
@@ -46,6 +45,5 @@ impl Action {
 /// The paths of the actions: those of [`Action`], and the others.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
-    ["add", "authenticate", "pause", "resume"].contains(&name)
-        || Action::NAMES.iter().any(|(known, _)| *known == name)
+    ["add", "authenticate", "pause", "resume"].contains(&name) || Action::named(name).is_some()
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Action;
 use crate::admin::Remote;
 use crate::keys::from_base64;
+use crate::names::Named;
 use crate::params::{Params, Problem, json};
 use crate::routes::{one_of, selection};
 use crate::rows::State as RowState;
@@ -96,9 +97,8 @@ impl Matching {
         let state = match self.state.as_deref() {
             None | Some("") => None,
             Some(name) => {
-                let found = RowState::NAMES.iter().find(|(known, _)| *known == name);
                 let unknown = || Problem::parameter("matching", "no such state");
-                Some(found.ok_or_else(unknown)?.1)
+                Some(RowState::named(name).ok_or_else(unknown)?)
             }
         };
         let part = self.q.filter(|q| !q.is_empty()).map(|q| Part::new(&q));
@@ -188,7 +188,7 @@ pub(crate) async fn authenticate(
     request: Request,
 ) -> Result<Response, Response> {
     client(&site, &request).map_err(|refusal| *refusal)?;
-    let mut actions: Vec<_> = Action::NAMES.iter().map(|(name, _)| *name).collect();
+    let mut actions: Vec<_> = Action::names().collect();
     actions.push("add");
     if site.can_pause() {
         actions.extend(["pause", "resume"]);
@@ -211,6 +211,44 @@ pub(crate) async fn pause(
     Ok(json(&NewStatus { status: site.status() }))
 }
 
+/// The log of an action on keys. If the request is dropped or fails, the drop logs the keys that were changed by then.
+struct Log {
+    remote: Remote,
+    action: &'static str,
+    /// The number of keys that the action is for.
+    keys: usize,
+    changed: usize,
+    is_done: bool,
+}
+
+impl Log {
+    const fn new(remote: Remote, action: &'static str) -> Self {
+        Self { remote, action, keys: 0, changed: 0, is_done: false }
+    }
+
+    /// Logs that the action begins.
+    fn begin(&mut self, keys: usize) {
+        self.keys = keys;
+        tracing::info!(remote = %self.remote, keys, "{} begins", self.action);
+    }
+
+    /// Logs the end of the action.
+    fn end(mut self) {
+        self.is_done = true;
+        tracing::info!(remote = %self.remote, keys = self.changed, "{}", self.action);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Without keys, the request was refused.
+        if !self.is_done && self.keys > 0 {
+            let Self { remote, action, keys, changed, .. } = self;
+            tracing::warn!(%remote, keys, changed, "{action} was interrupted");
+        }
+    }
+}
+
 pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Response> {
     let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let added = async {
@@ -223,9 +261,17 @@ pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response,
             Ok(NewKey { key, delay, priority, revive })
         });
         let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
-        let count = keys.len();
-        let results = site.source.add(keys).await?;
-        tracing::info!(%remote, keys = count, "add");
+        let mut log = Log::new(remote, "add");
+        log.keys = keys.len();
+        let results = match site.source.add(keys).await {
+            Ok(results) => results,
+            Err(problem) => {
+                log.changed = problem.added();
+                return Err(problem);
+            }
+        };
+        log.changed = results.len();
+        log.end();
         Ok(json(&AddResults { results }))
     };
     added.await.map_err(Problem::into_response)
@@ -238,13 +284,14 @@ pub(crate) async fn act(
 ) -> Result<Response, Response> {
     let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let change = body::<Change>(request).await.map_err(Problem::into_response)?;
+    let mut log = Log::new(remote, action.name());
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys).await,
+        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
         (None, Some(matching), Some(expected)) => {
             let Some(_turn) = site.walks.take().await else {
                 return Err(Problem::busy("too many requests for keys"));
             };
-            act_on_matching(&site, action, matching, expected).await
+            act_on_matching(&site, action, matching, expected, &mut log).await
         }
         _ => {
             let error = "pass either keys, or matching and expected";
@@ -252,7 +299,7 @@ pub(crate) async fn act(
         }
     };
     let changed = changed.map_err(Problem::into_response)?;
-    tracing::info!(%remote, keys = changed.changed, "{}", action.name());
+    log.end();
     Ok(json(&changed))
 }
 
@@ -260,11 +307,13 @@ async fn act_on_keys(
     site: &Inner,
     action: Action,
     keys: Vec<NamedKey>,
+    log: &mut Log,
 ) -> Result<Changed, Problem> {
-    let keys = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
+    let keys: Vec<_> = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
+    log.keys = keys.len();
     let results = site.source.act(action, keys).await?;
-    let changed = results.iter().filter(|&&changed| changed).count();
-    Ok(Changed { changed, matched: None, results: Some(results) })
+    log.changed = count_of(&results);
+    Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
 }
 
 async fn act_on_matching(
@@ -272,24 +321,28 @@ async fn act_on_matching(
     action: Action,
     matching: Matching,
     expected: usize,
+    log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys = matching_keys(site, action, &matching.selection()?).await?;
     let matched = keys.len();
     if !is_near(matched, expected) {
         return Err(Problem::matched(matched, expected));
     }
-    let mut changed = 0;
+    log.begin(matched);
     let mut keys = keys.into_iter();
     loop {
         // A key that has left the state since is unchanged.
         let part: Vec<_> = keys.by_ref().take(PART).collect();
         if part.is_empty() {
-            return Ok(Changed { changed, matched: Some(matched), results: None });
+            return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
-        let results = site.source.act(action, part).await?;
-        changed += results.iter().filter(|&&changed| changed).count();
+        log.changed += count_of(&site.source.act(action, part).await?);
         tokio::task::yield_now().await;
     }
+}
+
+fn count_of(results: &[bool]) -> usize {
+    results.iter().filter(|&&changed| changed).count()
 }
 
 /// Returns true if a number of keys is near the one that the user has confirmed: at most a tenth more or less.
@@ -310,13 +363,15 @@ async fn matching_keys(
     Ok(keys)
 }
 
+/// Counts the keys on which an action would have an effect. It needs no token: every client can list the same keys with
+/// their states.
 pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Response {
     let Some(_turn) = site.walks.take().await else {
         return Problem::busy("too many requests for keys");
     };
     let counted = async {
         let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = one_of("action", &params, &Action::NAMES)?;
+        let action = one_of::<Action>("action", &params)?;
         let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
         let keys = matching_keys(&site, action, &selection(&params)?).await?;
         Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
@@ -326,7 +381,84 @@ pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Respo
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::{Debug, Write};
+    use std::sync::Mutex;
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
+
+    /// Keeps events as lines.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<String>>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            struct Fields<'a>(&'a mut String);
+
+            impl Visit for Fields<'_> {
+                fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                    write!(self.0, "{field}={value:?} ").unwrap();
+                }
+            }
+
+            let mut lines = self.0.lock().unwrap();
+            event.record(&mut Fields(&mut lines));
+            lines.push('\n');
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn an_action_is_logged_at_its_begin_and_at_its_end_or_interruption() {
+        let lines = Lines::default();
+        let _here = tracing::subscriber::set_default(lines.clone());
+        let logged = |act: fn(&mut Log) -> bool| {
+            let mut log = Log::new(Remote::default(), "cancel");
+            if act(&mut log) {
+                log.end();
+            } else {
+                drop(log);
+            }
+            std::mem::take(&mut *lines.0.lock().unwrap())
+        };
+        let begun = "message=cancel begins remote=a client without an address keys=9 \n";
+        let ended = logged(|log| {
+            log.begin(9);
+            log.changed = 7;
+            true
+        });
+        assert_eq!(
+            ended,
+            format!("{begun}message=cancel remote=a client without an address keys=7 \n")
+        );
+        let dropped = logged(|log| {
+            log.begin(9);
+            log.changed = 7;
+            false
+        });
+        let last =
+            "message=cancel was interrupted remote=a client without an address keys=9 changed=7 \n";
+        assert_eq!(dropped, format!("{begun}{last}"));
+        assert_eq!(logged(|_| false), "", "a refused request changes nothing");
+    }
 
     #[test]
     fn a_number_that_differs_by_more_than_a_tenth_is_refused() {

@@ -77,7 +77,7 @@ impl fmt::Display for TokenError {
 impl Error for TokenError {}
 
 /// The address of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Remote(Option<SocketAddr>);
 
 impl Remote {

@@ -240,6 +240,15 @@ impl History {
         self.lock().parked.len()
     }
 
+    pub(crate) fn is_parked(&self, key: &[u8]) -> bool {
+        self.lock().keys.get(key).is_some_and(|past| past.parked.is_some())
+    }
+
+    /// Returns the parked keys without their runs.
+    pub(crate) fn parked_keys(&self) -> Vec<Arc<[u8]>> {
+        self.lock().parked.values().cloned().collect()
+    }
+
     /// Returns true if the key was parked, and no longer is. Its runs are kept.
     pub(crate) fn unpark(&self, key: &[u8]) -> bool {
         let mut inner = self.lock();

@@ -120,6 +120,7 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
+mod names;
 mod params;
 mod routes;
 mod rows;

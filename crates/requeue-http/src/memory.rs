@@ -273,21 +273,26 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         keys
     }
 
+    /// Changes keys. No key is changed if one of them is invalid.
+    fn change_all(&self, action: Action, bytes: &[Vec<u8>]) -> Result<Vec<bool>, Problem> {
+        let keys = bytes.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
+        keys.into_iter().zip(bytes).map(|(key, bytes)| self.change(action, key, bytes)).collect()
+    }
+
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
-    fn change(&self, action: Action, bytes: &[u8]) -> Result<bool, Problem> {
-        let wrong = |error: &str| Problem::parameter("keys", error);
-        let key = (self.read)(bytes).ok_or_else(|| wrong("not a valid key of this queue"))?;
+    fn change(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of(entry) != State::Idle);
         let Some(entry) = entry else {
             let Some(history) = &self.history else { return Ok(false) };
-            let is_parked = history.past(bytes).is_some_and(|past| past.parked_for().is_some());
+            let is_parked = history.is_parked(bytes);
             return match action {
                 Action::Cancel if is_parked => {
                     history.forget(bytes);
                     Ok(true)
                 }
                 Action::Revive if is_parked => {
-                    let added = self.control.add(key, None, 0).map_err(|error| wrong(&error))?;
+                    let added = self.control.add(key, None, 0);
+                    let added = added.map_err(|error| Problem::parameter("keys", &error))?;
                     Ok(added != Added::Refused && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -305,9 +310,31 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         })
     }
 
-    fn add_one(&self, new: NewKey) -> Result<&'static str, Problem> {
+    /// Adds keys until one is refused. No key is added if one of them is invalid.
+    fn add_all(&self, new: &[NewKey]) -> Result<Vec<&'static str>, Problem> {
+        let read = new.iter().map(|new| self.read_key(&new.key));
+        let keys = read.collect::<Result<Vec<_>, _>>()?;
+        let mut results = Vec::with_capacity(keys.len());
+        for (key, one) in keys.into_iter().zip(new) {
+            match self.add_one(key, one) {
+                Ok(result) => results.push(result),
+                Err(problem) => {
+                    let mut results: Vec<_> = results.into_iter().map(Some).collect();
+                    results.resize(new.len(), None);
+                    return Err(problem.with_results(results));
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn read_key(&self, bytes: &[u8]) -> Result<K, Problem> {
+        let wrong = || Problem::parameter("keys", "not a valid key of this queue");
+        (self.read)(bytes).ok_or_else(wrong)
+    }
+
+    fn add_one(&self, key: K, new: &NewKey) -> Result<&'static str, Problem> {
         let wrong = |error: &str| Problem::parameter("keys", error);
-        let key = (self.read)(&new.key).ok_or_else(|| wrong("not a valid key of this queue"))?;
         let added = self.control.add(key, new.delay, new.priority);
         let added = added.map_err(|error| wrong(&error))?;
         let was_parked = added != Added::Refused
@@ -360,7 +387,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let queue = &self.queue;
         let parked = self.history.as_ref().map(|history| {
             // A parked key that was added again is no longer parked.
-            for (_, key, _) in history.parked_below(u32::MAX) {
+            for key in history.parked_keys() {
                 if self.has(&key) {
                     history.unpark(&key);
                 }
@@ -407,11 +434,11 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(ready(keys.iter().map(|key| self.change(action, key)).collect()))
+        Box::pin(ready(self.change_all(action, &keys)))
     }
 
     fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
-        Box::pin(ready(keys.into_iter().map(|key| self.add_one(key)).collect()))
+        Box::pin(ready(self.add_all(&keys)))
     }
 
     fn set_paused(&self, paused: bool) -> bool {

@@ -14,13 +14,16 @@ pub(crate) struct Problem {
     /// The number of keys that match, if another number was confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<usize>,
+    /// The results of the keys of an add that failed: `None` for those that were not added.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    results: Vec<Option<&'static str>>,
     #[serde(skip)]
     status: StatusCode,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { error: error.into(), parameter: None, matched: None, status }
+        Self { error: error.into(), parameter: None, matched: None, results: Vec::new(), status }
     }
 
     /// Returns a response for too many requests at once.
@@ -41,11 +44,22 @@ impl Problem {
     /// Returns an error about a parameter.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
         Self {
-            error: format!("{name}: {error}"),
             parameter: Some(name.to_owned()),
-            matched: None,
-            status: StatusCode::BAD_REQUEST,
+            ..Self::new(StatusCode::BAD_REQUEST, format!("{name}: {error}"))
         }
+    }
+
+    /// Adds the results of the keys of an add, of which some may have been added.
+    pub(crate) fn with_results(mut self, results: Vec<Option<&'static str>>) -> Self {
+        self.results = results;
+        let (added, all) = (self.added(), self.results.len());
+        self.error += &format!("; {added} of {all} keys were added");
+        self
+    }
+
+    /// Returns the number of keys that were added before the error.
+    pub(crate) fn added(&self) -> usize {
+        self.results.iter().flatten().count()
     }
 }
 

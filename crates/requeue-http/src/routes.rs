@@ -18,6 +18,7 @@ use crate::actions;
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
+use crate::names::Named;
 use crate::params::{Params, Problem, json};
 use crate::rows::{Row, State as RowState};
 use crate::samples::{Rates, Sample};
@@ -35,7 +36,7 @@ fn actions() -> Router<Arc<Inner>> {
         .route("/api/v1/add", post(actions::add))
         .route("/api/v1/pause", post(|site, request| actions::pause(site, request, true)))
         .route("/api/v1/resume", post(|site, request| actions::pause(site, request, false)));
-    for (name, action) in Action::NAMES {
+    for &(name, action) in Action::NAMES {
         let path = format!("/api/v1/{name}");
         router =
             router.route(&path, post(move |site, request| actions::act(site, request, action)));
@@ -362,7 +363,7 @@ fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
         Some("desc") => true,
         Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
     };
-    let by = one_of("sort", params, &Column::NAMES)?;
+    let by = one_of::<Column>("sort", params)?;
     if by.is_none() && descends {
         return Err(Problem::parameter("order", "pass sort too"));
     }
@@ -375,21 +376,17 @@ pub(crate) fn selection(params: &Params) -> Result<Selection, Problem> {
         Some("true") => true,
         Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
     };
-    let state = one_of("state", params, &RowState::NAMES)?;
+    let state = one_of::<RowState>("state", params)?;
     Ok(Selection { state, part: params.text("q")?.map(Part::new), failed })
 }
 
 /// Returns the value that a parameter names; `None` if it is missing or empty.
-pub(crate) fn one_of<T: Copy>(
-    name: &str,
-    params: &Params,
-    values: &[(&str, T)],
-) -> Result<Option<T>, Problem> {
+pub(crate) fn one_of<T: Named>(name: &str, params: &Params) -> Result<Option<T>, Problem> {
     let Some(text) = params.text(name)? else { return Ok(None) };
-    match values.iter().find(|(value, _)| *value == text) {
-        Some((_, value)) => Ok(Some(*value)),
+    match T::named(text) {
+        Some(value) => Ok(Some(value)),
         None => {
-            let names: Vec<_> = values.iter().map(|(value, _)| *value).collect();
+            let names: Vec<_> = T::names().collect();
             let (last, first) = names.split_last().unwrap_or((&"", &[]));
             let error = format!("expected {} or {last}", first.join(", "));
             Err(Problem::parameter(name, &error))
@@ -433,8 +430,7 @@ mod tests {
             doc["paths"].as_object().unwrap().keys().map(|path| &**path).collect();
         let source = include_str!("routes.rs");
         let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let actions: Vec<_> =
-            Action::NAMES.iter().map(|(name, _)| format!("/api/v1/{name}")).collect();
+        let actions: Vec<_> = Action::names().map(|name| format!("/api/v1/{name}")).collect();
         let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
         let routes: BTreeSet<&str> = routes
             .filter(|path| path.starts_with('/') && !is_file(path) && *path != "/api.js")

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::history::{Past, PastRun};
 use crate::keys::{SHOWN, escaped, to_base64};
+use crate::names::Named;
 use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
@@ -60,9 +61,9 @@ pub(crate) enum State {
     Idle,
 }
 
-impl State {
-    /// The states that a list of keys can be restricted to.
-    pub(crate) const NAMES: [(&'static str, Self); 6] = [
+/// The states that a list of keys can be restricted to.
+impl Named for State {
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("ready", Self::Ready),
         ("waiting", Self::Waiting),
         ("backing_off", Self::BackingOff),
@@ -70,7 +71,9 @@ impl State {
         ("parked", Self::Parked),
         ("damaged", Self::Damaged),
     ];
+}
 
+impl State {
     pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,
@@ -108,6 +111,8 @@ pub(crate) struct Row {
     age: Option<f64>,
     /// The time until it is due, in seconds; `None` also if that is never.
     due_in: Option<f64>,
+    /// The time until the lease expires unless it is renewed, in seconds. Only queues in a store have leases.
+    lease_in: Option<f64>,
     /// The number of the attempt that runs, or of the next one.
     attempt: u32,
     failures: u32,
@@ -158,6 +163,7 @@ impl Row {
             again: false,
             age: parked_for.map(seconds),
             due_in: None,
+            lease_in: None,
             attempt: past.attempts(),
             failures,
             adds: 0,
@@ -179,6 +185,7 @@ impl Row {
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of(entry);
         let (key, key_base64) = shown(bytes);
+        let due = entry.waits_for_pace(now).map(|(_, until)| until).or(entry.due);
         Self {
             key,
             key_base64,
@@ -188,7 +195,8 @@ impl Row {
                 .since
                 .filter(|_| state != State::Idle)
                 .map(|since| seconds(now.since(since))),
-            due_in: entry.due.filter(|&due| due < Time::NEVER).map(|due| seconds(due.since(now))),
+            due_in: due.filter(|&due| due < Time::NEVER).map(|due| seconds(due.since(now))),
+            lease_in: None,
             attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
             failures: entry.failures,
             adds: entry.adds,
@@ -222,6 +230,7 @@ impl Row {
             again: entry.dirty,
             age: entry.since.map(seconds),
             due_in: entry.due.map(seconds),
+            lease_in: entry.lease.map(seconds),
             attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
             failures: entry.failures,
             adds: entry.adds,

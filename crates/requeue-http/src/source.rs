@@ -10,6 +10,7 @@ use requeue::{Counts, Histograms};
 use crate::action::Action;
 use crate::control::Control;
 use crate::history::History;
+use crate::names::Named;
 use crate::params::Problem;
 use crate::rows::{Detail, KeyPage, Row, State};
 
@@ -37,7 +38,8 @@ pub(crate) trait Source: Send + Sync {
     ) -> Answer<'a, Vec<Vec<u8>>>;
     /// Changes keys. Returns for each whether it was changed.
     fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
-    /// Adds keys. Returns the result of each, with its name in the API.
+    /// Adds keys. Returns the result of each, with its name in the API. If some were added and others not, the error has
+    /// the results.
     fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>>;
     /// Pauses or resumes deliveries. Returns false if this source cannot.
     fn set_paused(&self, paused: bool) -> bool;
@@ -155,8 +157,8 @@ pub(crate) enum Column {
     DueIn,
 }
 
-impl Column {
-    pub(crate) const NAMES: [(&'static str, Self); 5] = [
+impl Named for Column {
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("key", Self::Key),
         ("state", Self::State),
         ("age", Self::Age),

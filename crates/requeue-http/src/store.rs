@@ -229,17 +229,25 @@ impl Stored {
         });
         let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
         let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
-        let added = join_all(adds).await.into_iter().map(|added| {
-            Ok(match added.map_err(unchanged)? {
-                Added::New => "new",
-                Added::Dirty => "dirty",
-                Added::Held => "held",
-                Added::Revived => "revived",
-                Added::Parked => "parked",
-                _ => "coalesced",
-            })
-        });
-        added.collect()
+        let (mut results, mut failed) = (Vec::new(), None);
+        for added in join_all(adds).await {
+            results.push(match added {
+                Ok(Added::New) => Some("new"),
+                Ok(Added::Dirty) => Some("dirty"),
+                Ok(Added::Held) => Some("held"),
+                Ok(Added::Revived) => Some("revived"),
+                Ok(Added::Parked) => Some("parked"),
+                Ok(_) => Some("coalesced"),
+                Err(error) => {
+                    failed = Some(unchanged(error));
+                    None
+                }
+            });
+        }
+        match failed {
+            Some(problem) => Err(problem.with_results(results)),
+            None => Ok(results.into_iter().flatten().collect()),
+        }
     }
 
     async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {

@@ -61,6 +61,7 @@ fn alphabet() -> Vec<Op> {
             Op::Done(key),
             Op::Cancel(key),
             Op::Forget(key),
+            Op::FlushDebounced(key),
         ]);
     }
     for which in 0..2 {

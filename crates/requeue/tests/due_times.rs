@@ -10,10 +10,38 @@ use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
 use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Clock, Queue, Time};
+use requeue::{Add, Clock, Queue, ReAdd, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
+}
+
+#[test]
+fn a_flush_makes_all_debounced_keys_due_and_no_others() {
+    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
+        let queue = Queue::builder().clock(FakeClock::new()).re_add(policy).build().unwrap();
+        for key in 0..2000 {
+            queue.add_with(key, Add::debounce(secs(60)));
+            queue.add_with(key, Add::debounce(secs(60)));
+        }
+        for key in 2000..2100 {
+            queue.add_after(key, secs(60));
+        }
+        let (sender, keys) = mpsc::channel();
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                while let Some(item) = queue.get_blocking() {
+                    sender.send((*item, item.adds())).unwrap();
+                    item.succeed();
+                }
+            });
+            assert_eq!(queue.flush_debounced(), 2000);
+            let ran: BTreeSet<_> = keys.iter().take(2000).collect();
+            assert_eq!(ran, (0..2000).map(|key| (key, 2)).collect(), "{policy:?}");
+            assert_eq!((queue.len(), queue.waiting()), (0, 100));
+            assert_eq!(queue.shut_down().len(), 100);
+        });
+    }
 }
 
 #[test]

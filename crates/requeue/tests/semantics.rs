@@ -416,6 +416,28 @@ fn debounce_hold_a_backoff_is_not_shortened() {
 }
 
 #[test]
+fn debounce_a_flush_ends_the_wait_for_further_adds() {
+    let (clock, queue) = queue(ReAdd::Hold);
+    queue.add_with("a", Add::debounce(2 * S));
+    queue.add_after("b", 2 * S);
+    assert_eq!(queue.flush_debounced(), 1);
+    assert_eq!((queue.len(), queue.waiting()), (1, 1));
+    let item = get(&queue);
+    assert_eq!(item.adds(), 1);
+    assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
+    clock.advance(S);
+    assert_eq!((queue.flush_debounced(), item.is_dirty()), (1, true));
+    item.retry_after(5 * S);
+    assert_eq!(due(&queue), 6 * S);
+    clock.advance(S);
+    // `b` is due.
+    get(&queue).succeed();
+    assert_eq!(queue.add_with("a", Add::debounce(9 * S)), Added::Coalesced);
+    assert_eq!((queue.flush_debounced(), due(&queue)), (1, 6 * S));
+    assert_eq!(queue.flush_debounced(), 0);
+}
+
+#[test]
 fn debounce_keep_both_the_delay_that_stays_is_not_postponed() {
     let (clock, queue) = queue(ReAdd::KeepBoth);
     let debounce = Add::debounce(2 * S);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun, Time};
+use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -38,17 +38,19 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(crate) const fn has_windows(self) -> bool {
-        self.delay.is_some() || self.debounce.is_some()
-    }
-
-    /// Returns the end of a window whose adds came from `first` to `now`.
-    pub(crate) fn window_end(self, first: Time, now: Time) -> Time {
-        let delay = self.delay.map_or(first, |delay| first + delay);
-        let quiet = self
-            .debounce
-            .map_or(first, |debounce| (now + debounce.quiet).min(first + debounce.most));
-        delay.max(quiet)
+    /// Returns the quiet time and the bound of an add, or `None` if it need not wait. `waits` returns the time until the
+    /// end of the key's wait for further adds, if it waits.
+    ///
+    /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits for the later end.
+    pub(crate) fn window(self, waits: impl FnOnce() -> Option<Duration>) -> Option<Debounce> {
+        match (self.delay, self.debounce) {
+            (None, debounce) => debounce,
+            (Some(delay), None) => Some(Debounce { quiet: delay, most: delay }),
+            (Some(delay), Some(Debounce { quiet, most })) => {
+                let quiet = quiet.max(waits().unwrap_or(delay));
+                Some(Debounce { quiet, most: delay.max(most) })
+            }
+        }
     }
 }
 
@@ -158,6 +160,9 @@ fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
 
 #[cfg(test)]
 mod tests {
+    use requeue::Add;
+    use requeue::clock::FakeClock;
+
     use super::*;
 
     #[test]
@@ -175,6 +180,36 @@ mod tests {
         }
         let bytes = Regex::new(r"(?-u)^(\xff.)").unwrap();
         assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_first_add_and_a_debounce_from_the_last() {
+        let second = Duration::from_secs(1);
+        let debounce = |quiet, most| Some(Debounce { quiet: quiet * second, most: most * second });
+        for (delay, debounce, adds, start) in [
+            (Some(5), None, &[0, 2, 4][..], 5),
+            (None, debounce(5, 50), &[0, 2, 4], 9),
+            (None, debounce(5, 12), &[0, 3, 6, 9], 12),
+            // The later of the two.
+            (Some(9), debounce(5, 50), &[0, 1], 9),
+            (Some(9), debounce(5, 50), &[0, 3, 6], 11),
+            (Some(3), debounce(5, 50), &[0, 1], 6),
+            (Some(9), debounce(5, 7), &[0, 3, 6], 9),
+        ] {
+            let times = Times { delay: delay.map(|n| n * second), debounce, min_interval: None };
+            let clock = FakeClock::new();
+            let queue = Queue::builder().clock(clock.clone()).build().unwrap();
+            let origin = queue.now();
+            for &add in adds {
+                clock.advance((add * second).checked_sub(queue.now().since(origin)).unwrap());
+                let waits = || Some(queue.look_up("a")?.due?.since(queue.now()));
+                let Debounce { quiet, most } = times.window(waits).unwrap();
+                queue.add_with("a", Add::debounce(quiet).at_most(most));
+            }
+            let due = queue.look_up("a").unwrap().due.unwrap();
+            assert_eq!(due.since(origin), start * second, "{delay:?} {debounce:?} {adds:?}");
+            assert_eq!(queue.flush_debounced(), 1);
+        }
     }
 
     /// With `Group::of`, an attacker could search for a name whose number equals that of another group.

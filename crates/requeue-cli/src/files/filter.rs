@@ -10,6 +10,7 @@ use ignore::{IncrementalIgnore, WalkBuilder};
 
 use crate::args::files::Flags;
 use crate::exit::Refusal;
+use crate::files::content::Links;
 use crate::key::escaped;
 use crate::output::files::{Identity, identity};
 
@@ -26,7 +27,7 @@ pub(super) struct Filter {
     own: Vec<Identity>,
     /// The rules that cannot be parsed, until they are reported.
     bad_rules: Vec<String>,
-    pub(super) follows_links: bool,
+    pub(super) links: Links,
 }
 
 /// Returns true if a file or directory of this name decides which other files count. `.git` marks a repository, in
@@ -40,9 +41,9 @@ impl Filter {
     pub(super) fn new(flags: &Flags, roots: &[PathBuf]) -> Result<Self, Refusal> {
         let builders = roots.iter().map(|root| builder(flags, root)).collect::<Result<_, _>>()?;
         let extensions = flags.extensions.iter().map(dotted).collect();
-        let (own, bad_rules, follows_links) = (Vec::new(), Vec::new(), flags.follow);
-        let mut filter =
-            Self { builders, matchers: Vec::new(), extensions, own, bad_rules, follows_links };
+        let (own, bad_rules) = (Vec::new(), Vec::new());
+        let links = if flags.follow { Links::Followed } else { Links::Ignored };
+        let mut filter = Self { builders, matchers: Vec::new(), extensions, own, bad_rules, links };
         filter.reload();
         Ok(filter)
     }

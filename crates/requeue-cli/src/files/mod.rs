@@ -57,7 +57,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
     let secret = RandomState::new();
-    let ran = Ran::new(secret.clone(), flags.follow);
+    let ran = Ran::new(secret.clone(), filter.links);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
     let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });

@@ -6,21 +6,21 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::Metadata;
 use std::hash::RandomState;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::files::content::Content;
+use crate::files::content::{Content, Links};
 use crate::key::Key;
 
 /// The contents of the files that have changed.
 #[derive(Debug)]
 pub(super) struct Ran {
     secret: RandomState,
-    follows_links: bool,
+    links: Links,
     files: Mutex<HashMap<Key, Last>>,
 }
 
@@ -46,8 +46,8 @@ pub(super) enum Begun {
 
 impl Ran {
     /// The secret must be that of the contents.
-    pub(super) fn new(secret: RandomState, follows_links: bool) -> Self {
-        Self { secret, follows_links, files: Mutex::default() }
+    pub(super) fn new(secret: RandomState, links: Links) -> Self {
+        Self { secret, links, files: Mutex::default() }
     }
 
     /// Records a change of a file that had this content before.
@@ -66,14 +66,10 @@ impl Ran {
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
     pub(super) fn begin(&self, path: &[u8]) -> Begun {
         let file = Path::new(OsStr::from_bytes(path));
-        let meta = match self.follows_links {
-            true => fs::metadata(file),
-            false => fs::symlink_metadata(file),
-        };
-        let now = meta
-            .ok()
-            .filter(fs::Metadata::is_file)
-            .and_then(|meta| Content::read(file, &meta, &self.secret, SystemTime::now()));
+        let meta = self.links.metadata(file).filter(Metadata::is_file);
+        let now = meta.and_then(|meta| {
+            Content::read(file, &meta, &self.secret, self.links, SystemTime::now())
+        });
         let Some(now) = now else {
             // If it exists again later, it runs.
             self.forget(path);
@@ -104,6 +100,8 @@ impl Ran {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -111,11 +109,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         let path = file.as_os_str().as_bytes();
-        let ran = Ran::new(RandomState::new(), false);
+        let ran = Ran::new(RandomState::new(), Links::Ignored);
         let write = |content: &str| {
             fs::write(&file, content).unwrap();
             let meta = fs::metadata(&file).unwrap();
-            Content::read(&file, &meta, &ran.secret, SystemTime::now())
+            Content::read(&file, &meta, &ran.secret, ran.links, SystemTime::now())
         };
         let before = write("one");
         // Seen while it is written.

@@ -15,7 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::files::content::{Content, changed_at};
+use rustix::fs::DirEntry;
+
+use crate::files::content::{Content, Links, changed_at};
 use crate::files::events::{Events, NotWatched, Watch};
 use crate::files::filter::{Filter, has_rules};
 use crate::key::escaped;
@@ -270,8 +272,11 @@ impl Tree {
 
     /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
     fn read(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
-        let meta = match fs::metadata(dir) {
-            Ok(meta) if meta.is_dir() => meta,
+        // A link may have taken the place of a directory since the caller looked.
+        let is_root = self.roots.iter().any(|root| root.path == dir);
+        let links = if is_root { Links::Followed } else { self.filter.links };
+        let meta = match links.metadata(dir) {
+            Some(meta) if meta.is_dir() => meta,
             _ => {
                 self.forget(dir, true);
                 return Ok(());
@@ -281,7 +286,7 @@ impl Tree {
         if !self.claim(dir, root, id(&meta))? {
             return Ok(());
         }
-        let names = match names(dir) {
+        let names = match names(dir, id(&meta)) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.forget(dir, true);
@@ -301,7 +306,7 @@ impl Tree {
         }
         #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
         for name in &names {
-            match self.metadata(&dir.join(name)) {
+            match self.filter.links.metadata(&dir.join(name)) {
                 Some(meta) => self.place(dir, name, &meta, root, Trust::Metadata, stack),
                 None => self.remove(dir, name, root),
             }
@@ -417,7 +422,7 @@ impl Tree {
         stack: &mut Stack,
     ) {
         let path = dir.join(name);
-        let Some(meta) = self.metadata(&path) else {
+        let Some(meta) = self.filter.links.metadata(&path) else {
             return self.remove(dir, name, root);
         };
         if meta.is_dir()
@@ -480,7 +485,9 @@ impl Tree {
         if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {
             return;
         }
-        let Some(now) = Content::read(&path, meta, &self.secret, SystemTime::now()) else {
+        let Some(now) =
+            Content::read(&path, meta, &self.secret, self.filter.links, SystemTime::now())
+        else {
             // The event of its deletion follows.
             return;
         };
@@ -492,13 +499,6 @@ impl Tree {
         let before = dir.files.insert(name.to_owned(), now);
         if has_changed {
             self.changed(root, &path, Kind::Changed { before });
-        }
-    }
-
-    fn metadata(&self, path: &Path) -> Option<Metadata> {
-        match self.filter.follows_links {
-            true => fs::metadata(path).ok(),
-            false => fs::symlink_metadata(path).ok(),
         }
     }
 
@@ -562,8 +562,20 @@ enum Trust {
     Nothing,
 }
 
-fn names(dir: &Path) -> io::Result<HashSet<OsString>> {
-    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect()
+/// Returns the names in a directory. If another directory has taken its place, the error is the same as if it did not
+/// exist.
+fn names(dir: &Path, id: Id) -> io::Result<HashSet<OsString>> {
+    let opened = fs::File::open(dir)?;
+    if self::id(&opened.metadata()?) != id {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let name = |entry: rustix::io::Result<DirEntry>| {
+        entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
+    };
+    let names = rustix::fs::Dir::read_from(&opened)?.map(name);
+    Ok(names
+        .filter(|name| !name.as_ref().is_ok_and(|name| name == "." || name == ".."))
+        .collect::<Result<_, _>>()?)
 }
 
 fn id(meta: &Metadata) -> Id {

@@ -20,7 +20,7 @@ pub(crate) enum Change<'a> {
 pub(crate) struct AddOptions {
     /// The least time from reading the key to its run.
     pub(crate) after: Option<Duration>,
-    /// Postpones the run with each add, instead of a delay. Only for queues in a store.
+    /// Postpones the run with each add, instead of a delay.
     pub(crate) debounce: Option<Debounce>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,

@@ -35,13 +35,17 @@ impl Serialize for Count {
     }
 }
 
-/// The durations of runs, with two significant digits.
+/// The durations of runs in microseconds, with two significant digits.
 #[derive(Debug)]
 pub(crate) struct Durations(Mutex<Histogram<u64>>);
 
+/// Longer durations count as this one. The histogram takes 40 kB.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 impl Default for Durations {
     fn default() -> Self {
-        Self(Mutex::new(Histogram::new(2).expect("at most 5 digits are allowed")))
+        let histogram = Histogram::new_with_max(LONGEST.as_micros() as u64, 2);
+        Self(Mutex::new(histogram.expect("at most 5 digits are allowed")))
     }
 }
 
@@ -206,4 +210,25 @@ impl Tally {
 pub(crate) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_reported_in_seconds_from_microseconds_to_days() {
+        let durations = Durations::default();
+        for (count, took) in [(90, 0.000_002), (9, 1.5), (1, 100_000.0)] {
+            (0..count).for_each(|_| durations.add(Duration::from_secs_f64(took)));
+        }
+        durations.add(Duration::MAX);
+        let json = serde_json::to_value(&durations).unwrap();
+        for (name, seconds) in
+            [("p50", 0.000_002), ("p90", 1.5), ("p99", 100_000.0), ("max", LONGEST.as_secs_f64())]
+        {
+            let found = json[name].as_f64().unwrap();
+            assert!((found / seconds - 1.0).abs() < 0.01, "{name}: {found}, not {seconds}");
+        }
+    }
 }

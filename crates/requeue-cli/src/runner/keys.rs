@@ -1,25 +1,27 @@
 //! The keys of a run: the queue, and the state per key that the queue does not have.
 //!
-//! The queue decides which key starts next. The pace decides when a certain key may start. The rate decides when any
-//! key may start. The keys of a queue in a store are leased one by one, and are in the local queue from their lease to
+//! The queue decides which key starts next, and when a certain key may start. The rate decides when any key may start.
+//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to
 //! the end of their run. Therefore, if the lease of a key is lost and the key is leased again, it waits until its
 //! command here has exited.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use requeue::metrics::Metrics;
-use requeue::{Added, Cursor, Filter, Item};
+use requeue::{Add, Added, Completion, Cursor, Filter, Item, Merge};
 use tokio::sync::watch;
 
 use crate::args::config::Config;
+use crate::args::pacing::Times;
+use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::input::AddOptions;
 use crate::key::{Key, KeyQueue};
 use crate::output::dead_letters::Pending;
 use crate::process::run_input::Past;
-use crate::runner::pace::Pace;
 use crate::runner::rate::Rate;
 use crate::runner::remote::{Job, Leases, RemoteQueue};
 use crate::runner::retries::{FailingKeys, Verdict};
@@ -30,7 +32,7 @@ use crate::runner::room::Room;
 pub(super) struct Keys {
     queue: KeyQueue,
     failing: FailingKeys,
-    pace: Pace,
+    times: Times,
     rate: Option<Rate>,
     leases: Option<Leases>,
     room: Room,
@@ -60,7 +62,7 @@ impl Keys {
                 failures.max_delay,
                 seed,
             ),
-            pace: Pace::new(pacing.times, failures.re_add, queue.clone()),
+            times: pacing.times,
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),
@@ -82,19 +84,35 @@ impl Keys {
     // --- Adding ----------------------------------------------------------------------------------
 
     pub(super) fn add(&self, key: &[u8], options: AddOptions) -> Added {
-        self.pace.add(key, options)
+        let window = options.debounce.or_else(|| self.times.window(|| self.window_wait(key)));
+        let add = match (options.after, window) {
+            (Some(after), _) => Add::after(after),
+            (None, Some(Debounce { quiet, most })) => Add::debounce(quiet).at_most(most),
+            (None, None) => Add::now(),
+        };
+        self.queue_add(key, add.merge(options.merge).priority(options.priority))
+    }
+
+    /// Returns the time until the end of the wait of a key for further debounced adds.
+    fn window_wait(&self, key: &[u8]) -> Option<Duration> {
+        let entry = self.queue.look_up(key).filter(|entry| entry.bound.is_some())?;
+        Some(entry.due?.since(self.queue.now()))
+    }
+
+    fn queue_add(&self, key: &[u8], add: Add) -> Added {
+        self.queue.add_ref_with(key, add, |key| key.into())
     }
 
     /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
     pub(super) fn cancel(&self, key: &[u8]) -> bool {
-        let cancelled = self.pace.cancel(key);
+        let cancelled = self.queue.cancel(key).any();
         self.failing.forget(key);
         cancelled
     }
 
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
-        self.pace.run_now(key, priority) != Added::Refused
+        self.queue_add(key, Add::now().merge(Merge::Exactly).priority(priority)).is_accepted()
     }
 
     pub(super) fn set_paused(&self, paused: bool) {
@@ -145,9 +163,9 @@ impl Keys {
         self.max_keys
     }
 
-    /// Ends all windows. Called at the end of the input.
-    pub(super) fn end_windows(&self) {
-        self.pace.end_windows();
+    /// Ends the waits of `--delay` and `--debounce`. Called at the end of the input.
+    pub(super) fn end_of_input(&self) {
+        self.queue.flush_debounced();
     }
 
     /// Closes the queue: no more keys are added.
@@ -181,22 +199,22 @@ impl Keys {
                 }
             }
             let item = self.queue.get_owned().await?;
-            if let Some(item) = self.pace.start(item) {
-                let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
-                if let Some(turn) = turn {
-                    turn.take(self.queue.now());
-                }
-                return Some(Job { item, lease });
+            // The command has not started, and perhaps none is needed.
+            item.uncount_start();
+            let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
+            if let Some(turn) = turn {
+                turn.take(self.queue.now());
             }
+            return Some(Job { item, lease });
         }
     }
 
     /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
     pub(super) fn start(&self, Job { item, lease }: &Job) -> (Past, u32) {
-        self.pace.started(item);
+        item.count_start();
         match lease {
             Some(lease) => (Past { attempt: lease.attempt(), last_exit: None }, lease.adds()),
-            None => (self.failing.past(item), self.pace.adds(item)),
+            None => (self.failing.past(item), item.adds()),
         }
     }
 
@@ -207,24 +225,23 @@ impl Keys {
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
         self.failing.forget(&item);
-        self.pace.succeed(item);
+        item.succeed();
     }
 
     /// Completes a key after its last failure. If it was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.failing.forget(&item);
-        self.pace.give_up(item);
+        item.give_up();
     }
 
     /// Completes a run that was cancelled.
     pub(super) fn end_cancelled(&self, item: Item<'static, Key>) {
-        self.pace.end_cancelled(item);
+        item.complete(Completion::Cancelled);
     }
 
     /// Retries a key, or returns it to the caller after its last retry.
     pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
-        let retry = |item, at| self.pace.retry(item, at);
-        self.failing.fail(item, exit, self.queue.now(), retry)
+        self.failing.fail(item, exit, self.queue.now())
     }
 
     /// Must be called when a key has left the queue or the run stops.

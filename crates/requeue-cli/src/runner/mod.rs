@@ -10,7 +10,6 @@ pub(crate) mod hooks;
 mod keys;
 pub(crate) mod launch;
 pub(crate) mod outcome;
-mod pace;
 mod page;
 mod progress;
 mod rate;

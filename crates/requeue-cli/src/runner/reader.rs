@@ -39,10 +39,6 @@ impl LocalSink {
 
 impl KeySink for LocalSink {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
-        if matches!(&change, Change::Add(_, options) if options.debounce.is_some()) {
-            let why = "debounce: only a queue in a store has it; use --debounce";
-            return Err(Why::Json(why.to_owned()));
-        }
         Ok(self.runner.take(change, &mut self.held))
     }
 
@@ -183,7 +179,7 @@ impl Runner {
     fn end_of_input(&self) {
         self.stop.read_all();
         match self.config.input.at_eof {
-            AtEof::Finish => self.keys.end_windows(),
+            AtEof::Finish => self.keys.end_of_input(),
             AtEof::Abandon => {
                 self.stop(Level::Stopping);
                 self.output.say_blocking(

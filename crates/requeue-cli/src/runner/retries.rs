@@ -68,14 +68,8 @@ impl FailingKeys {
         }
     }
 
-    /// Counts a failure at `now`. Calls `retry` with the key and its due time, unless it has no retries left.
-    pub(crate) fn fail(
-        &self,
-        item: Item<'static, Key>,
-        last_exit: i32,
-        now: Time,
-        retry: impl FnOnce(Item<'static, Key>, Time),
-    ) -> Verdict {
+    /// Counts a failure at `now`. Retries the key after its backoff, unless it has no retries left.
+    pub(crate) fn fail(&self, item: Item<'static, Key>, last_exit: i32, now: Time) -> Verdict {
         let mut inner = self.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
         let counts = now >= before.until;
@@ -88,8 +82,9 @@ impl FailingKeys {
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
         // Under the lock, so that the next run, which may start at once, finds the failure counted.
-        retry(item, until);
-        Verdict::Retried { attempt: before.failures.saturating_add(1), delay: until.since(now) }
+        let delay = until.since(now);
+        item.retry_after(delay);
+        Verdict::Retried { attempt: before.failures.saturating_add(1), delay }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -119,10 +114,7 @@ mod tests {
     }
 
     fn fail(failing: &FailingKeys, queue: &KeyQueue) -> Verdict {
-        let now = queue.now();
-        failing.fail(queue.try_get_owned().unwrap(), 7, now, |item, until| {
-            item.retry_after(until.since(now));
-        })
+        failing.fail(queue.try_get_owned().unwrap(), 7, queue.now())
     }
 
     #[test]

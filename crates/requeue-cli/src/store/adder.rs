@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::by_server::named;
-use super::server::Server;
+use super::server::{Part as ServerPart, Server};
 use super::{block_on, re_add, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
@@ -46,7 +46,7 @@ struct Adder {
     unsaid: Unsaid,
     part: Vec<(Key, Add)>,
     /// With a server, the keys of the part as it names them.
-    named: Vec<Value>,
+    named: ServerPart,
     counts: Counts,
 }
 
@@ -84,7 +84,7 @@ enum Refused {
 
 impl Adder {
     fn new(target: Target, unsaid: Unsaid) -> Self {
-        let (part, named) = (Vec::with_capacity(PART), Vec::new());
+        let (part, named) = (Vec::with_capacity(PART), ServerPart::default());
         Self { target, unsaid, part, named, counts: Counts::default() }
     }
 
@@ -147,8 +147,10 @@ impl Adder {
         }
         object["priority"] = json!(priority);
         object["revive"] = json!(options.revive.unwrap_or(self.unsaid.revives));
-        self.named.push(object);
-        if self.named.len() == PART { self.settle().await } else { Ok(()) }
+        match self.named.push(object, PART) {
+            Some(keys) => self.send(keys).await,
+            None => Ok(()),
+        }
     }
 
     fn add_of(&self, options: AddOptions) -> Add {
@@ -179,33 +181,9 @@ impl Adder {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
-            Target::Server(server) => {
-                let named = std::mem::take(&mut self.named);
-                if named.is_empty() {
-                    return Ok(());
-                }
-                let keys = named.len();
-                let answer = server.post("add", &json!({ "keys": named })).await.map_err(failed)?;
-                let results = answer["results"].as_array().filter(|results| results.len() == keys);
-                let Some(results) = results else {
-                    let why = "--server: the answer is not that of requeue; check the URL";
-                    return Err(Refused::Failed(why.to_owned()));
-                };
-                for result in results {
-                    self.counts.add(match result.as_str() {
-                        Some("new") => Added::New,
-                        Some("dirty") => Added::Dirty,
-                        Some("held") => Added::Held,
-                        Some("revived") => Added::Revived,
-                        Some("parked") => Added::Parked,
-                        Some("refused") => {
-                            let why = "--server: the queue takes no more keys: it is closed";
-                            return Err(Refused::Failed(why.to_owned()));
-                        }
-                        _ => Added::Coalesced,
-                    });
-                }
-                return Ok(());
+            Target::Server(_) => {
+                let keys = self.named.take();
+                return if keys.is_empty() { Ok(()) } else { self.send(keys).await };
             }
         };
         let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
@@ -217,6 +195,33 @@ impl Adder {
             }
         }
         failed.map_or(Ok(()), |why| Err(Refused::Failed(why)))
+    }
+
+    /// Adds keys by the server.
+    async fn send(&mut self, keys: Vec<Value>) -> Result<(), Refused> {
+        let Target::Server(server) = &self.target else { return Ok(()) };
+        let count = keys.len();
+        let answer = server.post("add", &json!({ "keys": keys })).await.map_err(failed)?;
+        let results = answer["results"].as_array().filter(|results| results.len() == count);
+        let Some(results) = results else {
+            let why = "--server: the answer is not that of requeue; check the URL";
+            return Err(Refused::Failed(why.to_owned()));
+        };
+        for result in results {
+            self.counts.add(match result.as_str() {
+                Some("new") => Added::New,
+                Some("dirty") => Added::Dirty,
+                Some("held") => Added::Held,
+                Some("revived") => Added::Revived,
+                Some("parked") => Added::Parked,
+                Some("refused") => {
+                    let why = "--server: the queue takes no more keys: it is closed";
+                    return Err(Refused::Failed(why.to_owned()));
+                }
+                _ => Added::Coalesced,
+            });
+        }
+        Ok(())
     }
 }
 

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use requeue_store::{Counts, State};
 use serde_json::{Value, json};
 
-use super::server::Server;
-use super::text::{each, status_json, status_text};
+use super::server::{Part, Server};
+use super::text::{Times, each, status_json, status_text};
 use crate::args::store::{
     CancelFlags, ExplainFlags, KeysFlags, ReviveFlags, StatusFlags, state_name,
 };
@@ -139,7 +139,12 @@ pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<End
             let error = row["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
             let is_known = row["state"] != json!("idle");
             let why = format!("{}{error}", row["why"].as_str().unwrap_or_default());
-            (why, if is_known { Exit::Done } else { Exit::GivenUp })
+            let time = |name: &str| Duration::try_from_secs_f64(row[name].as_f64()?).ok();
+            let times = Times { age: time("age"), due: time("due_in"), lease: time("lease_in") };
+            (
+                times.append_to(&why, Timestamp::now()),
+                if is_known { Exit::Done } else { Exit::GivenUp },
+            )
         }
         None => ("not in the queue".to_owned(), Exit::GivenUp),
     };
@@ -172,9 +177,11 @@ async fn some(
     keys: &[OsString],
     (done, not): (&str, &str),
 ) -> Result<Ended, Refusal> {
-    let mut changed = Vec::new();
-    for part in keys.chunks(1_000) {
-        let names: Vec<_> = part.iter().map(|key| named(key.as_bytes())).collect();
+    let (mut changed, mut last) = (Vec::new(), Part::default());
+    let mut parts: Vec<_> =
+        keys.iter().filter_map(|key| last.push(named(key.as_bytes()), 1_000)).collect();
+    parts.push(last.take());
+    for names in parts {
         let answer = server.post(action, &json!({ "keys": names })).await?;
         let results = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         changed.extend(results.iter().map(|result| result.as_bool().unwrap_or(false)));

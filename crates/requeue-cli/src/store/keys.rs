@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
 
+use super::text::Times;
 use super::{block_on, by_server, refusal};
 use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print};
@@ -70,7 +71,10 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
         let key = Key::from(flags.key.as_bytes());
         let found = queue.look_up(key.clone()).await.map_err(refusal)?;
         let (text, exit) = match found {
-            Some(entry) => (entry.explain(), Exit::Done),
+            Some(entry) => {
+                let times = Times { age: entry.since, due: entry.due, lease: entry.lease };
+                (times.append_to(&entry.explain(), Timestamp::now()), Exit::Done)
+            }
             None => (
                 format!(
                     "{key}: not in the queue: it was never added, was cancelled, or its last run succeeded"

@@ -141,6 +141,35 @@ impl Server {
     }
 }
 
+/// The size limit of the keys of a request. The server limits bodies to 1 MiB.
+const BODY: usize = (1 << 20) - 64;
+
+/// The keys of a request, as the API names them.
+#[derive(Default)]
+pub(super) struct Part {
+    keys: Vec<Value>,
+    bytes: usize,
+}
+
+impl Part {
+    /// Adds a key to the part. If the part is full, first returns its keys: it has `most` of them, or no space for this one.
+    pub(super) fn push(&mut self, key: Value, most: usize) -> Option<Vec<Value>> {
+        // The key and a comma.
+        let bytes = key.to_string().len() + 1;
+        let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
+        let full = is_full.then(|| self.take()).filter(|keys| !keys.is_empty());
+        self.bytes += bytes;
+        self.keys.push(key);
+        full
+    }
+
+    /// Returns the keys, and empties the part.
+    pub(super) fn take(&mut self) -> Vec<Value> {
+        self.bytes = 0;
+        std::mem::take(&mut self.keys)
+    }
+}
+
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
@@ -164,6 +193,23 @@ async fn exchange(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_has_a_limit_of_keys_and_of_bytes() {
+        for (size, most, keys) in [(1, 3, 3), (1 << 18, 256, 3), (2 << 20, 256, 1)] {
+            let (mut part, mut sent) = (Part::default(), Vec::new());
+            for _ in 0..10 {
+                sent.extend(part.push(json!({ "key": "k".repeat(size) }), most));
+            }
+            sent.push(part.take());
+            assert_eq!(sent.iter().map(Vec::len).sum::<usize>(), 10);
+            for part in &sent {
+                let body = json!({ "keys": part }).to_string();
+                assert!(body.len() <= 1 << 20 || part.len() == 1, "{} bytes", body.len());
+            }
+            assert_eq!(sent[0].len(), keys, "{size}");
+        }
+    }
 
     #[test]
     fn an_address_is_that_of_a_host_or_a_socket() {

@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
+use jiff::{Timestamp, Unit};
 use requeue_store::{Counts, Entry, State};
 use serde::Serialize;
 
@@ -99,6 +101,30 @@ pub(super) fn status_json(
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
 
+/// The times of a key, relative to now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub(super) age: Option<Duration>,
+    pub(super) due: Option<Duration>,
+    pub(super) lease: Option<Duration>,
+}
+
+impl Times {
+    /// Appends the times to an explanation, in the form of RFC 3339. The age of a key that waits says nothing.
+    pub(super) fn append_to(self, why: &str, now: Timestamp) -> String {
+        let at = |time: Option<Timestamp>, what: &str| {
+            let time = time.and_then(|time| time.round(Unit::Second).ok());
+            time.map(|time| format!("; {what} {time}")).unwrap_or_default()
+        };
+        let later = |time: Option<Duration>| time.and_then(|time| now.checked_add(time).ok());
+        let age = self.age.filter(|_| self.due.is_none() || self.lease.is_some());
+        let since = at(age.and_then(|age| now.checked_sub(age).ok()), "since");
+        let lease = at(later(self.lease), "lease until");
+        let next = at(later(self.due), "next at");
+        format!("{why}{since}{lease}{next}")
+    }
+}
+
 /// Reports the number of keys that were changed, and each key that was not.
 pub(super) fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
@@ -107,4 +133,32 @@ pub(super) fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -
     let count = changed.iter().filter(|changed| **changed).count();
     complain(&format!("{count} {done}"));
     Ended::Exit(if count == keys.len() { Exit::Done } else { Exit::GivenUp })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_a_key_follow_its_explanation() {
+        let now: Timestamp = "2030-01-31T12:00:00.6Z".parse().unwrap();
+        let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+        let none = Times::default();
+        for (times, text) in [
+            (none, ""),
+            (
+                Times { due: seconds(2.1), age: seconds(9.0), ..none },
+                "; next at 2030-01-31T12:00:03Z",
+            ),
+            (Times { age: seconds(61.0), ..none }, "; since 2030-01-31T11:59:00Z"),
+            (Times { due: Some(Duration::MAX), ..none }, ""),
+            (
+                Times { age: seconds(0.6), due: seconds(86_400.0), lease: seconds(30.0) },
+                "; since 2030-01-31T12:00:00Z; lease until 2030-01-31T12:00:31Z; \
+                 next at 2030-02-01T12:00:01Z",
+            ),
+        ] {
+            assert_eq!(times.append_to("a: why", now), format!("a: why{text}"), "{times:?}");
+        }
+    }
 }

@@ -65,9 +65,8 @@ fn a_debounce_starts_anew_with_each_add() {
         let mut live = Live::start(&dir, &args);
         let mut feeder = live.stdin.take().expect("it is piped");
         let feeding = thread::spawn(move || {
-            while feeder.write_all(b"a\n").is_ok() {
-                thread::sleep(Duration::from_millis(2));
-            }
+            // The pipe limits the rate.
+            while feeder.write_all(b"a\n").is_ok() {}
         });
         live.wait_for("ran a");
         live.signal(Signal::TERM);
@@ -85,6 +84,25 @@ fn at_the_end_of_the_input_windows_end() {
             assert_eq!((ended.code(), ended.sorted().join(" ").as_str()), (Some(0), "a 3 b 1"));
         }
     }
+}
+
+#[test]
+fn a_record_may_have_a_time_or_a_debounce_of_its_own() {
+    let dir = directory("own_times");
+    let args = ["--input", "json", "--debounce", "1h", "--unfinished", "rest", "echo"];
+    let mut live = Live::start(&dir, &args);
+    live.send("{\"key\":\"now\",\"after\":0}\n{\"key\":\"soon\",\"debounce\":\"1ms\"}\n");
+    live.wait_for("now");
+    live.wait_for("soon");
+    live.send("{\"key\":\"later\",\"after\":\"2h\"}\n{\"key\":\"waits\"}\n");
+    // The end of the input ends the wait of --debounce, and no other.
+    live.close();
+    live.wait_for("waits");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!(ended.count("unfinished"), 1, "{}", ended.stderr);
+    let rest = std::fs::read_to_string(dir.join("rest")).unwrap();
+    assert!(rest.contains("\"key\":\"later\",\"after\":7"), "{rest}");
 }
 
 #[test]

@@ -356,6 +356,7 @@ fn a_client_with_the_token_changes_a_run() {
     assert_eq!(act(server, "cancel", &all).1, json!({ "changed": 1, "matched": 1 }));
     let ended = run.end();
     assert!(ended.stderr.contains("cancel by 127.0.0.1:") && ended.stderr.contains("keys=1"));
+    assert!(ended.stderr.contains("cancel begins by 127.0.0.1:"), "{}", ended.stderr);
     assert!(!ended.text().contains("second"), "{}", ended.text());
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
@@ -463,6 +464,7 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert!(
         explained.code() == Some(0) && explained.text().starts_with("late: waiting; ready in ")
     );
+    assert!(explained.text().contains("; next at 2"), "{}", explained.text());
     assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
     let cancelled = ask(&["cancel", "late", "none"], "");
     assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
@@ -489,4 +491,36 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
         nobody.stderr
     );
     assert_eq!(run.end().code(), Some(1));
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
+    use crate::support::end;
+
+    let dir = directory("a_paced_key_is_explained");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN);
+    command.args(["run", "--serve", "unix:s", "--serve-admin", "--min-interval", "1h", "echo"]);
+    let mut run = Live::spawn(&mut command);
+    run.send("a\n");
+    run.wait_for("a");
+    run.send("a\n");
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    explain.current_dir(&dir).args(["explain", "--server", "unix:s", "a"]);
+    explain.env("REQUEUE_TOKEN", TOKEN).env_remove("REQUEUE_STORE");
+    let text = loop {
+        let text = end(&mut explain, "").text();
+        // The run has ended, and the second add has been read.
+        if text.contains("waiting") {
+            break text;
+        }
+    };
+    let (why, at) = text.trim_end().split_once("; next at ").expect("a time");
+    assert!(why.starts_with("a: waiting for its pace; ready in "), "{text}");
+    assert!(why.ends_with("; it ran within the last 3600s"), "{text}");
+    let at: jiff::Timestamp = at.parse().expect("a time of RFC 3339");
+    assert!(at > jiff::Timestamp::now(), "{text}");
+    run.signal(rustix::process::Signal::TERM);
+    run.end();
 }

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -85,9 +86,17 @@ fn a_key_is_explained() {
     };
     let (code, text) = explain("late");
     assert!(code == Some(0) && text.starts_with("late: due in 3"));
+    let at = text.trim_end().rsplit_once("; next at ").expect("a time").1;
+    let listed = call(&dir, "keys", &["--state", "waiting"]).text();
+    let time = |text: &str| text.parse::<Timestamp>().expect("a time of RFC 3339").as_second();
+    let listed = time(listed.split('\t').nth(2).expect("a time"));
+    assert!((time(at) - listed).abs() <= 1, "{at}, {listed}");
     let (code, text) = explain("bad");
     assert_eq!(code, Some(0));
-    assert!(text.starts_with("bad: parked for ") && text.contains("exit status: 3"), "{text}");
+    assert!(
+        text.starts_with("bad: parked for ") && text.contains("exit status: 3; since 2"),
+        "{text}"
+    );
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));
     assert!(text.starts_with("no\\nkey: not in the queue: "), "{text}");

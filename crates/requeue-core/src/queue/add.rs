@@ -226,6 +226,28 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
+    /// Ends the wait of `key` for further debounced adds: its pending run is due now, or as soon as its
+    /// backoff and its pace permit it. Returns false if the key does not wait for debounced adds.
+    pub fn flush_debounced<Q>(&mut self, key: &Q, hash: u64, now: Time) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some(slot) = self.find(key, hash).filter(|&slot| self.timers.bound(slot).is_some())
+        else {
+            return false;
+        };
+        let record = self.records.get(slot);
+        let permitted = if record.phase().is_processing() {
+            self.backoff_of(record.epoch())
+        } else {
+            record.not_before().max(self.paced_until(slot).unwrap_or_default())
+        };
+        self.timers.unbind(slot);
+        self.timers.merge(slot, now.max(permitted), true);
+        true
+    }
+
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
     /// removed. If the queue keeps no record, also returns the record's key. Returns `None` if the
     /// queue has no record of the key.

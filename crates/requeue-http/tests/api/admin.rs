@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use requeue::{CancelReason, Queue, ReAdd, clock::FakeClock};
-use requeue_http::{AdminToken, History, Run, Site};
+use requeue::{Added, CancelReason, Queue, ReAdd, clock::FakeClock};
+use requeue_http::{AdminToken, Control, History, Run, Site};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, ask, get, send};
@@ -138,6 +138,44 @@ fn bodies_that_are_wrong_are_named() {
         assert_eq!(answer.status, status, "{path}: {}", answer.text());
         assert!(answer.json()["error"].is_string());
     }
+}
+
+/// A queue that takes no key with an x.
+struct Picky(Queue<String>);
+
+impl Control<String> for Picky {
+    fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
+        if key.contains('x') { Err("no x".to_owned()) } else { Ok(self.0.add(key)) }
+    }
+
+    fn cancel(&self, key: &String) -> bool {
+        self.0.cancel(key).any()
+    }
+
+    fn run_now(&self, _: &String, _: i32) -> bool {
+        false
+    }
+}
+
+#[test]
+fn an_add_that_fails_names_the_keys_that_were_added() {
+    let queue: Queue<String> = Queue::new();
+    let site = Site::builder(queue.clone()).control(Picky(queue.clone())).admin(token());
+    let served = Served::new(site);
+    let invalid = json!({ "keys": [{ "key": "a" }, { "key_base64": "/w==" }] });
+    for path in ["add", "cancel"] {
+        queue.add("a".to_owned());
+        let answer = post(&served, path, &invalid);
+        assert_eq!((answer.status, answer.json()["results"].is_null()), (400, true), "{path}");
+        assert_eq!(queue.len(), 1, "{path}: an invalid key is found before any change");
+    }
+    let refused =
+        json!({ "keys": [{ "key": "a" }, { "key": "b" }, { "key": "x" }, { "key": "c" }] });
+    let answer = post(&served, "add", &refused);
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["results"], json!(["coalesced", "new", null, null]));
+    assert_eq!(answer.json()["error"], json!("keys: no x; 2 of 4 keys were added"));
+    assert_eq!(queue.len(), 2);
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn keys_are_listed_by_state() {
         "again": false,
         "age": 0.0,
         "due_in": 90.0,
+        "lease_in": null,
         "attempt": 2,
         "failures": 1,
         "adds": 1,

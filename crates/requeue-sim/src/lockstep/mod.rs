@@ -201,6 +201,12 @@ impl Lockstep {
                 self.model.forget(&key);
                 assert_eq!(core.is_some(), knew && !self.model.knows(&key), "key returned");
             }
+            Op::FlushDebounced(key) => {
+                let key = key % self.setup.keys;
+                let (by, now) = (Key(key), self.now);
+                let core = inside(|| self.queue.flush_debounced(&by, self.setup.hash(key), now));
+                assert_eq!(core, self.model.flush_debounced(&key, now), "flushed");
+            }
             Op::Promote(max) => self.promote(max),
             Op::Advance(by) => self.now = self.now + by,
             Op::GoBack(by) => {

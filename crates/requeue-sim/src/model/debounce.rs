@@ -45,6 +45,21 @@ impl<K: Ord + Clone> Model<K> {
         if at > wanted { Added::Held } else { added }
     }
 
+    /// Ends the wait of `key` for debounced adds. Returns false if it does not wait for any.
+    pub fn flush_debounced(&mut self, key: &K, now: Time) -> bool {
+        let Some(was) = self.waiting.get(key).map(|wait| wait.at) else { return false };
+        if self.bounds.remove(key).is_none() {
+            return false;
+        }
+        let is_idle = !self.processing.contains_key(key);
+        let paced = if is_idle { self.permit(key) } else { Time::ZERO };
+        let at = now.max(self.not_before(key)).max(paced);
+        if at < was {
+            self.wait_until(key, at);
+        }
+        true
+    }
+
     /// Returns the latest time to which a debounced add may postpone the run that the key waits
     /// for: the bound of earlier debounced adds, or else the due time itself.
     fn latest(&self, key: &K) -> Option<Time> {

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use requeue_core::{Ending, Time};
+use requeue_core::{Cursor, Ending, Time};
 
 use super::Queue;
 use super::drainers::Until;
@@ -91,6 +91,49 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let Ok(mut state) = self.shared.lock() else { return };
         state.core.end(Ending::Closed);
         self.shared.release(state);
+    }
+
+    /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
+    ///
+    /// Their pending runs are due now, or as soon as a backoff and the [pace](crate::Pace) permit them.
+    /// The runs serve the adds so far. Waits for other delayed adds do not change, and later
+    /// [debounced](crate::Add::debounce) adds wait again.
+    ///
+    /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
+    /// which would drop the waiting keys. It holds the lock for up to 256 keys at a time. The keys
+    /// become due in no particular order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_with("config.toml", Add::debounce(Duration::from_secs(60)));
+    /// assert!(queue.try_get().is_none());
+    /// assert_eq!(queue.flush_debounced(), 1);
+    /// queue.try_get().expect("the key no longer waits").succeed();
+    /// ```
+    pub fn flush_debounced(&self) -> usize {
+        let (mut flushed, mut next) = (0, Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let Some((state, _)) = self.settled() else { return flushed };
+            let page = state.core.page(cursor, LOCK_BATCH);
+            self.shared.release(state);
+            let bounded = page.entries.iter().filter(|entry| entry.bound.is_some());
+            let hashes: Vec<_> = bounded.map(|entry| (&entry.key, self.hash(&entry.key))).collect();
+            let now = self.now();
+            let Ok(mut state) = self.shared.lock() else { return flushed };
+            for (key, hash) in hashes {
+                flushed += usize::from(state.core.flush_debounced(key, hash, now));
+            }
+            state.core.promote(now, LOCK_BATCH);
+            self.shared.release(state);
+            next = page.next;
+            page.entries.into_iter().for_each(drop_quietly);
+        }
+        flushed
     }
 
     /// Refuses all adds from now on, and drops the waiting keys.

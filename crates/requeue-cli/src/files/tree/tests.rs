@@ -350,6 +350,29 @@ fn a_rule_that_cannot_be_parsed_is_reported_once() {
 }
 
 #[test]
+fn a_link_that_takes_the_place_of_a_directory_leads_nowhere() {
+    let outside = tempfile::tempdir().unwrap();
+    write(&outside.path().join("secret"), "secret");
+    // The directory itself when it is watched, and another one that has been listed already.
+    for swaps_itself in [true, false] {
+        let mut it = Fixture::unstarted(&[""], &[], &["c/x", "d/x"]);
+        let (root, target) = (it.dir.path().to_owned(), outside.path().to_owned());
+        let mut left = Some(target);
+        it.calls.lock().unwrap().on_watch = Some(Box::new(move |dir| {
+            let is_c = dir.ends_with("c");
+            if let Some(target) = left.take_if(|_| is_c || dir.ends_with("d")) {
+                let swapped = root.join(if is_c == swaps_itself { "c" } else { "d" });
+                fs::remove_dir_all(&swapped).unwrap();
+                symlink(&target, &swapped).unwrap();
+            }
+        }));
+        it.start();
+        let files: Vec<_> = it.tree.files();
+        assert!(files.len() == 1 && files[0].ends_with("x"), "{files:?}");
+    }
+}
+
+#[test]
 fn links_count_only_if_they_are_followed() {
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("x"), "");
