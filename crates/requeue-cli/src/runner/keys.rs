@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use requeue::metrics::Metrics;
 use requeue::{Added, Cursor, Filter, Item};
 use tokio::sync::watch;
 
@@ -24,6 +23,7 @@ use crate::runner::rate::Rate;
 use crate::runner::remote::{Job, Leases, RemoteQueue};
 use crate::runner::retries::{FailingKeys, Verdict};
 use crate::runner::room::Room;
+use crate::serve::Metrics;
 
 /// The keys of a run.
 #[derive(Debug)]
@@ -93,10 +93,12 @@ impl Keys {
     }
 
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
+    #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.pace.run_now(key, priority) != Added::Refused
     }
 
+    #[cfg(feature = "dashboard")]
     pub(super) fn set_paused(&self, paused: bool) {
         self.paused.send_replace(paused);
         match (&self.leases, paused) {
@@ -107,6 +109,7 @@ impl Keys {
         }
     }
 
+    #[cfg(feature = "dashboard")]
     pub(super) fn is_paused(&self) -> bool {
         *self.paused.borrow()
     }

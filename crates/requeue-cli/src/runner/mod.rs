@@ -11,6 +11,7 @@ mod keys;
 pub(crate) mod launch;
 pub(crate) mod outcome;
 mod pace;
+#[cfg(feature = "dashboard")]
 mod page;
 mod progress;
 mod rate;
@@ -26,8 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use requeue_http::History;
-
 use crate::args::config::Config;
 use crate::output::Output;
 use crate::output::dead_letters::KeyFiles;
@@ -41,6 +40,7 @@ use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
+use crate::serve::History;
 
 /// The state that the slots, the reader and the signal loop share.
 #[derive(Debug)]

@@ -88,6 +88,7 @@ impl Pace {
     }
 
     /// Makes the pending run of a key ready: ends its window and its backoff, but not its least interval.
+    #[cfg(feature = "dashboard")]
     pub(crate) fn run_now(&self, key: &[u8], priority: i32) -> Added {
         let mut state = self.lock();
         state.keys.remove(self.hash(key));
