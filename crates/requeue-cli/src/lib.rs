@@ -8,7 +8,7 @@
 //! 2. `process`: commands, their process groups, signals and time limits
 //! 3. `input`: records, and the changes that they ask for
 //! 4. `output`: standard output and error, and the files that the program writes
-//! 5. `serve`: the dashboard
+//! 5. `serve`: the dashboard; or `without_dashboard`, in a build without that feature
 //! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `runner`: takes keys from the queue, runs their commands, and completes them
 //! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
@@ -27,20 +27,28 @@ mod output;
 mod pages;
 mod process;
 mod runner;
+#[cfg(feature = "dashboard")]
 mod serve;
 #[cfg(feature = "store")]
 mod store;
+#[cfg(any(feature = "dashboard", feature = "store"))]
+mod token;
 #[cfg(feature = "kube")]
 mod watch;
+#[cfg(not(feature = "dashboard"))]
+mod without_dashboard;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::config::Config;
 use crate::args::help::wrapped;
-use crate::args::{Cli, Subcommand};
+use crate::args::{Cli, Subcommand, unsupported};
 use crate::exit::{Ended, Refusal};
+#[cfg(not(feature = "dashboard"))]
+use crate::without_dashboard as serve;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
@@ -50,8 +58,16 @@ pub fn main() -> ExitCode {
     let matches = wrapped(Cli::command()).try_get_matches();
     let Cli { command, .. } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        // This case includes --help and --version, which clap prints to standard output.
-        Err(error) => error.exit(),
+        Err(error) => {
+            if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+                && let Some(Refusal { exit, message }) = unsupported::left_out(name)
+            {
+                exit::complain(&message);
+                return exit.into();
+            }
+            // This case includes --help and --version, which clap prints to standard output.
+            error.exit()
+        }
     };
     let ended = match command {
         #[cfg(feature = "store")]
@@ -77,7 +93,7 @@ pub fn main() -> ExitCode {
         Subcommand::Keys(flags) => store::keys::keys(&flags),
         #[cfg(feature = "store")]
         Subcommand::Explain(flags) => store::keys::explain(&flags),
-        #[cfg(feature = "store")]
+        #[cfg(all(feature = "dashboard", feature = "store"))]
         Subcommand::Serve(flags) => store::serve::serve(&flags),
         #[cfg(feature = "store")]
         Subcommand::Parked(flags) => store::keys::parked(&flags),

@@ -1,6 +1,7 @@
 //! `--serve`: the dashboard of a run, available while the run lasts.
 
 use std::fs::Metadata;
+use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,8 +11,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use requeue::metrics::Metrics;
+pub(crate) use requeue::metrics::Metrics;
 use requeue_http::{AdminToken, Builder, Site};
+pub(crate) use requeue_http::{History, Run};
 use rustix::fs::Mode;
 use rustix::process::{Resource, umask};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -21,6 +23,7 @@ use crate::exit::Refusal;
 use crate::key::{escaped, shown};
 use crate::output::Output;
 use crate::process::spawn::TOKEN_VARIABLE;
+use crate::token::read_token;
 
 /// `[ADDR:]PORT`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,44 +62,6 @@ impl FromStr for Address {
     }
 }
 
-/// `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
-#[cfg(feature = "store")]
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ServerUrl {
-    Tcp {
-        /// The host and the port.
-        authority: String,
-        /// Without a slash at its end.
-        path: String,
-    },
-    Unix(PathBuf),
-}
-
-#[cfg(feature = "store")]
-impl FromStr for ServerUrl {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Self::Unix(path.into()));
-        }
-        let Some(rest) = text.strip_prefix("http://") else {
-            return Err(
-                "expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel",
-            );
-        };
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
-        let is_path =
-            path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
-        if !is_valid || !is_path {
-            return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
-        }
-        let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
-        Ok(Self::Tcp { authority, path })
-    }
-}
-
 /// The settings of a dashboard.
 #[derive(Clone, Debug)]
 pub(crate) struct Serve {
@@ -115,26 +80,6 @@ pub(crate) fn token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
         };
         Refusal::usage(format!("{of}: {error}"))
     })
-}
-
-/// Returns the text of the token.
-pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
-    let text = match file {
-        Some(path) => {
-            let name = escaped(path.as_os_str().as_bytes());
-            let refused = |error| Refusal::usage(format!("--token-file {name}: {error}"));
-            std::fs::read_to_string(path).map_err(refused)?
-        }
-        None => match std::env::var(TOKEN_VARIABLE) {
-            Ok(text) if !text.is_empty() => text,
-            _ => {
-                return Err(Refusal::usage(format!(
-                    "no token; pass --token-file FILE, or set {TOKEN_VARIABLE}"
-                )));
-            }
-        },
-    };
-    Ok(text.trim().to_owned())
 }
 
 /// The socket of the dashboard, bound before the run starts.
@@ -168,7 +113,8 @@ impl Listener {
         self.token.is_some()
     }
 
-    async fn bind(Serve { address, token }: &Serve) -> Result<Self, Refusal> {
+    /// Binds the socket.
+    pub(crate) async fn bind(Serve { address, token }: &Serve) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -252,7 +198,8 @@ struct SocketFile {
 impl SocketFile {
     /// Binds a socket that only its owner can connect to. Replaces a socket only if its process is dead and no process
     /// listens at it. Replaces no other file.
-    async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
+    /// Binds the socket.
+    pub(crate) async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(io::Error::new(
@@ -293,6 +240,34 @@ impl Drop for SocketFile {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Lets the metrics count the events of a queue in memory.
+pub(crate) fn measured<K: requeue::Key, S: BuildHasher>(
+    queue: requeue::Builder<K, S>,
+    metrics: Option<&Metrics>,
+) -> requeue::Builder<K, S> {
+    match metrics {
+        Some(metrics) => queue.metrics(metrics),
+        None => queue,
+    }
+}
+
+/// Lets the metrics count the events of a queue in a store.
+#[cfg(feature = "store")]
+pub(crate) fn measured_in_store(
+    queue: requeue_store::OpenOptions,
+    metrics: Option<&Metrics>,
+) -> requeue_store::OpenOptions {
+    match metrics {
+        Some(metrics) => queue.metrics(metrics),
+        None => queue,
+    }
+}
+
+/// Returns an empty history for a run with a dashboard, which has metrics.
+pub(crate) fn history(metrics: Option<&Metrics>) -> Option<History> {
+    metrics.map(|_| History::new())
 }
 
 /// The settings of the dashboard that do not depend on its queue.

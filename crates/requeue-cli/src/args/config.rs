@@ -136,6 +136,8 @@ impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
         flags.of_parallel.check()?;
+        #[cfg(not(feature = "store"))]
+        flags.through.check()?;
         let (source, format) = flags.read.check()?;
         let own = Subcommand {
             name: "run",
@@ -239,7 +241,7 @@ impl Config {
             },
             progress: common.progress,
             summary: common.summary,
-            serve: alone.admin.at(alone.serve)?,
+            serve: alone.dashboard.check()?,
         })
     }
 }

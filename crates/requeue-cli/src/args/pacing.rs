@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
-use requeue::metrics::Metrics;
 use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun};
 
 use crate::args::run::{self as args, Alone, Common};
@@ -13,6 +12,7 @@ use crate::args::values::Every;
 use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::key::{Key, KeyQueue};
+use crate::serve::{Metrics, measured};
 
 /// The order and the spacing of commands.
 #[derive(Debug)]
@@ -112,12 +112,9 @@ impl Pacing {
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
         let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
-        let mut queue = queue.hasher(RandomState::new());
+        let mut queue = measured(queue.hasher(RandomState::new()), metrics);
         if let Some(interval) = self.times.min_interval {
             queue = queue.pace(Pace::min_interval(interval));
-        }
-        if let Some(metrics) = metrics {
-            queue = queue.metrics(metrics);
         }
         // Without priorities, the groups of a fair queue only take turns.
         if self.order == args::Order::Priority

@@ -17,13 +17,19 @@ use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
 use crate::args::unsupported::InStore;
+#[cfg(not(feature = "dashboard"))]
+use crate::args::unsupported::WithoutDashboard;
+#[cfg(not(feature = "store"))]
+use crate::args::unsupported::WithoutStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::{Address, Serve, token};
+use crate::serve::Serve;
+#[cfg(feature = "dashboard")]
+use crate::serve::{Address, token};
 
 /// The variable with the default of `--store`.
 #[cfg(feature = "store")]
@@ -60,6 +66,10 @@ pub(crate) struct Flags {
     #[cfg(feature = "store")]
     #[command(flatten)]
     pub(crate) through: Through,
+
+    #[cfg(not(feature = "store"))]
+    #[command(flatten)]
+    pub(crate) through: Unsupported<WithoutStore>,
 
     /// Standard input of the commands
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
@@ -366,17 +376,50 @@ pub(crate) struct Alone {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) group_jobs: Option<u32>,
 
+    #[command(flatten)]
+    pub(crate) dashboard: Dashboard,
+}
+
+#[cfg(feature = "dashboard")]
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Dashboard {
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
     ///
     /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
     /// without --serve-admin. PORT alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
-    pub(crate) serve: Option<Address>,
+    serve: Option<Address>,
 
     #[command(flatten)]
-    pub(crate) admin: AdminFlags,
+    admin: AdminFlags,
 }
 
+#[cfg(not(feature = "dashboard"))]
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Dashboard {
+    #[command(flatten)]
+    left_out: Unsupported<WithoutDashboard>,
+}
+
+impl Dashboard {
+    /// Returns the settings of the dashboard; `None` without `--serve`.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
+        match self.serve {
+            Some(address) => self.admin.at(address).map(Some),
+            None if self.admin.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
+            None => Ok(None),
+        }
+    }
+
+    /// Refuses the flags of the dashboard.
+    #[cfg(not(feature = "dashboard"))]
+    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
+        self.left_out.check().map(|()| None)
+    }
+}
+
+#[cfg(feature = "dashboard")]
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AdminFlags {
     /// Let clients of the dashboard with the token change the queue
@@ -392,17 +435,12 @@ pub(crate) struct AdminFlags {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+#[cfg(feature = "dashboard")]
 impl AdminFlags {
-    /// Returns the settings of the dashboard; `None` without `--serve`.
-    pub(crate) fn at(&self, address: Option<Address>) -> Result<Option<Serve>, Refusal> {
-        let Some(address) = address else {
-            return match self.serve_admin {
-                true => Err(Refusal::usage("--serve-admin requires --serve")),
-                false => Ok(None),
-            };
-        };
+    /// Returns the settings of a dashboard at `address`.
+    pub(crate) fn at(&self, address: Address) -> Result<Serve, Refusal> {
         let token = self.serve_admin.then(|| token(self.token_file.as_deref())).transpose()?;
-        Ok(Some(Serve { address, token }))
+        Ok(Serve { address, token })
     }
 }
 

@@ -12,13 +12,17 @@ use requeue::ReAdd;
 use requeue_store::State;
 
 use crate::args::help::Sections;
+#[cfg(feature = "dashboard")]
+use crate::args::run::AdminFlags;
 use crate::args::run::{
-    self as args, AdminFlags, Common, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+    self as args, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
 };
 use crate::args::unsupported::{InStore, OfAdd, Unsupported};
+use crate::args::values::ServerUrl;
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
-use crate::serve::{Address, ServerUrl};
+#[cfg(feature = "dashboard")]
+use crate::serve::Address;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreUrl {
@@ -106,15 +110,8 @@ pub(crate) struct WorkFlags {
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
 
-    /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
-    ///
-    /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
-    /// without --serve-admin. PORT alone is on loopback.
-    #[arg(long, value_name = "PORT", help_heading = "Output")]
-    pub(crate) serve: Option<Address>,
-
     #[command(flatten)]
-    pub(crate) admin: AdminFlags,
+    pub(crate) dashboard: Dashboard,
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
@@ -287,6 +284,7 @@ pub(crate) struct ExplainFlags {
     pub(crate) server: ServerFlags,
 }
 
+#[cfg(feature = "dashboard")]
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
     /// PORT, ADDR:PORT or unix:PATH

@@ -105,6 +105,67 @@ impl Table for OfAdd {
     const WHY: &'static str = InStore::<false>::WHY;
 }
 
+const LEFT_OUT: &str = "this program was built without it";
+
+/// Refuses a subcommand that this program was built without.
+pub(crate) fn left_out(subcommand: &str) -> Option<Refusal> {
+    let feature = match subcommand {
+        "files" if !cfg!(feature = "files") => "files",
+        "watch" if !cfg!(feature = "kube") => "kube",
+        "add" | "work" | "queues" | "drop" | "status" | "keys" | "explain" | "serve" | "parked"
+        | "revive" | "cancel" | "store"
+            if !cfg!(feature = "store") =>
+        {
+            "store"
+        }
+        "serve" if !cfg!(feature = "dashboard") => "dashboard",
+        _ => return None,
+    };
+    let message =
+        format!("{subcommand}: {LEFT_OUT}; enable the feature `{feature}` of requeue-cli");
+    Some(Refusal::usage(message))
+}
+
+/// Flags of the dashboard, in a program that is built without it.
+#[cfg(not(feature = "dashboard"))]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WithoutDashboard;
+
+#[cfg(not(feature = "dashboard"))]
+impl Table for WithoutDashboard {
+    const FLAGS: &'static [Flag] = {
+        const INSTEAD: &str = "enable the feature `dashboard` of requeue-cli";
+        &[
+            Flag::new("serve", INSTEAD).value(),
+            Flag::new("serve-admin", INSTEAD),
+            Flag::new("token-file", INSTEAD).value(),
+        ]
+    };
+    const OWN: bool = false;
+    const WHY: &'static str = LEFT_OUT;
+}
+
+/// Flags of `requeue run --store`, in a program that is built without stores.
+#[cfg(not(feature = "store"))]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WithoutStore;
+
+#[cfg(not(feature = "store"))]
+impl Table for WithoutStore {
+    const FLAGS: &'static [Flag] = {
+        const INSTEAD: &str = "enable the feature `store` of requeue-cli";
+        &[
+            Flag::new("store", INSTEAD).value(),
+            Flag::new("queue", INSTEAD).value(),
+            Flag::new("lease", INSTEAD).value(),
+            Flag::new("wait", INSTEAD).value(),
+            Flag::new("pass-passwords", INSTEAD),
+        ]
+    };
+    const OWN: bool = false;
+    const WHY: &'static str = LEFT_OUT;
+}
+
 /// Flags of xargs and GNU parallel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OfParallel;

@@ -1,6 +1,8 @@
 //! The values of flags that have a syntax of their own.
 
 use std::num::NonZeroUsize;
+#[cfg(feature = "store")]
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -149,6 +151,44 @@ pub(crate) fn parse_rerun(text: &str) -> Result<Rerun, &'static str> {
             at_most => Ok(Rerun::Restart { at_most }),
         },
         _ => Err(WRONG),
+    }
+}
+
+/// The value of `--server`: `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
+#[cfg(feature = "store")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ServerUrl {
+    Tcp {
+        /// The host and the port.
+        authority: String,
+        /// Without a slash at its end.
+        path: String,
+    },
+    Unix(PathBuf),
+}
+
+#[cfg(feature = "store")]
+impl FromStr for ServerUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err(
+                "expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel",
+            );
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
+        let is_path =
+            path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
+        if !is_valid || !is_path {
+            return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
+        }
+        let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
+        Ok(Self::Tcp { authority, path })
     }
 }
 

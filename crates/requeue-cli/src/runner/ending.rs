@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use requeue::{CancelReason, Item};
-use requeue_http::History;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
@@ -20,6 +19,7 @@ use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
+use crate::serve::History;
 
 impl Runner {
     /// Completes a run.

@@ -10,7 +10,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::metrics::Metrics;
 use requeue::{Add, Added, Completion, Cursor, Filter, Item, Merge};
 use tokio::sync::watch;
 
@@ -26,6 +25,7 @@ use crate::runner::rate::Rate;
 use crate::runner::remote::{Job, Leases, RemoteQueue};
 use crate::runner::retries::{FailingKeys, Verdict};
 use crate::runner::room::Room;
+use crate::serve::Metrics;
 
 /// The keys of a run.
 #[derive(Debug)]
@@ -111,10 +111,12 @@ impl Keys {
     }
 
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
+    #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(Merge::Exactly).priority(priority)).is_accepted()
     }
 
+    #[cfg(feature = "dashboard")]
     pub(super) fn set_paused(&self, paused: bool) {
         self.paused.send_replace(paused);
         match (&self.leases, paused) {
@@ -125,6 +127,7 @@ impl Keys {
         }
     }
 
+    #[cfg(feature = "dashboard")]
     pub(super) fn is_paused(&self) -> bool {
         *self.paused.borrow()
     }

@@ -4,8 +4,6 @@ use std::io::PipeWriter;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use requeue::metrics::Metrics;
-use requeue_http::History;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -30,7 +28,7 @@ use crate::runner::remote::{ExpiredKeys, RemoteQueue};
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
-use crate::serve::Listener;
+use crate::serve::{self, Listener, Metrics, Page};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
@@ -116,8 +114,11 @@ pub(crate) async fn go(
     if let Some(warning) = &runner.config.commands.template.warning {
         runner.output.say(warning).await;
     }
-    let page = match listener {
+    let page: Option<Page> = match listener {
+        #[cfg(feature = "dashboard")]
         Some(listener) => Some(runner.serve(listener).await?),
+        #[cfg(not(feature = "dashboard"))]
+        Some(listener) => match listener {},
         None => None,
     };
     let unread = feed(&runner)?;
@@ -143,8 +144,7 @@ impl Runner {
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
         let (stop, tally) = (Stop::new(stopper), Tally::new());
         let reports = RetryReports::default();
-        // A run with a dashboard has metrics.
-        let history = metrics.map(|_| History::new());
+        let history = serve::history(metrics);
         Ok(Self { config, keys, commands, hooks, stop, output, reports, tally, files, history })
     }
 

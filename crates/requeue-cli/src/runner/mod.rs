@@ -10,6 +10,7 @@ pub(crate) mod hooks;
 mod keys;
 pub(crate) mod launch;
 pub(crate) mod outcome;
+#[cfg(feature = "dashboard")]
 mod page;
 mod progress;
 mod rate;
@@ -25,8 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use requeue_http::History;
-
 use crate::args::config::Config;
 use crate::output::Output;
 use crate::output::dead_letters::KeyFiles;
@@ -40,6 +39,7 @@ use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
+use crate::serve::History;
 
 /// The state that the slots, the reader and the signal loop share.
 #[derive(Debug)]

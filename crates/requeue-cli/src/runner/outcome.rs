@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use requeue::{CancelReason, Completion};
-use requeue_http::Run;
+
+use crate::serve::Run;
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]

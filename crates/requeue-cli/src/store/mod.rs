@@ -6,6 +6,7 @@ pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
 mod remote;
+#[cfg(feature = "dashboard")]
 pub(crate) mod serve;
 mod server;
 mod text;
@@ -17,7 +18,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue::metrics::Metrics;
 use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
 use tokio::sync::mpsc;
 
@@ -30,7 +30,8 @@ use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::{ExpiredKey, ExpiredKeys};
-use crate::serve::read_token as token;
+use crate::serve::{Metrics, measured_in_store};
+use crate::token::read_token;
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
@@ -58,8 +59,8 @@ impl ServerFlags {
     fn open(&self) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
-            Some(_) => Some(token(self.token_file.as_deref())?),
-            None => std::env::var_os(TOKEN_VARIABLE).map(|_| token(None)).transpose()?,
+            Some(_) => Some(read_token(self.token_file.as_deref())?),
+            None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_token(None)).transpose()?,
         };
         Ok(Some(Server::new(url.clone(), token)))
     }
@@ -78,9 +79,9 @@ impl Place {
     ) -> Result<(Queue, ExpiredKeys), Refusal> {
         let failures = &config.failures;
         let (report, expired) = mpsc::unbounded_channel();
-        let how = |mut opening: OpenOptions| {
+        let how = |opening: OpenOptions| {
             let report = report.clone();
-            opening = opening.on_parked(move |parked| {
+            let opening = opening.on_parked(move |parked| {
                 // If a run completed the lease, that run reports the key.
                 if parked.lease_expired {
                     let (key, attempts) = (Key::from(&*parked.key), parked.failures);
@@ -88,9 +89,7 @@ impl Place {
                     let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
                 }
             });
-            if let Some(metrics) = metrics {
-                opening = opening.metrics(metrics);
-            }
+            let opening = measured_in_store(opening, metrics);
             let opening = with_settings(opening, re_add, parked_add);
             let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
             let opening = match &worker {

@@ -13,10 +13,7 @@ use crate::serve::Listener;
 /// `requeue serve`.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let serve = flags.admin.at(Some(flags.address.clone()))?;
-        let Some(listener) = Listener::of(serve.as_ref()).await? else {
-            return Err(Refusal::usage("no address"));
-        };
+        let listener = Listener::bind(&flags.admin.at(flags.address.clone())?).await?;
         let metrics = listener.metrics();
         let queue = flags.place.to_find(|opening| opening.metrics(metrics), String::new).await?;
         let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;

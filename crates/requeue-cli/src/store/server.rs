@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::args::values::ServerUrl;
 use crate::exit::Refusal;
 use crate::key::escaped;
-use crate::serve::ServerUrl;
 
 /// The time limit of a request: a change of all keys of a large queue takes a while.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -48,11 +48,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
-    let WorkFlags { stdin, serve, admin, until_empty, passwords, unsupported, .. } = flags;
+    let WorkFlags { stdin, dashboard, until_empty, passwords, unsupported, .. } = flags;
     unsupported.check()?;
     let re_add = re_add(common.re_add)?;
     let own = Subcommand::without_input("work", false, stdin);
-    let mut config = Config::of(common, Alone { serve, admin, ..Alone::default() }, own)?;
+    let mut config = Config::of(common, Alone { dashboard, ..Alone::default() }, own)?;
     config.commands.template.hidden = passwords.hidden(place.store.url()?);
     let files = Files::open(&config, None)?;
     block_on(async {

@@ -91,17 +91,18 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
 
 #[test]
 fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
-    for (args, said) in [
-        (&["run"][..], "run"),
+    let cases: &[(&[&str], _)] = &[
+        (&["run"], "run"),
         #[cfg(feature = "store")]
         (&["run", "--store", "sqlite:x"], "run"),
         #[cfg(feature = "store")]
         (&["work", "--store", "sqlite:x"], "work"),
         #[cfg(feature = "kube")]
         (&["watch", "cm"], "watch"),
-    ] {
+    ];
+    for (args, said) in cases {
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
-        let ended = end(requeue.args(args), "");
+        let ended = end(requeue.args(*args), "");
         let message = format!(
             "requeue: no COMMAND; `requeue {said} --help` describes it, for example: requeue {said} "
         );
@@ -109,7 +110,7 @@ fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
         assert!(ended.stderr.starts_with(&message), "{}", ended.stderr);
         // The error does not show the safe form for another subcommand.
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
-        let ended = end(requeue.args(args).args(["-c", "echo {}"]), "");
+        let ended = end(requeue.args(*args).args(["-c", "echo {}"]), "");
         assert_eq!(ended.code(), Some(2));
         assert!(!ended.stderr.contains("requeue run"), "{}", ended.stderr);
     }

@@ -9,21 +9,28 @@ mod failures;
 #[cfg(feature = "files")]
 mod files;
 mod giving_up;
+#[cfg(all(feature = "dashboard", feature = "files", feature = "kube", feature = "store"))]
 mod help;
 mod input;
 mod json;
 mod killed;
+mod left_out;
 mod limit;
 mod output;
 mod pace;
 mod pages;
 mod reports;
 mod restarts;
+#[cfg(feature = "dashboard")]
 mod serve;
 mod signals;
+#[cfg(feature = "store")]
 mod store;
+#[cfg(feature = "store")]
 mod store_faults;
+#[cfg(feature = "store")]
 mod store_keys;
+#[cfg(all(feature = "dashboard", feature = "store"))]
 mod store_server;
 mod streams;
 mod support;
