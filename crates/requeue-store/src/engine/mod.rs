@@ -202,7 +202,7 @@ pub(crate) enum Finish {
     /// run, nothing of the key remains.
     Cancelled,
     /// No run was started. The key returns to the place that it had when it was claimed. It had then been
-    /// ready for this long.
+    /// ready for this long. If the run was cancelled meanwhile, the same as `Cancelled`.
     Unclaim(Asked, Duration),
 }
 

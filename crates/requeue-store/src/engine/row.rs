@@ -181,6 +181,13 @@ impl Row {
     /// Completes the delivery. Returns the remaining record, if any.
     pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
+        let how = match how {
+            // The run was never started, so that the cancel has stopped it.
+            Finish::Unclaim(..) if self.run.is_some_and(|run| run.is_cancelled) => {
+                Finish::Cancelled
+            }
+            how => how,
+        };
         let later = match how {
             Finish::Succeed => {
                 self.forget();

@@ -312,7 +312,12 @@ impl Engine for Redis {
             let (signal, slot) = names::cancels(&queue.name);
             let mut set = redis::cmd("SET");
             set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
-            self.nodes.run(slot, &set, None).await?;
+            if let Err(fault) = self.nodes.run(slot, &set, None).await {
+                // A server whose memory is full refuses the value. The run is cancelled in any case.
+                let (queue, error) = (&queue.name, fault.source);
+                tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
+                    by the next renewal of its lease");
+            }
             Ok(cancelled)
         })
     }

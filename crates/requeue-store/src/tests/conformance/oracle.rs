@@ -500,7 +500,10 @@ impl Pair {
                 continue;
             }
             let which = number(&held.out.key);
-            if matches!(ending, Ending::Cancelled) {
+            // The run of an unclaimed key was never started, so that the cancel has stopped it.
+            let was_stopped =
+                matches!(ending, Ending::Unclaim) && self.keeps_places && held.is_cancelled;
+            if matches!(ending, Ending::Cancelled) || was_stopped {
                 self.end_cancelled(held.of_model, &held.out);
                 self.stale.push(held.out);
                 continue;

@@ -90,6 +90,21 @@ fn endings() -> impl Strategy<Value = Ending> {
     ]
 }
 
+/// Operations on keys whose cancelled runs were never started: one of them was added again.
+pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
+    let add = |keys: &[u32]| Step::Add(keys.iter().map(|&key| (key, Add::now())).collect());
+    let unclaim = (0, Ending::Unclaim);
+    vec![
+        add(&[0, 1, 2]),
+        Step::Claim(3),
+        Step::CancelRunning(0),
+        Step::CancelRunning(1),
+        add(&[1]),
+        Step::Finish(vec![unclaim, unclaim, unclaim]),
+        Step::Claim(3),
+    ]
+}
+
 /// Generates sequences of operations.
 ///
 /// The priority of a key never changes. If it changed while the key is ready, engines would order by age,

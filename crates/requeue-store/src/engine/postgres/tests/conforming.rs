@@ -9,7 +9,9 @@ use requeue_servers::PgBouncer;
 use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
-use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::conformance::{
+    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 
@@ -53,10 +55,12 @@ fn conforms_at(url: &str, re_add: ReAdd) {
     let queues = AtomicU32::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(15);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in steps(60))| {
+    let check = |steps: &[_]| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, re_add, &steps));
-    });
+        runtime.block_on(check(&rig, &name, re_add, steps));
+    };
+    check(&unclaimed_and_cancelled());
+    proptest!(config, |(steps in steps(60))| check(&steps));
 }
 
 #[test]

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
-use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::conformance::{
+    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 
@@ -54,12 +56,14 @@ fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in steps(60))| {
+    let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), re_add, &steps).await;
+            check(&rig, &name("conforming"), re_add, steps).await;
         });
-    });
+    };
+    check(&unclaimed_and_cancelled());
+    proptest!(config, |(steps in steps(60))| check(&steps));
 }
 
 #[test]
