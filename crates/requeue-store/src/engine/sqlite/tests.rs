@@ -19,6 +19,7 @@ use crate::tests::conformance::{
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{ConnectErrorKind, chain};
@@ -742,4 +743,12 @@ async fn a_cancelled_run_reaches_its_process() {
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_cancels(&one, &other, "q").await;
     check_workers(&one, &other, "r").await;
+}
+
+/// Other processes find a resume by polling.
+#[tokio::test]
+async fn a_pause_applies_to_all_workers() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store(&at(&dir)).await;
+    check_pauses(&store, &store, "q").await;
 }

@@ -14,6 +14,7 @@ use crate::tests::conformance::{
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -121,6 +122,16 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let one = store().await;
     one.migrate().await.expect("the schema is created");
     check_drops(&one, &store().await, "drop").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_applies_to_all_processes() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
+    let one = store().await;
+    one.migrate().await.expect("the schema is created");
+    check_pauses(&one, &store().await, "q").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,6 +10,7 @@ use crate::tests::conformance::{
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 
 /// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
@@ -138,6 +139,17 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     }
     let Some(cluster) = Cluster::shared() else { return };
     check_drops(&store(&cluster.url()).await, &store(&cluster.url()).await, &name("drop")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_applies_to_all_processes() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    let url = cluster.url();
+    check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
