@@ -336,6 +336,65 @@ impl Queue {
         cancelled.map_err(|fault| UpdateError::of("the run was not cancelled", fault.of_a_key()))
     }
 
+    /// Pauses the queue, in the store: no process gets a key of it until [`resume`](Self::resume). Everything else
+    /// goes on: runs in flight, adds, delays, and the expiry of leases.
+    ///
+    /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
+    /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
+    /// again, and within a second in any case. Workers of requeue versions without this feature ignore a pause.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On a Redis cluster, some shards may
+    /// have been paused: repeat the call.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the queue may have been paused. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.pause().await?;
+    /// queue.add("alice").await?;
+    /// assert!(queue.is_paused().await?);
+    /// assert!(queue.explain("alice").await?.contains("the queue is paused"));
+    ///
+    /// queue.resume().await?;
+    /// assert_eq!(queue.get().await.expect("the queue is open").as_str(), Some("alice"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn pause(&self) -> Result<(), UpdateError> {
+        self.set_paused(true, "the queue was not paused").await
+    }
+
+    /// Ends a [pause](Self::pause). Waiting workers learn of it as fast as of an add.
+    ///
+    /// # Errors
+    ///
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the queue may have been resumed. Repeating the call is harmless.
+    pub async fn resume(&self) -> Result<(), UpdateError> {
+        self.set_paused(false, "the queue was not resumed").await
+    }
+
+    async fn set_paused(&self, paused: bool, what: &'static str) -> Result<(), UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        engine.set_paused(place, paused).await.map_err(|fault| UpdateError::of(what, fault))
+    }
+
     /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
     ///
     /// # Errors

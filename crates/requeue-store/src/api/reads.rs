@@ -26,8 +26,31 @@ impl Queue {
     /// Returns an error if the store cannot be reached, or the queue was dropped.
     pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let found = engine.look_up(place, &key.into()).await;
-        found.map_err(|fault| ReadError::of("the key was not looked up", fault))
+        let mut found = match engine.look_up(place, &key.into()).await {
+            Ok(found) => Vec::from_iter(found),
+            Err(fault) => return Err(ReadError::of("the key was not looked up", fault)),
+        };
+        self.note_pause(&mut found).await?;
+        Ok(found.pop())
+    }
+
+    /// Returns true if the queue is [paused](Self::pause).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    pub async fn is_paused(&self) -> Result<bool, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let is_paused = engine.is_paused(place).await;
+        is_paused.map_err(|fault| ReadError::of("the state of the queue was not read", fault))
+    }
+
+    async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
+        let is_ready = |entry: &Entry| entry.state == State::Ready;
+        if entries.iter().any(is_ready) && self.is_paused().await? {
+            entries.iter_mut().for_each(|entry| entry.paused = is_ready(entry));
+        }
+        Ok(())
     }
 
     /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are
@@ -68,7 +91,9 @@ impl Queue {
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let page = engine.page(place, state, after, limit).await;
-        page.map_err(|fault| ReadError::of("the keys were not listed", fault))
+        let mut page = page.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+        self.note_pause(&mut page).await?;
+        Ok(page)
     }
 
     /// Returns a page of up to `limit` parked keys, as [`snapshot`](Self::snapshot) does.

@@ -2,7 +2,7 @@
 //!
 //! A process claims ahead the keys that its workers would take within the [horizon](Ahead::horizon) at their
 //! recent rate. If runs are long, it claims no key ahead. If no worker takes a key within ten horizons, the
-//! key returns to its place in the order.
+//! key returns to its place in the order. All keys return when a claim finds that the queue is paused.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -123,6 +123,11 @@ impl Ahead {
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
         self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
+    }
+
+    /// Returns all keys to the store: the queue is paused.
+    pub(crate) fn unclaim(&mut self) {
+        drop(std::mem::take(&mut self.items));
     }
 
     /// Takes up to `max` keys for a worker.

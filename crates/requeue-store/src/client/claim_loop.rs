@@ -116,9 +116,17 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
     }
 }
 
+/// The keys of a claim.
+struct Found {
+    items: Vec<Item>,
+    /// The time until there may be another key.
+    next: Option<Duration>,
+    is_paused: bool,
+}
+
 /// The result of a claim.
 struct Answered {
-    found: Result<(Vec<Item>, Option<Duration>), EngineError>,
+    found: Result<Found, EngineError>,
     /// The state of the shutdown when the claim began.
     ending: Ending,
     /// The number of keys that it asked for, and its duration.
@@ -194,7 +202,7 @@ impl Desk {
             let found = self::claim(&shared, claim, since).await;
             let took = since.elapsed();
             if may_end
-                && let Ok((items, None)) = &found
+                && let Ok(Found { items, next: None, .. }) = &found
                 && items.is_empty()
                 && is_idle(&shared).await
             {
@@ -208,12 +216,15 @@ impl Desk {
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, ending: _, max, took, poll } = answer;
         let wait = match found {
-            Ok((items, next)) => {
+            Ok(Found { items, next, is_paused }) => {
                 self.delay = RetryDelay::new();
                 let count = items.len();
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
                 self.ahead.claimed(took, items, max);
+                if is_paused {
+                    self.ahead.unclaim();
+                }
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
             Err(_) => Some(self.delay.wait()),
@@ -234,11 +245,7 @@ async fn is_idle(shared: &Shared) -> bool {
     })
 }
 
-async fn claim(
-    shared: &Arc<Shared>,
-    claim: Claim,
-    since: Instant,
-) -> Result<(Vec<Item>, Option<Duration>), EngineError> {
+async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Result<Found, EngineError> {
     let (engine, place) = (&*shared.engine, &shared.place);
     // A later answer is useless: the leases have expired.
     let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
@@ -258,5 +265,5 @@ async fn claim(
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
-    Ok((items, claimed.next))
+    Ok(Found { items, next: claimed.next, is_paused: claimed.is_paused })
 }

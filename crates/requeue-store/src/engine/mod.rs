@@ -172,6 +172,8 @@ pub(crate) struct Claimed {
     pub(crate) damaged: Vec<Damaged>,
     /// Keys that this claim has parked: their leases expired, and that was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
+    /// True if the queue is paused, so that the claim delivers no key.
+    pub(crate) is_paused: bool,
 }
 
 /// The completion of one delivery.
@@ -202,7 +204,7 @@ pub(crate) enum Finish {
     /// run, nothing of the key remains.
     Cancelled,
     /// No run was started. The key returns to the place that it had when it was claimed. It had then been
-    /// ready for this long.
+    /// ready for this long. If the run was cancelled meanwhile, the same as `Cancelled`.
     Unclaim(Asked, Duration),
 }
 
@@ -339,7 +341,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
     }
 
+    /// Claims keys. Of a [paused](Self::set_paused) queue, only handles the expired leases.
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
+
+    /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All
+    /// other operations are unaffected by a pause.
+    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()>;
+
+    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool>;
 
     /// Completes deliveries. Returns for each whether the holder still had its lease.
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;

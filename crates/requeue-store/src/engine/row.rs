@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::CancelledRun;
+use requeue::{CancelReason, CancelledRun};
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
@@ -181,6 +181,13 @@ impl Row {
     /// Completes the delivery. Returns the remaining record, if any.
     pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
+        let how = match how {
+            // The run was never started, so that the cancel has stopped it.
+            Finish::Unclaim(..) if self.run.is_some_and(|run| run.is_cancelled) => {
+                Finish::Cancelled
+            }
+            how => how,
+        };
         let later = match how {
             Finish::Succeed => {
                 self.forget();
@@ -351,6 +358,9 @@ impl Row {
                 None => Some(until(self.since, now)),
             },
             due: due.map(|at| until(now, at)),
+            bound: self.bound.filter(|_| due.is_some()).map(|at| until(now, at)),
+            cancelled: self.run.filter(|run| run.is_cancelled).map(|_| CancelReason::Cancelled),
+            paused: false,
             lease: self.run.map(|run| until(now, run.lease_until)),
             worker: self
                 .worker

@@ -161,3 +161,49 @@ async fn nothing_is_claimed_ahead_while_keys_come_one_by_one() {
     }
     assert!(engine.batches().iter().all(|&keys| keys == 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_returns_what_was_claimed_ahead() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    let ahead = processing(&queue).await - 1;
+    let other = another(&engine);
+    other.pause().await.expect("paused");
+    item.succeed().await.expect("the lease is held");
+    // The worker takes keys until its process claims again and learns of the pause.
+    let mut taken = 0;
+    while let Ok(item) = tokio::time::timeout(SECOND, get(&queue)).await {
+        item.succeed().await.expect("the lease is held");
+        taken += 1;
+    }
+    assert!((1..=ahead).contains(&taken), "{taken} of {ahead}");
+    assert_eq!(processing(&queue).await, 0);
+    other.resume().await.expect("resumed");
+    let next = name(u32::try_from(301 + taken).expect("a small number"));
+    let item = get(&queue).await;
+    assert_eq!((item.as_str(), item.attempt(), item.adds()), (Some(&*next), 1, 1));
+    item.succeed().await.expect("the lease is held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_returns_what_a_worker_does_not_take_within_a_second() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    assert!(processing(&queue).await > 1);
+    another(&engine).pause().await.expect("paused");
+    tokio::time::advance(SECOND).await;
+    settle().await;
+    assert_eq!(processing(&queue).await, 1);
+    item.succeed().await.expect("the lease is held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_cancelled_while_its_key_was_ahead_never_starts() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    assert!(processing(&queue).await > 1);
+    let cancelled = another(&engine).cancel_running("00301").await.expect("answered");
+    assert_eq!(cancelled, requeue::CancelledRun::Cancelled);
+    queue.shut_down();
+    queue.settled().await;
+    assert_eq!(engine.row("00301"), None);
+    assert_eq!(get(&another(&engine)).await.as_str(), Some("00302"));
+    drop(item);
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::oracle::check;
-pub(crate) use self::steps::steps;
+pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, BoxFuture, Claim, Engine, Failing, Settings, by_shard};

@@ -41,6 +41,7 @@ pub(super) struct Memory {
     /// The number of keys in each batch.
     batches: Mutex<Vec<usize>>,
     is_dropped: AtomicBool,
+    is_paused: AtomicBool,
     /// Keys that another transaction has locked. Their leases are still renewed.
     locked: Mutex<BTreeSet<Key>>,
     /// A test holds it to block all operations.
@@ -69,6 +70,7 @@ impl Memory {
             mishaps: Mutex::default(),
             batches: Mutex::default(),
             is_dropped: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             locked: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             counting: tokio::sync::Mutex::default(),
@@ -251,7 +253,8 @@ impl Engine for Memory {
                 put(rows, key, row);
             }
             let mut items = Vec::new();
-            for n in 0..claim.max {
+            let is_paused = self.is_paused.load(Ordering::SeqCst);
+            for n in 0..if is_paused { 0 } else { claim.max } {
                 let ready = rows.iter().filter(|(_, row)| row.is_ready(now));
                 let next = ready.min_by_key(|(_, row)| match n < claim.oldest {
                     true => (Priority::Low, row.at),
@@ -264,12 +267,24 @@ impl Engine for Memory {
                     items.push(row.claim(&key, *epoch, &queue.worker, claim.lease, now));
                 }
             }
-            let waiting = rows.values().filter(|row| row.run.is_none()).filter_map(|row| row.at);
+            let waiting = rows.values().filter(|row| row.run.is_none() && !is_paused);
+            let waiting = waiting.filter_map(|row| row.at);
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            Claimed { items, next, damaged: Vec::new(), parked }
+            Claimed { items, next, damaged: Vec::new(), parked, is_paused }
         })
+    }
+
+    fn set_paused<'a>(&'a self, _: &'a Place, paused: bool) -> Answer<'a, ()> {
+        self.operation(0, move |_, _| {
+            self.is_paused.store(paused, Ordering::SeqCst);
+            self.wake();
+        })
+    }
+
+    fn is_paused<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
+        self.operation(0, |_, _| self.is_paused.load(Ordering::SeqCst))
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {

@@ -142,8 +142,10 @@ impl InMemory {
             held.insert(epoch, Held { item, worker, lease_until: now + claim.lease });
         }
         let waiting = self.all().into_iter().filter(waits);
-        let due = waiting.filter_map(|entry| entry.due);
+        let is_paused = self.queue().is_paused();
+        let due = waiting.filter_map(|entry| entry.due.filter(|_| !is_paused));
         let leases = held.values().map(|held| held.lease_until);
+        claimed.is_paused = is_paused;
         claimed.next = due.chain(leases).min().map(|next| next.since(now));
         claimed
     }
@@ -209,6 +211,9 @@ impl InMemory {
             state,
             since: entry.since.filter(|_| state != State::Waiting).map(|since| now.since(since)),
             due: entry.due.map(|due| due.since(now)),
+            bound: entry.bound.map(|bound| bound.since(now)),
+            cancelled: None,
+            paused: false,
             dirty: entry.phase == Phase::ProcessingDirty,
             epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
             worker: held.map(|(_, held)| held.worker.to_string()),
@@ -274,6 +279,14 @@ impl Engine for InMemory {
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         answer(self.claim_all(queue, &claim))
+    }
+
+    fn set_paused<'a>(&'a self, _: &'a Place, paused: bool) -> Answer<'a, ()> {
+        answer(if paused { self.queue().pause() } else { self.queue().resume() })
+    }
+
+    fn is_paused<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
+        answer(self.queue().is_paused())
     }
 
     fn finish<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {

@@ -21,6 +21,8 @@ mod lonely;
 mod metering;
 mod outage;
 pub(crate) mod parking;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod pausing;
 mod settling;
 pub(crate) mod upgrade;
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use requeue::CancelReason;
+
 use crate::types::add::{ParkedAdd, Priority, ReAdd};
 use crate::types::key::Key;
 
@@ -35,8 +37,16 @@ pub struct Entry {
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, that is the run after this one.
     pub due: Option<Duration>,
+    /// The time until the latest due time to which further debounced adds postpone the pending run, if it waits
+    /// for debounced adds. Without [`at_most`](crate::Add::at_most), more than 100 years.
+    pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
+    /// For a key in flight, the reason why its run was [cancelled](crate::Queue::cancel_running), if it was. Its
+    /// worker may not know of it yet.
+    pub cancelled: Option<CancelReason>,
+    /// True if the key is ready and its queue is [paused](crate::Queue::pause).
+    pub paused: bool,
     /// For a key in flight, the fencing token of its delivery: [`Item::epoch`](crate::Item::epoch).
     pub epoch: Option<u64>,
     /// For a key in flight, the time until its lease expires if it is not renewed.
@@ -82,6 +92,8 @@ pub struct QueueInfo {
     pub parked_add: ParkedAdd,
     /// True if it has no key in any state.
     pub is_empty: bool,
+    /// True if it is [paused](crate::Queue::pause).
+    pub is_paused: bool,
 }
 
 /// The number of keys in each state.
@@ -104,6 +116,9 @@ pub struct Counts {
     pub oldest_ready: Duration,
 }
 
+/// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
+pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     #[must_use]
@@ -115,6 +130,13 @@ impl Entry {
             n => format!(", after {n} failures in a row"),
         };
         let why = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        let postponed = match self.bound {
+            None => String::new(),
+            Some(bound) if bound > FAR => ", and further adds may postpone it".to_owned(),
+            Some(bound) => {
+                format!(", and further adds postpone it to at most {bound:.1?} from now")
+            }
+        };
         match (self.state, self.due) {
             (State::Parked, _) => format!("{key}: parked for {since:.1?}{failed}{why}"),
             (State::Damaged, _) => {
@@ -129,14 +151,21 @@ impl Entry {
                 };
                 let worker = self.worker.as_ref().map(|name| format!(" at worker {name:?}"));
                 let worker = worker.unwrap_or_default();
+                let cancelled =
+                    if self.cancelled.is_some() { "; its run was cancelled" } else { "" };
                 format!(
-                    "{key}: in flight{worker} for {since:.1?}; its lease expires in {lease:.1?}{then}"
+                    "{key}: in flight{worker} for {since:.1?}; its lease expires in {lease:.1?}\
+                     {cancelled}{then}{postponed}"
                 )
             }
             (State::Waiting, due) => {
-                format!("{key}: due in {:.1?}{failed}{why}", due.unwrap_or_default())
+                let due = due.unwrap_or_default();
+                format!("{key}: due in {due:.1?}{postponed}{failed}{why}")
             }
-            (State::Ready, _) => format!("{key}: ready for {since:.1?}{failed}{why}"),
+            (State::Ready, _) => {
+                let paused = if self.paused { ", but the queue is paused" } else { "" };
+                format!("{key}: ready for {since:.1?}{paused}{failed}{why}")
+            }
         }
     }
 }

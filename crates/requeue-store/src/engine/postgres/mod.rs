@@ -249,6 +249,14 @@ impl Engine for Postgres {
         Box::pin(async move { named(queue, self.claims.claim(queue, &claim).await) })
     }
 
+    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(async move { named(queue, self.sessions.set_paused(queue, paused).await) })
+    }
+
+    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(self.sessions.is_paused(queue))
+    }
+
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let held = self.sessions.finish(queue, &ends).await;

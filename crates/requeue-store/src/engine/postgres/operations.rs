@@ -56,11 +56,11 @@ impl Sessions {
 
     pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, EngineError> {
         let sql = "select q.id, q.hold, q.revive, q.name, \
-                   not exists (select from requeue.keys k where k.queue = q.id) \
+                   not exists (select from requeue.keys k where k.queue = q.id), q.paused \
                    from requeue.queues q";
         let info = |row: &SqlRow| {
             let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
-            QueueInfo { name, re_add, parked_add, is_empty: row.get(4) }
+            QueueInfo { name, re_add, parked_add, is_empty: row.get(4), is_paused: row.get(5) }
         };
         Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -172,6 +172,7 @@ impl Sessions {
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);
         let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
+        let is_paused = last.get::<_, Option<&str>>(9).is_some();
         let (rows, others): (Vec<SqlRow>, Vec<SqlRow>) =
             rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
         let (parked, aside): (Vec<SqlRow>, Vec<SqlRow>) =
@@ -192,7 +193,7 @@ impl Sessions {
         });
         let next = next.map(|next| until(0, next));
         let (items, damaged) = (items.collect(), damaged.collect());
-        let claimed = Claimed { items, next, damaged, parked: parked.collect() };
+        let claimed = Claimed { items, next, damaged, parked: parked.collect(), is_paused };
         Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
     }
 
@@ -396,6 +397,19 @@ impl Sessions {
             self.check_queue(queue).await?;
         }
         Ok(counts)
+    }
+
+    pub(super) async fn set_paused(&self, queue: &Place, paused: bool) -> Result<(), EngineError> {
+        let sql = "select requeue.set_paused($1, $2)";
+        self.row(sql, &[&number(queue), &paused]).await.map(drop)
+    }
+
+    pub(super) async fn is_paused(&self, queue: &Place) -> Result<bool, EngineError> {
+        let sql = "select q.paused from requeue.queues q where q.id = $1";
+        match self.rows(sql, &[&number(queue)]).await?.first() {
+            Some(row) => Ok(row.get(0)),
+            None => Err(EngineError::dropped(&queue.name)),
+        }
     }
 
     pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, EngineError> {

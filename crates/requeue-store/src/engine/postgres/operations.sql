@@ -91,7 +91,8 @@ end $$;
 -- Below them, the index has the entries of past deliveries. As long as a transaction is open elsewhere,
 -- each claim would read them all. The last row of the result is not a key. It returns the bounds for the
 -- next claim. Its `queued` is the time until the next key may be ready, and its `snapshot` names the
--- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them.
+-- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them. Its `damage` is
+-- `paused` if the queue is paused: then the claim only handles the expired leases.
 --
 -- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
 -- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
@@ -128,8 +129,16 @@ declare
     next_at bigint;
     bad bytea[];
     aside bytea[] := '{}';
+    is_paused boolean;
 begin
     lows := in_lows;
+    select q.paused into is_paused from requeue.queues q where q.id = in_queue;
+    if not found then
+        perform requeue.check_queue(in_queue);
+    elsif is_paused then
+        in_max := 0;
+        in_oldest := 0;
+    end if;
     -- Read this before any key, so that the claim sees all changes of the transactions that the snapshot
     -- does not name.
     snapshot := pg_current_snapshot()::text;
@@ -220,8 +229,6 @@ begin
 
     if cardinality(taken) > 0 then
         perform requeue.raise_epochs();
-    else
-        perform requeue.check_queue(in_queue);
     end if;
     return query
     update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0, reasons = 0,
@@ -257,7 +264,19 @@ begin
         queued := null;
     end if;
     key := null;
+    damage := case when is_paused then 'paused' end;
     return next;
+end $$;
+
+-- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that has begun before may still
+-- deliver keys.
+create or replace function requeue.set_paused(in_queue integer, in_paused boolean) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+begin
+    update requeue.queues q set paused = in_paused where q.id = in_queue;
+    perform requeue.check_queue(in_queue);
+    perform requeue.wake(in_queue);
 end $$;
 
 -- Finds keys that claims have passed over: those that were added or locked by a transaction that was still

@@ -60,7 +60,8 @@ end $$;
 
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
 -- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to the
--- place that it had when it was claimed. It had then been ready for `delay`.
+-- place that it had when it was claimed. It had then been ready for `delay`. If its run was cancelled meanwhile, that
+-- has stopped the run.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
@@ -72,6 +73,9 @@ declare
     wanted bigint;
     place bigint := greatest(k.run_since - delay, 0);
 begin
+    if how = 6 and k.cancel_epoch = k.epoch then
+        how := 7;
+    end if;
     if how < 2 then
         k := requeue.forgotten(k);
     elsif how = 5 then

@@ -10,7 +10,7 @@ use super::faults;
 use super::sessions::{BEGIN, Sessions, run};
 use crate::types::error::{EngineError, Kind, newer, older};
 
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// The oldest version that this program upgrades.
 const OLDEST: i32 = 1;
 /// The oldest server version that this program was tested with.
@@ -33,8 +33,10 @@ const FUNCTIONS: &str = concat!(
 );
 
 /// The upgrades of the tables from each version to the next, starting with [`OLDEST`].
-const UPGRADES: [&str; 1] =
-    [concat!(include_str!("damage.sql"), include_str!("upgrades/to_2.sql"))];
+const UPGRADES: [&str; 2] = [
+    concat!(include_str!("damage.sql"), include_str!("upgrades/to_2.sql")),
+    include_str!("upgrades/to_3.sql"),
+];
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 

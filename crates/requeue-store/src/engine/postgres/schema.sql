@@ -1,6 +1,6 @@
--- The tables of version 2. Times are microseconds since 1970, measured by the server's clock.
+-- The tables of version 3. Times are microseconds since 1970, measured by the server's clock.
 create table requeue.version (version integer not null);
-insert into requeue.version values (2);
+insert into requeue.version values (3);
 
 create table requeue.queues (
     id integer generated always as identity primary key,
@@ -10,7 +10,9 @@ create table requeue.queues (
     -- True: an add revives a parked key. False: only an add that requests it does.
     revive boolean not null default true,
     -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
-    waited_until bigint not null default 0 check (waited_until >= 0)
+    waited_until bigint not null default 0 check (waited_until >= 0),
+    -- True: the queue delivers no key.
+    paused boolean not null default false
 );
 
 -- The fencing tokens of deliveries: see `raise_epochs`.

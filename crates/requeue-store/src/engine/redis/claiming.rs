@@ -142,6 +142,7 @@ struct Gathered {
     next: Option<Duration>,
     damaged: Vec<Damaged>,
     parked: Vec<ParkedKey>,
+    is_paused: bool,
     answered: bool,
     fault: Option<EngineError>,
 }
@@ -149,7 +150,8 @@ struct Gathered {
 impl Gathered {
     fn take(&mut self, claimed: Result<Claimed, EngineError>) {
         match claimed {
-            Ok(Claimed { items, next, damaged, parked }) => {
+            Ok(Claimed { items, next, damaged, parked, is_paused }) => {
+                self.is_paused |= is_paused;
                 self.items.extend(items);
                 self.damaged.extend(damaged);
                 self.parked.extend(parked);
@@ -165,7 +167,7 @@ impl Gathered {
 
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered.
     fn end(self) -> Result<Claimed, EngineError> {
-        let Self { items, next, damaged, parked, answered, fault } = self;
+        let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
                 return Err(fault);
@@ -173,7 +175,7 @@ impl Gathered {
             // The failure was already reported.
             Some(_) | None => {}
         }
-        Ok(Claimed { items, next, damaged, parked })
+        Ok(Claimed { items, next, damaged, parked, is_paused })
     }
 }
 

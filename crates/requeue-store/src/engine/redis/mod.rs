@@ -77,7 +77,7 @@ use self::nodes::Nodes;
 pub(crate) use self::options::Options;
 use self::scripts::{CLOCK, Scripts};
 pub(crate) use self::values::read_row;
-use self::values::{REPLACED, Values};
+use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
 use crate::engine::damage::{Damage, Damaged};
 use crate::engine::time::micros;
@@ -240,6 +240,32 @@ impl Engine for Redis {
         })
     }
 
+    /// On a cluster, pauses one shard after the other.
+    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for shard in &*self.shards_of(queue)? {
+                let mut command = self.scripts.pause.on(shard);
+                command.arg(u8::from(paused));
+                self.run(shard, &self.scripts.pause, &command).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns true if any shard is paused: a pause or a resume may have been interrupted.
+    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async move {
+            for shard in &*self.shards_of(queue)? {
+                let script = &self.scripts.is_paused;
+                let found = self.run(shard, script, &script.on(shard)).await?;
+                if values::number(found)? == 1 {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let Some(first) = ends.first() else { return Ok(Vec::new()) };
@@ -312,7 +338,12 @@ impl Engine for Redis {
             let (signal, slot) = names::cancels(&queue.name);
             let mut set = redis::cmd("SET");
             set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
-            self.nodes.run(slot, &set, None).await?;
+            if let Err(fault) = self.nodes.run(slot, &set, None).await {
+                // A server whose memory is full refuses the value. The run is cancelled in any case.
+                let (queue, error) = (&queue.name, fault.source);
+                tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
+                    by the next renewal of its lease");
+            }
             Ok(cancelled)
         })
     }
@@ -358,13 +389,8 @@ impl Engine for Redis {
             let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
             let mut answer = Values::of(answer)?;
             let now = answer.number()?;
-            match answer.value()? {
-                Value::BulkString(packed) => {
-                    let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    Ok(Some(values::seen(key.clone(), &packed, epoch, now)))
-                }
-                _ => Ok(None),
-            }
+            let epoch = |epoch| epoch_of(epoch, number, shards.len());
+            Ok(Stored::next(&mut answer).ok().map(|stored| stored.seen(key.clone(), epoch, now)))
         })
     }
 

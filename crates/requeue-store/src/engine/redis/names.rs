@@ -40,7 +40,7 @@ pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
     /// The Redis keys, in the order in which the scripts use them.
-    pub(super) keys: [String; 12],
+    pub(super) keys: [String; 13],
     /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
     /// True while this process repairs the shard.
@@ -54,6 +54,10 @@ impl Shard {
 
     pub(super) fn wake(&self) -> &str {
         &self.keys[8]
+    }
+
+    pub(super) fn paused(&self) -> &str {
+        &self.keys[12]
     }
 
     /// Returns the Redis key of the mark that names the generation.
@@ -86,6 +90,7 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
             "generation",
             "aside",
             "cancelled",
+            "paused",
         ];
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
         let (silent, is_repaired) = (Mutex::default(), AtomicBool::new(false));

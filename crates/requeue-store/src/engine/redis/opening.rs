@@ -304,16 +304,19 @@ impl Redis {
         let Record { settings, shards: count, generation, .. } = record;
         let Settings { re_add, parked_add } = settings;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
-        let mut is_empty = true;
+        let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
             // A hash exists if it has entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
             is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
-            if !is_empty {
+            let paused = cmd("GET").arg(shard.paused()).to_owned();
+            let paused = self.nodes.run(shard.slot, &paused, None).await?;
+            is_paused |= paused == Value::BulkString(generation.to_string().into_bytes());
+            if !is_empty && is_paused {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty }))
+        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty, is_paused }))
     }
 }
 

@@ -62,6 +62,8 @@ pub(super) struct Scripts {
     pub(super) counts: Script,
     pub(super) repair: Script,
     pub(super) wake: Script,
+    pub(super) pause: Script,
+    pub(super) is_paused: Script,
 }
 
 /// The clock of the server.
@@ -120,6 +122,8 @@ impl Scripts {
             counts: look(include_str!("lua/counts.lua")),
             repair: operation(include_str!("lua/repair.lua")),
             wake: Script::new(&[EVEN_IF_FULL, alive, clock, shard, "wake()"]),
+            pause: Script::new(&[EVEN_IF_FULL, alive, clock, shard, include_str!("lua/pause.lua")]),
+            is_paused: look(include_str!("lua/is_paused.lua")),
         }
     }
 }

@@ -184,6 +184,11 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     let (next, health) = values.next_or_damage()?;
     let damaged = set_aside(values.value()?)?;
     let parked = parked(values.value()?)?;
+    // Keys come in pairs with their parameters.
+    let is_paused = values.0.len() == 1;
+    if is_paused {
+        values.value()?;
+    }
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, said) = (values.bytes()?.into(), values.bytes()?);
@@ -196,7 +201,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
         let queued = until(0, queued);
         items.push(Delivery { key, epoch, asked, failures, queued });
     }
-    Ok((Claimed { items, next, damaged, parked }, health))
+    Ok((Claimed { items, next, damaged, parked, is_paused }, health))
 }
 
 /// Decodes a list of keys that were set aside, each with the reason.
@@ -229,11 +234,35 @@ pub(super) enum Health {
     Damaged(u64),
 }
 
-/// Returns the entry of a key from the row that rows.lua has packed.
-pub(super) fn seen(key: Key, packed: &[u8], epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
-    match row(packed, epoch) {
-        Ok(row) => row.seen(key, now),
-        Err(damage) => Damaged { key, damage }.seen(),
+/// The stored state of a key.
+pub(super) struct Stored {
+    /// The row that rows.lua has packed.
+    packed: Vec<u8>,
+    /// The fencing token of the key's cancelled run, if there is one. An earlier run may have had it.
+    cancelled: Option<i64>,
+}
+
+impl Stored {
+    /// Returns the state of a key without a run in flight.
+    pub(super) const fn of(packed: Vec<u8>) -> Self {
+        Self { packed, cancelled: None }
+    }
+
+    /// Reads the row and the token. Fails if there is no row.
+    pub(super) fn next(values: &mut Values) -> Result<Self, EngineError> {
+        Ok(Self { packed: values.bytes()?, cancelled: number(values.value()?).ok() })
+    }
+
+    /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
+    pub(super) fn seen(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
+        match row(&self.packed, &epoch) {
+            Ok(mut row) => {
+                let cancelled = self.cancelled.map(&epoch);
+                row.run.iter_mut().for_each(|run| run.is_cancelled = cancelled == Some(run.epoch));
+                row.seen(key, now)
+            }
+            Err(damage) => Damaged { key, damage }.seen(),
+        }
     }
 }
 

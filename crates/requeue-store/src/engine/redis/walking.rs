@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::names::Shard;
-use super::values::{self, Values};
+use super::values::{self, Stored, Values};
 use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
@@ -81,8 +81,8 @@ impl Redis {
         } else {
             let (at, now, found) = self.scan(shard, state, &at).await?;
             let mut keys = Vec::with_capacity(found.len());
-            for (key, packed) in found {
-                let entry = values::seen(key, &packed, |epoch| epoch, now);
+            for (key, stored) in found {
+                let entry = stored.seen(key, |epoch| epoch, now);
                 if state.is_none_or(|state| entry.state == state) {
                     keys.push(entry.key);
                 }
@@ -101,13 +101,13 @@ impl Redis {
     }
 
     /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
-    /// their packed rows.
+    /// their rows.
     async fn scan(
         &self,
         shard: &Shard,
         state: Option<State>,
         cursor: &[u8],
-    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Vec<u8>)>), EngineError> {
+    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Stored)>), EngineError> {
         let which = if state == Some(State::Processing) { "leases" } else { "all" };
         let mut command = self.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
@@ -116,7 +116,8 @@ impl Redis {
         let (cursor, now) = (walked.bytes()?, walked.number()?);
         let mut found = Vec::new();
         while !walked.is_empty() {
-            found.push((walked.bytes()?.into(), walked.bytes()?));
+            let key = walked.bytes()?.into();
+            found.push((key, Stored::next(&mut walked)?));
         }
         Ok((cursor, now, found))
     }
@@ -136,12 +137,12 @@ impl Redis {
         loop {
             let (next, now, keys) = self.scan(&shards[number], state, &cursor).await?;
             cursor = next;
-            for (key, packed) in keys {
+            for (key, stored) in keys {
                 if after.is_some_and(|after| key <= *after) || is_beyond(found, &key, limit) {
                     continue;
                 }
                 let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                let entry = values::seen(key, &packed, epoch, now);
+                let entry = stored.seen(key, epoch, now);
                 if state.is_none_or(|state| entry.state == state) {
                     put(found, entry, limit);
                 }
@@ -179,7 +180,7 @@ impl Redis {
                 // Another client may have removed the rows.
                 if let Value::BulkString(packed) = parked.value()? {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    let entry = values::seen(key, &packed, epoch, now);
+                    let entry = Stored::of(packed).seen(key, epoch, now);
                     if entry.state != State::Parked {
                         continue;
                     }

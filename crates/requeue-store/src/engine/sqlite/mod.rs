@@ -129,7 +129,7 @@ fn unless_dropped<T>(
     queue: Place,
     work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<Option<T>> {
-    if at.has(&queue)? { work(at, queue).map(Some) } else { Ok(None) }
+    if at.is_paused(&queue)?.is_some() { work(at, queue).map(Some) } else { Ok(None) }
 }
 
 fn gone(queue: &Place) -> EngineError {
@@ -228,14 +228,28 @@ impl Engine for Sqlite {
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         let place = queue.clone();
-        let work =
-            move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.claim(&queue, &claim));
+        let work = move |at: &Work<'_>| match at.is_paused(&place)? {
+            Some(is_paused) => at.claim(&place, &claim, is_paused).map(Some),
+            None => Ok(None),
+        };
         Box::pin(async move {
             let claimed = match claim.poll.is_zero() {
                 true => self.thread.call_patiently(work).await?,
                 false => self.thread.call(work).await?,
             };
             claimed.ok_or_else(|| gone(queue))
+        })
+    }
+
+    fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(self.add_to(queue, move |at, queue| at.set_paused(&queue, paused)))
+    }
+
+    fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        let place = queue.clone();
+        Box::pin(async move {
+            let found = self.reader().call(move |at| at.is_paused(&place)).await?;
+            found.ok_or_else(|| gone(queue))
         })
     }
 

@@ -41,21 +41,27 @@ impl Work<'_> {
 
     pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
         let sql = "select name, re_add, parked_add, \
-                   not exists (select 1 from keys where keys.queue = queues.id) from queues";
+                   not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
             let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(QueueInfo { name: row.get(0)?, re_add, parked_add, is_empty: row.get(3)? })
+            let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
+            Ok(QueueInfo { name, re_add, parked_add, is_empty, is_paused })
         })?;
         queues.collect()
     }
 
-    /// Returns true if the queue was not dropped.
-    pub(super) fn has(&self, queue: &Place) -> Result<bool> {
-        let mut statement =
-            self.connection.prepare_cached("select 1 from queues where id = ?1 limit 1")?;
-        statement.exists([queue.id])
+    /// Returns whether the queue is paused, or `None` if it was dropped.
+    pub(super) fn is_paused(&self, queue: &Place) -> Result<Option<bool>> {
+        let sql = "select paused from queues where id = ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.query_row([queue.id], |row| row.get(0)).optional()
+    }
+
+    pub(super) fn set_paused(&self, queue: &Place, paused: bool) -> Result<()> {
+        let sql = "update queues set paused = ?2 where id = ?1";
+        self.connection.execute(sql, params![queue.id, paused]).map(drop)
     }
 
     /// Drops the queue, except for its keys, which can no longer be found. Also returns the queue's number.
@@ -113,9 +119,13 @@ impl Work<'_> {
         Ok((added?, replaced))
     }
 
-    pub(super) fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed> {
+    pub(super) fn claim(&self, queue: &Place, claim: &Claim, is_paused: bool) -> Result<Claimed> {
         let mut damaged = Vec::new();
         let parked = self.expire(queue, claim, &mut damaged)?;
+        if is_paused {
+            let next = self.next_lease(queue)?.map(|at| until(self.now, at));
+            return Ok(Claimed { items: Vec::new(), next, damaged, parked, is_paused });
+        }
         let mut items = Vec::new();
         let oldest = claim.oldest.min(claim.max);
         for (key, row) in self.oldest(queue, oldest, &mut damaged)? {
@@ -127,7 +137,7 @@ impl Work<'_> {
             }
         }
         let next = if items.len() < claim.max { self.next(queue)? } else { None };
-        Ok(Claimed { items, next, damaged, parked })
+        Ok(Claimed { items, next, damaged, parked, is_paused })
     }
 
     /// Returns the rows that can be read, and sets aside the others.
@@ -240,10 +250,13 @@ impl Work<'_> {
         for priority in Priority::ALL {
             sooner(due.query_row(params![queue.id, priority.number()], |row| time(row, 0))?);
         }
-        let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
-        let mut leases = self.connection.prepare_cached(sql)?;
-        sooner(leases.query_row([queue.id], |row| time(row, 0))?);
+        sooner(self.next_lease(queue)?);
         Ok(next.map(|at| until(self.now, at)))
+    }
+
+    fn next_lease(&self, queue: &Place) -> Result<Option<Micros>> {
+        let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| time(row, 0))
     }
 
     pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {

@@ -1,4 +1,4 @@
--- Version 2.
+-- Version 3.
 create table queues (
     -- Never reused after a drop of the queue: a process may still have the queue open.
     id integer primary key autoincrement,
@@ -6,7 +6,9 @@ create table queues (
     -- 0: an add replaces a delayed run; 1: in addition, nothing runs before a backoff is over.
     re_add integer not null check (re_add in (0, 1)),
     -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
-    parked_add integer not null check (parked_add in (0, 1))
+    parked_add integer not null check (parked_add in (0, 1)),
+    -- 1: the queue delivers no key.
+    paused integer not null default 0 check (paused in (0, 1))
 ) strict;
 
 -- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so

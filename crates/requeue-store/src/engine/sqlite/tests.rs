@@ -14,9 +14,12 @@ use super::clock::Reading;
 use super::thread::LONGEST_LOG;
 use super::*;
 use crate::engine::BoxFuture;
-use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::conformance::{
+    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 use crate::tests::{get, polled};
 use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{ConnectErrorKind, chain};
@@ -58,12 +61,14 @@ fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
-    proptest!(config, |(steps in steps(80))| {
+    let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
-            check(&rig, "q", re_add, &steps).await;
+            check(&rig, "q", re_add, steps).await;
         });
-    });
+    };
+    check(&unclaimed_and_cancelled());
+    proptest!(config, |(steps in steps(80))| check(&steps));
 }
 
 #[test]
@@ -738,4 +743,12 @@ async fn a_cancelled_run_reaches_its_process() {
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_cancels(&one, &other, "q").await;
     check_workers(&one, &other, "r").await;
+}
+
+/// Other processes find a resume by polling.
+#[tokio::test]
+async fn a_pause_applies_to_all_workers() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = store(&at(&dir)).await;
+    check_pauses(&store, &store, "q").await;
 }

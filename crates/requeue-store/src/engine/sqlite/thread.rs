@@ -20,11 +20,11 @@ use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
 
 /// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// The oldest version that this program upgrades.
 const OLDEST: i32 = 1;
 /// The upgrades from each version to the next, starting with [`OLDEST`].
-const UPGRADES: [&str; 1] = [include_str!("to_2.sql")];
+const UPGRADES: [&str; 2] = [include_str!("to_2.sql"), include_str!("to_3.sql")];
 /// The maximum number of operations in one transaction.
 const MOST: usize = 256;
 /// The maximum time that a transaction waits while another process has the file locked.

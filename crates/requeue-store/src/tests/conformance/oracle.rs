@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::CancelReason;
 use requeue_core as core;
 use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 
@@ -17,7 +18,7 @@ use crate::engine::{
 };
 use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, State};
+use crate::types::inspect::{Counts, FAR, State};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
@@ -54,6 +55,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Ste
         last_epoch: BTreeMap::new(),
         ready_at: BTreeMap::new(),
         released: BTreeMap::new(),
+        is_paused: false,
     };
     for step in steps {
         // No two steps happen at the same time, so that the order by age is unique.
@@ -123,6 +125,7 @@ struct Pair {
     ready_at: BTreeMap<u32, Micros>,
     /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
     released: BTreeMap<u32, Micros>,
+    is_paused: bool,
 }
 
 fn key(number: u32) -> Key {
@@ -177,6 +180,10 @@ impl Pair {
             Step::CancelRunning(_) => {}
             Step::Revive(keys) => self.revive(keys).await,
             Step::Walk(state, limit) => self.walk(*state, *limit).await,
+            Step::SetPaused(paused) => {
+                self.engine.set_paused(&self.place, *paused).await.expect("paused");
+                self.is_paused = *paused;
+            }
             Step::Drop { keys_too } if self.drops => self.drop_queue(*keys_too).await,
             Step::Drop { .. } | Step::Pass(_) => {}
         }
@@ -230,6 +237,7 @@ impl Pair {
         self.until.clear();
         self.ready_at.clear();
         self.released.clear();
+        self.is_paused = false;
         // Completions of the old deliveries must change nothing in the new queue.
         self.stale.extend(self.held.drain(..).map(|held| held.out));
     }
@@ -402,6 +410,11 @@ impl Pair {
             self.end_of_model(held.of_model, core_how(Ending::RetryAfter(delay)), held.out.asked);
             self.stale.push(held.out);
         }
+        assert_eq!(claimed.is_paused, self.is_paused);
+        assert!(
+            !self.is_paused || claimed.items.is_empty(),
+            "a paused queue delivers: {claimed:?}"
+        );
         for out in &claimed.items {
             let which = number(&out.key);
             let rank = |&which: &u32| {
@@ -440,11 +453,13 @@ impl Pair {
             self.held.push(Held { out, of_model, worker, lease_until, place, is_cancelled });
         }
         if claimed.items.len() < max {
-            assert_eq!(self.model.get(self.time()), None, "a ready key was not delivered");
+            let left = (!self.is_paused).then(|| self.model.get(self.time())).flatten();
+            assert_eq!(left, None, "a ready key was not delivered");
             // A key in flight that is due later cannot be claimed.
             let waiting = (0..KEYS).filter_map(|which| self.model.see(&which));
             let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
-            let due = waiting.min().map(|due| due.since(self.time()));
+            let due = waiting.min().filter(|_| !self.is_paused);
+            let due = due.map(|due| due.since(self.time()));
             let leases = self.held.iter().map(|held| {
                 Duration::from_micros((held.lease_until - now).try_into().expect("in the future"))
             });
@@ -500,7 +515,10 @@ impl Pair {
                 continue;
             }
             let which = number(&held.out.key);
-            if matches!(ending, Ending::Cancelled) {
+            // The run of an unclaimed key was never started, so that the cancel has stopped it.
+            let was_stopped =
+                matches!(ending, Ending::Unclaim) && self.keeps_places && held.is_cancelled;
+            if matches!(ending, Ending::Cancelled) || was_stopped {
                 self.end_cancelled(held.of_model, &held.out);
                 self.stale.push(held.out);
                 continue;
@@ -598,10 +616,20 @@ impl Pair {
             let lease = held.map(|held| held.lease_until.saturating_sub(self.now).max(0));
             let lease = lease.map(|lease| Duration::from_micros(lease.unsigned_abs()));
             assert_eq!(found.lease, lease, "the rest of the lease");
+            let held = held.filter(|held| held.is_cancelled);
+            assert_eq!(found.cancelled, held.map(|_| CancelReason::Cancelled), "key {which}");
+            // A bound at the due time is the rule for every delayed add.
+            let bound = model.bound.map(|bound| bound.since(self.time()));
+            let [ours, models] = [found.bound, bound].map(|bound| {
+                bound.filter(|_| due.is_some() && bound != due).map(|bound| bound.min(FAR))
+            });
+            assert_eq!(ours, models, "key {which}: bound");
             let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
             let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
             assert_eq!(found.since, since, "key {which}, {found:?}: since");
         }
+        let is_paused = self.engine.is_paused(&self.place).await.expect("answered");
+        assert_eq!(is_paused, self.is_paused);
         let counts = self.engine.counts(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);
         let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
@@ -633,6 +661,8 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
     said("cancel", queue, engine.cancel(queue, vec![one.clone()], None).await);
     said("cancel_running", queue, engine.cancel_running(queue, &one).await);
+    said("set_paused", queue, engine.set_paused(queue, true).await);
+    said("is_paused", queue, engine.is_paused(queue).await);
     said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
     said("walk", queue, engine.walk(queue, None, None, 3).await);
     said("look_up", queue, engine.look_up(queue, &one).await);

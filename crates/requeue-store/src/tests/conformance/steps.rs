@@ -26,6 +26,8 @@ pub(crate) enum Step {
     Revive(BTreeSet<u32>),
     /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
     Walk(Option<State>, usize),
+    /// Pauses or resumes the queue.
+    SetPaused(bool),
     /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
     Drop {
         keys_too: bool,
@@ -90,6 +92,21 @@ fn endings() -> impl Strategy<Value = Ending> {
     ]
 }
 
+/// Operations on keys whose cancelled runs were never started: one of them was added again.
+pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
+    let add = |keys: &[u32]| Step::Add(keys.iter().map(|&key| (key, Add::now())).collect());
+    let unclaim = (0, Ending::Unclaim);
+    vec![
+        add(&[0, 1, 2]),
+        Step::Claim(3),
+        Step::CancelRunning(0),
+        Step::CancelRunning(1),
+        add(&[1]),
+        Step::Finish(vec![unclaim, unclaim, unclaim]),
+        Step::Claim(3),
+    ]
+}
+
 /// Generates sequences of operations.
 ///
 /// The priority of a key never changes. If it changed while the key is ready, engines would order by age,
@@ -112,6 +129,9 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         2 => (0..KEYS).prop_map(Step::CancelRunning),
         1 => keys().prop_map(Step::Revive),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
+        // A queue is not paused most of the time.
+        1 => Just(Step::SetPaused(true)),
+        2 => Just(Step::SetPaused(false)),
         1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),
         5 => (1u64..70).prop_map(Step::Pass),
         1 => (200u64..400).prop_map(Step::Pass),

@@ -9,9 +9,12 @@ use requeue_servers::PgBouncer;
 use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
-use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::conformance::{
+    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -53,10 +56,12 @@ fn conforms_at(url: &str, re_add: ReAdd) {
     let queues = AtomicU32::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(15);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in steps(60))| {
+    let check = |steps: &[_]| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, re_add, &steps));
-    });
+        runtime.block_on(check(&rig, &name, re_add, steps));
+    };
+    check(&unclaimed_and_cancelled());
+    proptest!(config, |(steps in steps(60))| check(&steps));
 }
 
 #[test]
@@ -117,6 +122,16 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let one = store().await;
     one.migrate().await.expect("the schema is created");
     check_drops(&one, &store().await, "drop").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_applies_to_all_processes() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
+    let one = store().await;
+    one.migrate().await.expect("the schema is created");
+    check_pauses(&one, &store().await, "q").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

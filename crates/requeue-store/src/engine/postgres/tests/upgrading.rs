@@ -4,13 +4,22 @@ use super::*;
 use crate::tests::upgrade;
 use crate::types::error::chain;
 
-const STORED: &str = include_str!("../../../tests/stored/postgres-1.sql");
+/// Schemas of earlier versions, from version 1 on.
+const STORED: [&str; 2] = [
+    include_str!("../../../tests/stored/postgres-1.sql"),
+    include_str!("../../../tests/stored/postgres-2.sql"),
+];
+
+/// Creates a database with such a schema, and returns its address.
+fn create(server: &Server, stored: &str) -> String {
+    let url = server.database();
+    server.psql(name(&url), stored);
+    url
+}
 
 /// Creates a database with a schema of version 1, and returns its address.
 fn stored(server: &Server) -> String {
-    let url = server.database();
-    server.psql(name(&url), STORED);
-    url
+    create(server, STORED[0])
 }
 
 fn version(server: &Server, url: &str) -> String {
@@ -18,12 +27,14 @@ fn version(server: &Server, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_schema_of_the_previous_version_is_upgraded_when_it_is_opened() {
+async fn a_schema_of_an_earlier_version_is_upgraded_when_it_is_opened() {
     let Some(server) = Server::shared() else { return };
-    let url = stored(server);
-    upgrade::open(&url).await;
-    assert_eq!(version(server, &url), "2");
-    upgrade::check_upgraded(&at(&url, Duration::ZERO)).await;
+    for stored in STORED {
+        let url = create(server, stored);
+        upgrade::open(&url).await;
+        assert_eq!(version(server, &url), "3");
+        upgrade::check_upgraded(&at(&url, Duration::ZERO)).await;
+    }
 }
 
 /// The functions and tables are the same whether the schema was upgraded or created.
@@ -31,8 +42,10 @@ async fn a_schema_of_the_previous_version_is_upgraded_when_it_is_opened() {
 async fn an_upgraded_schema_equals_a_new_one() {
     let Some(server) = Server::shared() else { return };
     let (_, new) = engine(server, Duration::ZERO).await;
-    let upgraded = stored(server);
-    at(&upgraded, Duration::ZERO).migrate().await.expect("the schema is upgraded");
+    let upgraded = STORED.map(|stored| create(server, stored));
+    for url in &upgraded {
+        at(url, Duration::ZERO).migrate().await.expect("the schema is upgraded");
+    }
     let functions = "select p.oid::regprocedure::text, pg_get_function_result(p.oid), \
                      pg_get_functiondef(p.oid), p.proacl \
                      from pg_proc p where p.pronamespace = 'requeue'::regnamespace order by 1";
@@ -43,8 +56,11 @@ async fn an_upgraded_schema_equals_a_new_one() {
     let types =
         "select typname from pg_type where typnamespace = 'requeue'::regnamespace order by 1";
     for sql in [functions, columns, constraints, types] {
-        let [new, upgraded] = [&new, &upgraded].map(|url| server.psql(name(url), sql));
-        assert!(new == upgraded, "{sql}\n{upgraded}\ninstead of\n{new}");
+        let new = server.psql(name(&new), sql);
+        for url in &upgraded {
+            let upgraded = server.psql(name(url), sql);
+            assert!(new == upgraded, "{sql}\n{upgraded}\ninstead of\n{new}");
+        }
     }
 }
 
@@ -103,24 +119,31 @@ const OLD: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn a_connected_worker_of_the_previous_version_keeps_working() {
+async fn a_connected_worker_of_an_earlier_version_keeps_working() {
     let Some(server) = Server::shared() else { return };
-    let url = stored(server);
+    for (role, stored) in ["old_worker_1", "old_worker_2"].into_iter().zip(STORED) {
+        check_old_worker(server, &create(server, stored), role).await;
+    }
+}
+
+async fn check_old_worker(server: &Server, url: &str, role: &str) {
     // It runs as a role with grants on the functions of version 1.
     server.psql(
-        name(&url),
-        "create role old_worker login; grant usage on schema requeue to old_worker; \
-         grant select on all tables in schema requeue to old_worker; \
-         grant execute on all functions in schema requeue to old_worker",
+        name(url),
+        &format!(
+            "create role {role} login; grant usage on schema requeue to {role}; \
+             grant select on all tables in schema requeue to {role}; \
+             grant execute on all functions in schema requeue to {role}"
+        ),
     );
-    let old = at(&server.url("old_worker", name(&url)), Duration::ZERO);
+    let old = at(&server.url(role, name(url)), Duration::ZERO);
     let session = old.sessions.session().await.expect("the server is reachable");
     let client = session.client();
     let (hows, none) = (vec![0i16], Vec::<i64>::new());
     for round in ["before", "after"] {
         if round == "after" {
-            at(&url, Duration::ZERO).migrate().await.expect("the schema is upgraded");
-            assert_eq!(version(server, &url), "2");
+            at(url, Duration::ZERO).migrate().await.expect("the schema is upgraded");
+            assert_eq!(version(server, url), "3");
         }
         // Prepared statements of the first round are used again.
         let mut statements = Vec::new();
@@ -200,7 +223,7 @@ async fn a_role_that_may_not_upgrade_is_told_who_may() {
     );
     let error = at(&server.url("reader", name(&url)), Duration::ZERO).find("mail").await;
     let said = error.expect_err("the schema is older").source.to_string();
-    let expected = "the schema has version 1, and this program needs 2; to upgrade it, \
+    let expected = "the schema has version 1, and this program needs 3; to upgrade it, \
                     run `requeue store init`, or call `Store::migrate`, as the role that owns";
     assert!(said.contains(expected), "{said}");
     assert_eq!(version(server, &url), "1");
@@ -210,14 +233,14 @@ async fn a_role_that_may_not_upgrade_is_told_who_may() {
 async fn a_schema_of_a_newer_version_is_refused_with_both_versions() {
     let Some(server) = Server::shared() else { return };
     let url = stored(server);
-    server.psql(name(&url), "update requeue.version set version = 3");
+    server.psql(name(&url), "update requeue.version set version = 4");
     let store = crate::Store::connect(&url).await.expect("the store connects");
     let opened = store.queue("mail").open().await.map(drop);
     for said in [
         chain(&opened.expect_err("the version is newer")),
         chain(&store.migrate().await.expect_err("the version is newer")),
     ] {
-        let expected = "the schema has version 3, and this program needs 2; update requeue";
+        let expected = "the schema has version 4, and this program needs 3; update requeue";
         assert!(said.contains(expected), "{said}");
     }
 }
@@ -244,7 +267,7 @@ async fn an_upgrade_waits_for_open_transactions() {
     sessions::run(session.client(), "commit").await.expect("committed");
     session.end();
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
-    assert_eq!(version(server, &url), "2");
+    assert_eq!(version(server, &url), "3");
 }
 
 /// Functions run with the rights of their owner: an upgrade by a superuser must not make them its own.
@@ -254,11 +277,12 @@ async fn an_upgrade_keeps_the_owner() {
     let url = server.database();
     let database = name(&url);
     let sql = format!(
-        "create role keeper; grant create on database {database} to keeper; set role keeper; {STORED}"
+        "create role keeper; grant create on database {database} to keeper; set role keeper; {}",
+        STORED[0]
     );
     server.psql(database, &sql);
     at(&url, Duration::ZERO).migrate().await.expect("the schema is upgraded");
-    assert_eq!(version(server, &url), "2");
+    assert_eq!(version(server, &url), "3");
     let of_others = "select string_agg(name, ', ') from ( \
          select oid::regprocedure::text as name, proowner as owner from pg_proc \
          where pronamespace = 'requeue'::regnamespace \

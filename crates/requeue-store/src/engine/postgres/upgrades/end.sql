@@ -14,4 +14,4 @@ begin
     end loop;
 end $$;
 drop table requeue.kept_grants;
-update requeue.version set version = 2;
+update requeue.version set version = 3;

@@ -1,14 +1,18 @@
 -- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
 -- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, and the
--- name of the worker.
+-- name of the worker. If the queue is paused, only handles expired leases.
 -- Answers the time until the next key may be ready (-1 if unknown or never, -2 or less if the shard is
 -- damaged: -2 minus the number of dropped places), a list of the keys that were set aside, each with the
 -- reason, and a list of the keys that were parked, each with its failures. Then for each claimed key the
 -- key itself, and a packed string, which values.rs reads: epoch, adds, reasons, priority, failures, and the
--- time for which it was ready.
+-- time for which it was ready. If the queue is paused, a single 1 instead of keys.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
+local is_paused = redis.call('GET', PAUSED) == generation
+if is_paused then
+  max = 0
+end
 
 -- Removes the places of a row that another client has deleted, even if the key has been added again since
 -- then.
@@ -182,8 +186,8 @@ if #keys > 0 then
     redis.call('ZADD', LEASES, unpack(leased))
   end
 end
-local due = next_due()
-if #answer == 3 + 2 * max then
+local due = is_paused and NEVER or next_due()
+if not is_paused and #answer == 3 + 2 * max then
   if due <= at then
     -- Let another worker claim the remaining keys.
     wake()
@@ -196,5 +200,8 @@ else
 end
 if is_odd or #answer == 3 and is_damaged() then
   answer[1] = -2 - removed
+end
+if is_paused then
+  answer[4] = 1
 end
 return answer

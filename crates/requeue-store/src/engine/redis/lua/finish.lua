@@ -20,8 +20,13 @@ for i, text in ipairs(find(keys)) do
   end
   local row = not over[key] and (rows[key] or text and read(key, text))
   if row and is_held(row, epoch, at) then
-    finish(row, parsed(how, ENDS), ARGV[4 * i + 1], hold, at)
-    if how == 'cancelled' then
+    how = parsed(how, ENDS)
+    if how.what == 'unclaim' and cancelled_of({ key })[key] then
+      -- The run was never started, so that the cancel has stopped it.
+      how = { what = 'cancelled' }
+    end
+    finish(row, how, ARGV[4 * i + 1], hold, at)
+    if how.what == 'cancelled' then
       redis.call('HDEL', CANCELLED, key)
     end
     changed[#changed + 1] = key

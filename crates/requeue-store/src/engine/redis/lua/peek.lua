@@ -2,11 +2,12 @@
 -- if the shard is damaged.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
-for _, set in ipairs(BANDS) do
+local is_paused = redis.call('GET', PAUSED) == generation
+for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end
 if due == 0 and is_damaged() then
   return { 0, -2 }
 end
-local next = math.min(next_due(), first(LEASES))
+local next = math.min(is_paused and NEVER or next_due(), first(LEASES))
 return { due, next < NEVER and math.max(next - at, 0) or -1 }

@@ -6,6 +6,8 @@ local ASIDE = KEYS[11]
 -- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
 -- token than the key's row has no meaning.
 local CANCELLED = KEYS[12]
+-- The generation of the queue that is paused, or empty. Another generation has no meaning.
+local PAUSED = KEYS[13]
 -- A time that is never reached: the largest exact integer of a double.
 local NEVER = 9007199254740991
 

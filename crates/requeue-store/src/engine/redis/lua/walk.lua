@@ -1,5 +1,6 @@
 -- Takes a step of a walk over all keys, or over those in flight. ARGV: 'all' or the set, and the cursor of
--- the last step. Answers the new cursor, the time, and the keys with their rows.
+-- the last step. Answers the new cursor, the time, and the keys with their rows and the fencing tokens of their cancelled
+-- runs, if any.
 local which, cursor = ARGV[1], ARGV[2]
 local found
 if which == 'all' then
@@ -7,7 +8,7 @@ if which == 'all' then
 else
   found = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 500)
 end
-local answer = { found[1], now() }
+local answer, some_cancelled = { found[1], now() }, redis.call('HLEN', CANCELLED) > 0
 for i = 1, #found[2], 2 do
   local key, row = found[2][i], found[2][i + 1]
   if which ~= 'all' then
@@ -16,6 +17,7 @@ for i = 1, #found[2], 2 do
   if row then
     answer[#answer + 1] = key
     answer[#answer + 1] = row
+    answer[#answer + 1] = some_cancelled and redis.call('HGET', CANCELLED, key) or ''
   end
 end
 return answer

@@ -5,9 +5,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
-use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::conformance::{
+    Rig, check, check_bulk, check_jitter, check_queues, steps, unclaimed_and_cancelled,
+};
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
+use crate::tests::pausing::check_pauses;
 
 /// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
@@ -54,12 +57,14 @@ fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    proptest!(config, |(steps in steps(60))| {
+    let check = |steps: &[_]| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), re_add, &steps).await;
+            check(&rig, &name("conforming"), re_add, steps).await;
         });
-    });
+    };
+    check(&unclaimed_and_cancelled());
+    proptest!(config, |(steps in steps(60))| check(&steps));
 }
 
 #[test]
@@ -134,6 +139,17 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     }
     let Some(cluster) = Cluster::shared() else { return };
     check_drops(&store(&cluster.url()).await, &store(&cluster.url()).await, &name("drop")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_applies_to_all_processes() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    let url = cluster.url();
+    check_pauses(&store(&url).await, &store(&url).await, &name("pause")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -368,3 +368,16 @@ async fn with_tls_a_server_is_believed_if_its_certificate_is() {
         assert!(error.contains("certificate"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_full_server_cancels_runs() {
+    let Some(server) = Server::start() else { return };
+    let queue = open(&server.url(""), "q").await;
+    queue.add("a").await.expect("added");
+    let item = queue.get().await.expect("a key is delivered");
+    server.cli(&["config", "set", "maxmemory", "1"]);
+    // The server refuses the notification. The run is cancelled nevertheless.
+    let cancelled = queue.cancel_running("a").await.expect("answered");
+    assert_eq!(cancelled, CancelledRun::Cancelled);
+    drop(item);
+}

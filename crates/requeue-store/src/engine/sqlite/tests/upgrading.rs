@@ -5,13 +5,21 @@ use rusqlite::{Connection, params};
 use super::*;
 use crate::tests::upgrade;
 
-const STORED: &str = include_str!("../../../tests/stored/sqlite-1.sql");
+/// The files of earlier versions, from version 1 on.
+const STORED: [&str; 2] = [
+    include_str!("../../../tests/stored/sqlite-1.sql"),
+    include_str!("../../../tests/stored/sqlite-2.sql"),
+];
+
+fn create(dir: &TempDir, stored: &str) -> std::path::PathBuf {
+    let path = at(dir);
+    Connection::open(&path).and_then(|raw| raw.execute_batch(stored)).expect("the file is created");
+    path
+}
 
 /// Creates the file of version 1.
 fn stored(dir: &TempDir) -> std::path::PathBuf {
-    let path = at(dir);
-    Connection::open(&path).and_then(|raw| raw.execute_batch(STORED)).expect("the file is created");
-    path
+    create(dir, STORED[0])
 }
 
 fn version(raw: &Connection) -> i32 {
@@ -19,26 +27,30 @@ fn version(raw: &Connection) -> i32 {
 }
 
 #[tokio::test]
-async fn a_file_of_the_previous_version_is_upgraded_when_it_is_opened() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = stored(&dir);
-    upgrade::open(&format!("sqlite:{}", path.display())).await;
-    assert_eq!(version(&Connection::open(&path).expect("the file opens")), 2);
-    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
-    upgrade::check_upgraded(&engine).await;
+async fn a_file_of_an_earlier_version_is_upgraded_when_it_is_opened() {
+    for stored in STORED {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = create(&dir, stored);
+        upgrade::open(&format!("sqlite:{}", path.display())).await;
+        assert_eq!(version(&Connection::open(&path).expect("the file opens")), 3);
+        let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+        upgrade::check_upgraded(&engine).await;
+    }
 }
 
 #[tokio::test]
 async fn two_openers_upgrade_a_file_once() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = stored(&dir);
-    let open = || Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
-    let (one, other) = (open(), open());
-    // A second upgrade would fail: its columns would exist.
-    let (first, second) = tokio::join!(one.find("mail"), other.find("mail"));
-    first.expect("answered").expect("the queue exists");
-    second.expect("answered").expect("the queue exists");
-    upgrade::check_upgraded(&other).await;
+    for stored in STORED {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = create(&dir, stored);
+        let open = || Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+        let (one, other) = (open(), open());
+        // A second upgrade would fail: its columns would exist.
+        let (first, second) = tokio::join!(one.find("mail"), other.find("mail"));
+        first.expect("answered").expect("the queue exists");
+        second.expect("answered").expect("the queue exists");
+        upgrade::check_upgraded(&other).await;
+    }
 }
 
 /// A process that is killed leaves the files as they are at that moment.
@@ -116,17 +128,42 @@ async fn a_process_of_the_previous_version_keeps_working() {
     assert_eq!(entry.expect("the key has a state").state, crate::State::Ready);
 }
 
+/// A process of version 1 writes whole rows, without the columns that it does not know.
+#[tokio::test]
+async fn a_write_of_a_process_of_version_1_erases_the_cancellation_of_a_run() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = stored(&dir);
+    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    let place = engine.find("mail").await.expect("answered").expect("the queue exists");
+    let key = crate::Key::from("in-flight");
+    let cancelled = engine.cancel_running(&place, &key).await.expect("answered");
+    assert_eq!(cancelled, CancelledRun::Cancelled);
+    let reason = async || {
+        engine.look_up(&place, &key).await.expect("answered").expect("in flight").cancelled
+    };
+    assert_eq!(reason().await, Some(requeue::CancelReason::Cancelled));
+    let columns = "state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, \
+         priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key, queue";
+    let sql = format!(
+        "insert or replace into keys ({columns}) select {columns} from keys where key = x'{}'",
+        key.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    );
+    let old = Connection::open(&path).expect("the file opens");
+    assert_eq!(old.execute(&sql, []).expect("the row is written"), 1);
+    assert_eq!(reason().await, None, "see docs/stores/upgrades.md");
+}
+
 #[tokio::test]
 async fn a_file_of_a_newer_version_is_refused_with_both_versions() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = stored(&dir);
     let raw = Connection::open(&path).expect("the file opens");
-    raw.pragma_update(None, "user_version", 3).expect("the version is written");
+    raw.pragma_update(None, "user_version", 4).expect("the version is written");
     let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
     for refused in [engine.find("mail").await.map(drop), engine.migrate().await] {
         let said = refused.expect_err("the version is newer").source.to_string();
-        let expected = "the schema has version 3, and this program needs 2; update requeue";
+        let expected = "the schema has version 4, and this program needs 3; update requeue";
         assert!(said.contains(expected), "{said}");
     }
-    assert_eq!(version(&raw), 3);
+    assert_eq!(version(&raw), 4);
 }
