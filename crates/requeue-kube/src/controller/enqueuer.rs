@@ -203,9 +203,14 @@ impl Enqueuer {
         self.queue.add_with(key, self.change.priority(priority).reason(bit));
     }
 
-    /// Makes all debounced keys ready now: no further change will follow.
-    pub(super) fn end_debounces(&self) {
-        let (mut keys, mut next) = (Vec::new(), Some(Cursor::default()));
+    /// Makes all keys ready now that wait for further changes or for events of own writes: none will
+    /// follow.
+    pub(super) fn end_waits(&self) {
+        let (held, mut keys) = self.writes.close();
+        for (key, held) in held {
+            self.add(key, held.priority, held.reason);
+        }
+        let mut next = Some(Cursor::default());
         while let Some(cursor) = next {
             let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
             let debounced = page.entries.into_iter().filter(|entry| entry.bound.is_some());

@@ -419,6 +419,18 @@ impl Writes {
         }
     }
 
+    /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
+    /// waited for the ends of runs, with their objects, and the objects whose runs waited.
+    pub(super) fn close(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
+        let mut state = self.state();
+        // The writes of kinds that are not watched delay nothing.
+        state.kinds.clear();
+        let in_flight = state.in_flight.take().into_iter().flatten();
+        let held = in_flight.flat_map(|(key, held)| held.into_iter().map(move |it| (key.clone(), it)));
+        let waiting = state.open.drain().filter(|(_, open)| open.waits).map(|(key, _)| key);
+        (held.collect(), waiting.collect())
+    }
+
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
     /// start.
     pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
