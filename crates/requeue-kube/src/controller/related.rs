@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::Controller;
 use super::source::{self, AnyPredicate, MakeEvents, Source};
 use crate::ObjectKey;
+use crate::relist;
 use crate::shard::Shard;
 
 impl<K> Controller<K>
@@ -155,6 +156,7 @@ where
         I: 'static + IntoIterator<Item = ObjectRef<K>>,
         I::IntoIter: Send,
     {
+        let api = relist::consistent(api, &dyntype, &wc);
         self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
     }
 
@@ -176,6 +178,7 @@ where
         I: 'static + IntoIterator<Item = ObjectRef<K>>,
         I::IntoIter: Send,
     {
+        let api = relist::consistent(api, &dyntype, &wc);
         let events = source::made(watcher::watcher(api, wc));
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
     }
@@ -256,7 +259,7 @@ where
             Some(shard) => shard.select(api, &dyntype),
             None => api,
         };
-        watcher::metadata_watcher(api, wc).boxed()
+        watcher::metadata_watcher(relist::consistent(api, &dyntype, &wc), wc).boxed()
     })
 }
 

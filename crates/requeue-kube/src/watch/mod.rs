@@ -40,7 +40,8 @@ pub struct Observation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// `None` for an object without a resource version. Such an object never counts as unchanged.
+    /// The version as a number, or a hash with the highest bit set if it is none. `None` for an object
+    /// without a resource version. Such an object never counts as unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
@@ -56,7 +57,7 @@ impl Observation {
             key: ObjectKey::of_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
-                resource_version: meta.resource_version.as_ref().map(nonzero_hash),
+                resource_version: meta.resource_version.as_deref().map(version),
                 generation: hash(&meta.generation),
                 property: None,
                 targets: Box::default(),
@@ -86,6 +87,19 @@ impl Observation {
 }
 
 impl Seen {
+    /// Returns true if this is an older version than `other`. Versions of one resource are compared as
+    /// integers, also those of different objects.
+    fn is_older_than(&self, other: &Self) -> bool {
+        let number = |seen: &Self| seen.resource_version.filter(|it| it.get() & HASHED == 0);
+        number(self).zip(number(other)).is_some_and(|(this, other)| this < other)
+    }
+
+    /// Forgets the version, so that the object counts as changed when it is seen again.
+    fn outdated(mut self) -> Self {
+        (self.resource_version, self.property) = (None, None);
+        self
+    }
+
     /// Returns the kind of change since `before`, or `None` if the change does not count.
     fn since(&self, before: &Self) -> Option<ChangeKind> {
         let concerns_the_same = self.targets == before.targets;
@@ -114,6 +128,13 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
 /// Returns a hash that is not zero, so that an `Option` of it takes eight bytes.
 fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
     NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
+}
+
+const HASHED: u64 = 1 << 63;
+
+fn version(text: &str) -> NonZeroU64 {
+    let number = text.parse().ok().filter(|number: &NonZeroU64| number.get() & HASHED == 0);
+    number.unwrap_or_else(|| nonzero_hash(&text) | HASHED)
 }
 
 /// The kind of a change.
@@ -232,6 +253,10 @@ impl Watch {
     /// The changes of a list are returned at its end: first the deleted objects, then the others,
     /// each in the order of the keys. A list that is interrupted and starts again returns no
     /// changes for the interrupted part.
+    ///
+    /// A list may be older than what the watch has seen, if the API server answers from a cache that
+    /// is behind. The version of an object in it shows that. Objects that are missing in such a list
+    /// are kept, and count as changed when they are seen again.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
@@ -306,7 +331,15 @@ impl Watch {
     }
 
     fn end_list(&mut self) -> Vec<Change> {
-        let before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
+        let mut before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
+        let is_older = |(key, now): (&_, &Seen)| {
+            before.get(key).is_some_and(|before| now.is_older_than(before))
+        };
+        // In an old list, the missing objects are those that were created after it.
+        let missing: Vec<_> = match self.seen.iter().any(is_older) {
+            true => before.extract_if(|key, _| !self.seen.contains_key(key)).collect(),
+            false => Vec::new(),
+        };
         let first = !std::mem::replace(&mut self.listed, true);
         let gone = before.iter().filter(|(key, _)| !self.seen.contains_key(*key));
         let gone = gone.map(|(key, seen)| Change::new(ChangeKind::Deleted, key, None, Some(seen)));
@@ -326,6 +359,7 @@ impl Watch {
             let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))
         });
+        self.seen.extend(missing.into_iter().map(|(key, seen)| (key, seen.outdated())));
         changes
     }
 }

@@ -149,7 +149,8 @@ async fn ended_during_a_write(
             log.note(name(&*map));
             if log.names().len() == 1 {
                 tokio::time::sleep(SECOND).await;
-                writes.record(&Secret { metadata: self::map("x", 10).metadata, ..Secret::default() });
+                writes
+                    .record(&Secret { metadata: self::map("x", 10).metadata, ..Secret::default() });
             }
             Ok::<_, OnPurpose>(Action::await_change())
         }
