@@ -1,6 +1,7 @@
 //! The only place that adds keys to a controller's queue: for watches, triggers, retries and the
 //! first list.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -155,23 +156,26 @@ impl Enqueuer {
     }
 
     /// Handles changes of objects of `kind` that concern other objects. All changes are from one
-    /// event. A target is added once per event: a worker may take it while the rest of a list is
-    /// still being added here.
+    /// event. A target is added once per event, with its highest priority: a worker may take it while
+    /// the rest of a list is still being added here.
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
-    pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>, event: Origin<'_>) {
-        let is_list = changes.len() > 1;
-        let mut added = HashSet::new();
-        for change in changes.into_iter().filter(|change| change.kind != ChangeKind::Unchanged) {
-            for target in change.targets {
-                let is_known = is_list && !added.insert(target.clone());
-                if is_known || self.writes.is_own(event, &target) {
-                    continue;
-                }
-                let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-                self.add_for(target, change.kind.priority(), reason, event);
+    pub(super) fn related(&self, changes: &[Change], kind: &Arc<ApiResource>, event: Origin<'_>) {
+        let mut adds = Vec::new();
+        for change in changes.iter().filter(|change| change.kind != ChangeKind::Unchanged) {
+            let targets = change.targets.iter();
+            adds.extend(targets.map(|target| (change.priority_of(target), target, change)));
+        }
+        adds.sort_by_key(|(priority, ..)| Reverse(*priority));
+        let (is_list, mut added) = (changes.len() > 1, HashSet::new());
+        for (priority, target, change) in adds {
+            let is_known = is_list && !added.insert(target);
+            if is_known || self.writes.is_own(event, target) {
+                continue;
             }
+            let reason = Reason::Related(Arc::clone(kind), change.key.clone());
+            self.add_for(target.clone(), priority, reason, event);
         }
     }
 

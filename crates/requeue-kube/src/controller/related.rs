@@ -8,12 +8,12 @@ use futures_util::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, PartialObjectMeta, Resource};
 use kube::runtime::Predicate;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
-use super::source::{self, AnyPredicate, MakeEvents, Source};
+use super::request::Request;
+use super::source::{self, AnyPredicate, MakeEvents, Source, Target};
 use crate::ObjectKey;
 use crate::relist;
 use crate::shard::Shard;
@@ -112,7 +112,7 @@ where
                 .filter(|reference| is_of::<K>(reference, &owner))
                 .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
             let namespace = meta.namespace.as_deref();
-            owners.map(|owner| ObjectKey::new(namespace, &owner.name)).collect()
+            owners.map(|owner| (ObjectKey::new(namespace, &owner.name), None)).collect()
         };
         self.related("owned", dyntype, events, predicate, owners)
     }
@@ -122,7 +122,9 @@ where
     /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
     /// that it was mapped to before are reconciled, too.
     ///
-    /// The mapper is called when an object is seen.
+    /// The mapper is called when an object is seen. It returns kube's
+    /// [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`Request`]s, which can have a priority.
+    /// A deletion has the priority that the mapper returned for the object's last state.
     ///
     /// # Panics
     ///
@@ -136,7 +138,7 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Default + Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.watches_with(api, Other::DynamicType::default(), wc, mapper)
@@ -153,7 +155,7 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         let api = relist::consistent(api, &dyntype, &wc);
@@ -175,7 +177,7 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         let api = relist::consistent(api, &dyntype, &wc);
@@ -193,7 +195,7 @@ where
     where
         Other: Clone + Resource + Debug + Send + 'static,
         Other::DynamicType: Default + Debug + Clone,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.watches_stream_with(events, mapper, Other::DynamicType::default())
@@ -209,7 +211,7 @@ where
     where
         Other: Clone + Resource + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.related("watched", dyntype, source::made(events), None, keys(mapper))
@@ -221,7 +223,7 @@ where
         dyntype: O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
+        targets: impl FnMut(O, Option<Shard>) -> Vec<Target> + Send + 'static,
     ) -> Self
     where
         O: Resource + Send + 'static,
@@ -269,8 +271,8 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
     owner.kind == K::kind(dyntype) && group == K::group(dyntype)
 }
 
-fn keys<O, K: Resource, I: IntoIterator<Item = ObjectRef<K>>>(
+fn keys<O, K: Resource, I: IntoIterator<Item: Into<Request<K>>>>(
     mapper: impl Fn(O) -> I,
-) -> impl Fn(O, Option<Shard>) -> Vec<ObjectKey> {
-    move |object, _| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
+) -> impl Fn(O, Option<Shard>) -> Vec<Target> {
+    move |object, _| mapper(object).into_iter().map(|it| it.into().target()).collect()
 }

@@ -9,8 +9,8 @@
 //! A watch has no I/O: it takes events, and returns [`Change`]s. It reads no clock, and never
 //! waits.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
@@ -47,7 +47,11 @@ struct Seen {
     property: Option<NonZeroU64>,
     /// Sorted, without duplicates: a mapper may return them in any order.
     targets: Box<[ObjectKey]>,
+    /// The priorities of those targets that have one of their own. Rare, so `None` takes eight bytes.
+    priorities: Option<Box<Priorities>>,
 }
+
+type Priorities = BTreeMap<ObjectKey, i32>;
 
 impl Observation {
     /// Creates the observation of an object with this metadata, which concerns only itself.
@@ -61,6 +65,7 @@ impl Observation {
                 generation: hash(&meta.generation),
                 property: None,
                 targets: Box::default(),
+                priorities: None,
             },
         }
     }
@@ -72,6 +77,36 @@ impl Observation {
         targets.sort_unstable();
         targets.dedup();
         self.seen.targets = targets.into();
+        self
+    }
+
+    /// Sets the priorities of objects that this object concerns.
+    ///
+    /// The others have the priority of the [kind of the change](ChangeKind::priority). The highest of
+    /// several priorities of one object counts.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::watcher::Event;
+    /// use requeue_kube::ObjectKey;
+    /// use requeue_kube::watch::{Observation, Watch};
+    ///
+    /// let (urgent, other) = (ObjectKey::new(None, "urgent"), ObjectKey::new(None, "other"));
+    /// let changes = Watch::new().event(Event::Apply(ConfigMap::default()), |map| {
+    ///     Observation::of(&map.metadata)
+    ///         .concerning([urgent.clone(), other.clone()])
+    ///         .priorities([(urgent.clone(), 10)])
+    /// });
+    /// assert_eq!(changes[0].priority_of(&urgent), 10);
+    /// assert_eq!(changes[0].priority_of(&other), 0);
+    /// ```
+    #[must_use]
+    pub fn priorities(mut self, priorities: impl IntoIterator<Item = (ObjectKey, i32)>) -> Self {
+        for (key, priority) in priorities {
+            let highest =
+                self.seen.priorities.get_or_insert_default().entry(key).or_insert(priority);
+            *highest = priority.max(*highest);
+        }
         self
     }
 
@@ -177,6 +212,8 @@ pub struct Change {
     pub targets: Vec<ObjectKey>,
     /// The kind of the change.
     pub kind: ChangeKind,
+    /// The priorities in the latest known state.
+    priorities: Priorities,
 }
 
 impl Change {
@@ -185,7 +222,16 @@ impl Change {
         let mut targets: Vec<_> = seen.flat_map(|seen| seen.targets.iter()).cloned().collect();
         targets.sort_unstable();
         targets.dedup();
-        Self { key: key.clone(), targets, kind }
+        let latest = now.or(before).and_then(|seen| seen.priorities.as_deref());
+        let priorities = latest.cloned().unwrap_or_default();
+        Self { key: key.clone(), targets, kind, priorities }
+    }
+
+    /// Returns the priority of a run of `target`: its [own](Observation::priorities), or that of the
+    /// [kind](ChangeKind::priority) of this change.
+    #[must_use]
+    pub fn priority_of(&self, target: &ObjectKey) -> i32 {
+        self.priorities.get(target).copied().unwrap_or(self.kind.priority())
     }
 }
 

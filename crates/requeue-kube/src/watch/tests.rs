@@ -174,6 +174,28 @@ fn who_is_no_longer_concerned_hears_of_it() {
 }
 
 #[test]
+fn a_target_keeps_its_priority_until_the_object_is_gone() {
+    let mut watch = Watch::new();
+    let at = |version| {
+        let concerned = sight("a", 1, version).concerning(["x", "y"].map(key));
+        concerned.priorities([(key("x"), 5), (key("x"), 7), (key("x"), 6)])
+    };
+    let changes = |watch: &mut Watch, events: Vec<Event<Observation>>| {
+        let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
+        changes
+            .map(|change| (change.priority_of(&key("x")), change.priority_of(&key("y"))))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&mut watch, list([at(1)])), [(7, LOW_PRIORITY)]);
+    assert_eq!(changes(&mut watch, vec![Event::Apply(at(2))]), [(7, 0)]);
+    // The deletion was missed.
+    assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
+    // The latest state counts.
+    assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
+    assert_eq!(changes(&mut watch, vec![Event::Apply(sight("a", 1, 4))]), [(0, 0)]);
+}
+
+#[test]
 fn a_new_generation_is_told_from_other_changes() {
     let at = |version, generation| {
         Observation::of(&ObjectMeta { generation: Some(generation), ..meta("a", 1, version) })
@@ -319,7 +341,8 @@ impl Model {
         sights: impl Iterator<Item = &'a Observation>,
     ) {
         let targets: BTreeSet<_> = sights.flat_map(|sight| sight.seen.targets.clone()).collect();
-        changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), kind });
+        let (targets, priorities) = (targets.into_iter().collect(), BTreeMap::new());
+        changes.push(Change { key: key.clone(), targets, kind, priorities });
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::utils::Backoff;
 use requeue::{CancelledRun, Rerun};
 use requeue_kube::ObjectKey;
@@ -303,7 +304,7 @@ async fn a_panic_ends_the_controller_if_asked_to() {
 async fn a_mapper_that_panics_ends_the_controller() {
     let (feed, controller) = controller::<ConfigMap>();
     let (watched, events) = Feed::<ConfigMap>::new();
-    let mapper = |_| -> Option<_> { panic!("in a mapper") };
+    let mapper = |_| -> Option<ObjectRef<ConfigMap>> { panic!("in a mapper") };
     let controller = controller.watches_stream(events, mapper);
     let stream = controller.run(note, policy::backoff, Arc::new(Log::new()));
     let reading = tokio::spawn(stream.for_each(async |_| ()));
