@@ -11,6 +11,7 @@ mod enqueuer;
 mod error;
 mod failures;
 mod names;
+mod optional;
 mod readiness;
 mod reason;
 mod related;

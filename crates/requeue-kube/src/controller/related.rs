@@ -12,6 +12,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
+use super::optional;
 use super::request::Request;
 use super::source::{self, AnyPredicate, MakeEvents, Source, Target};
 use crate::ObjectKey;
@@ -69,6 +70,52 @@ where
     {
         let events = metadata_of(api, wc, &dyntype);
         self.owns_events(events, dyntype, Some(Box::new(predicate)))
+    }
+
+    /// As [`owns`](Self::owns), for a kind that may not be installed.
+    ///
+    /// While the API server does not serve the kind, the controller works without it. It does not wait
+    /// for the kind before it starts, and no error is reported. Once the kind is installed, the watch
+    /// begins. If the kind is removed, its objects count as deleted, and the controller waits again.
+    /// One message is logged for each of these changes.
+    ///
+    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
+    /// watch begins when the definition is there. The permission can be limited to the definition's
+    /// name, such as `certificates.cert-manager.io`. Without it, and for kinds of aggregated API
+    /// servers, the controller tries again with kube's backoff, which is at most 30 s.
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+    ///     let certificates = ApiResource::from_gvk(&kind);
+    ///     let api = Api::<DynamicObject>::all_with(client.clone(), &certificates);
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .owns_optional(api, certificates, watcher::Config::default())
+    /// }
+    /// ```
+    pub fn owns_optional<Child>(
+        self,
+        api: Api<Child>,
+        dyntype: Child::DynamicType,
+        wc: watcher::Config,
+    ) -> Self
+    where
+        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Child::DynamicType: Debug + Eq + Hash + Clone + Send,
+    {
+        let (client, name) = (api.clone().into_client(), source::name::<Child>(&dyntype, "owned"));
+        let kind = dyntype.clone();
+        let events: MakeEvents<_> = Box::new(move |shard| {
+            let of = kind.clone();
+            let make = move || metadata_of(api.clone(), wc.clone(), &kind)(shard);
+            optional::events(name, make, move || optional::definition::<Child>(&client, &of))
+        });
+        self.owns_events(events, dyntype, None)
     }
 
     /// As [`owns`](Self::owns), from a stream of raw events: see [`for_stream`](Self::for_stream).
@@ -183,6 +230,33 @@ where
         let api = relist::consistent(api, &dyntype, &wc);
         let events = source::made(watcher::watcher(api, wc));
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
+    }
+
+    /// As [`watches_with`](Self::watches_with), for a kind that may not be installed: see
+    /// [`owns_optional`](Self::owns_optional).
+    pub fn watches_optional<Other, I>(
+        self,
+        api: Api<Other>,
+        dyntype: Other::DynamicType,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Debug + Clone + Eq + Hash + Send,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        let (client, name) =
+            (api.clone().into_client(), source::name::<Other>(&dyntype, "watched"));
+        let (kind, of) = (dyntype.clone(), dyntype.clone());
+        let make = move || {
+            let api = relist::consistent(api.clone(), &kind, &wc);
+            watcher::watcher(api, wc.clone()).boxed()
+        };
+        let events =
+            optional::events(name, make, move || optional::definition::<Other>(&client, &of));
+        self.related("watched", dyntype, source::made(events), None, keys(mapper))
     }
 
     /// As [`watches`](Self::watches), from a stream of raw events: see
