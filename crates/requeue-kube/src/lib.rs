@@ -90,6 +90,7 @@ mod key;
 pub mod leader;
 pub mod metrics;
 pub mod policy;
+mod relist;
 pub mod shard;
 pub mod watch;
 

@@ -104,6 +104,50 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     assert!(failed >= 2, "failures of watches are reported");
 }
 
+#[tokio::test(start_paused = true)]
+async fn only_the_first_list_may_come_from_a_cache_of_the_api_server() {
+    let any = watcher::Config { page_size: None, ..watcher::Config::default().any_semantic() };
+    for config in [any, watcher::Config::default().streaming_lists()] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let expired = json!({ "type": "ERROR", "object": { "kind": "Status", "apiVersion": "v1",
+            "metadata": {}, "status": "Failure", "message": "too old", "reason": "Expired",
+            "code": 410 } });
+        let client = client({
+            let seen = Arc::clone(&seen);
+            move |request| {
+                let uri = request.uri();
+                let query = uri.query().unwrap().to_owned();
+                assert_eq!(uri.path(), "/api/v1/namespaces/ns/configmaps");
+                let is_watch = query.contains("watch=true");
+                if !is_watch || query.contains("sendInitialEvents") {
+                    seen.lock().unwrap().push(query);
+                }
+                match is_watch {
+                    true => expired.clone(),
+                    false => json!({ "metadata": { "resourceVersion": "7" }, "items": [] }),
+                }
+            }
+        });
+        let maps = Api::<ConfigMap>::namespaced(client, "ns");
+        let reconcile = async |_: ObjectRef<ConfigMap>, _: Arc<()>| {
+            Ok::<_, kube::Error>(Action::await_change())
+        };
+        let stream =
+            Controller::new(maps, config).run_refs(reconcile, policy::backoff, Arc::new(()));
+        let mut stream = pin!(stream);
+        while seen.lock().unwrap().len() < 3 {
+            _ = tokio::time::timeout(Duration::from_millis(50), stream.next()).await;
+        }
+        let seen = seen.lock().unwrap().clone();
+        assert!(seen[0].contains("resourceVersion=0"), "{seen:?}");
+        for query in &seen[1..] {
+            assert!(!query.contains("resourceVersion="), "{seen:?}");
+            let is_watch = query.contains("watch=true");
+            assert_eq!(query.contains("resourceVersionMatch="), is_watch, "{seen:?}");
+        }
+    }
+}
+
 /// Returns the paths and queries of the first requests of a controller with this shard.
 async fn requests(shard: Shard, maps: fn(Client) -> Api<ConfigMap>) -> Vec<String> {
     let seen = Arc::new(Mutex::new(Vec::new()));

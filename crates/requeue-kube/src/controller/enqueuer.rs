@@ -1,6 +1,7 @@
 //! The only place that adds keys to a controller's queue: for watches, triggers, retries and the
 //! first list.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -155,23 +156,26 @@ impl Enqueuer {
     }
 
     /// Handles changes of objects of `kind` that concern other objects. All changes are from one
-    /// event. A target is added once per event: a worker may take it while the rest of a list is
-    /// still being added here.
+    /// event. A target is added once per event, with its highest priority: a worker may take it while
+    /// the rest of a list is still being added here.
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
-    pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>, event: Origin<'_>) {
-        let is_list = changes.len() > 1;
-        let mut added = HashSet::new();
-        for change in changes.into_iter().filter(|change| change.kind != ChangeKind::Unchanged) {
-            for target in change.targets {
-                let is_known = is_list && !added.insert(target.clone());
-                if is_known || self.writes.is_own(event, &target) {
-                    continue;
-                }
-                let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-                self.add_for(target, change.kind.priority(), reason, event);
+    pub(super) fn related(&self, changes: &[Change], kind: &Arc<ApiResource>, event: Origin<'_>) {
+        let mut adds = Vec::new();
+        for change in changes.iter().filter(|change| change.kind != ChangeKind::Unchanged) {
+            let targets = change.targets.iter();
+            adds.extend(targets.map(|target| (change.priority_of(target), target, change)));
+        }
+        adds.sort_by_key(|(priority, ..)| Reverse(*priority));
+        let (is_list, mut added) = (changes.len() > 1, HashSet::new());
+        for (priority, target, change) in adds {
+            let is_known = is_list && !added.insert(target);
+            if is_known || self.writes.is_own(event, target) {
+                continue;
             }
+            let reason = Reason::Related(Arc::clone(kind), change.key.clone());
+            self.add_for(target.clone(), priority, reason, event);
         }
     }
 
@@ -203,9 +207,14 @@ impl Enqueuer {
         self.queue.add_with(key, self.change.priority(priority).reason(bit));
     }
 
-    /// Makes all debounced keys ready now: no further change will follow.
-    pub(super) fn end_debounces(&self) {
-        let (mut keys, mut next) = (Vec::new(), Some(Cursor::default()));
+    /// Makes all keys ready now that wait for further changes or for events of own writes: none will
+    /// follow.
+    pub(super) fn end_waits(&self) {
+        let (held, mut keys) = self.writes.close();
+        for (key, held) in held {
+            self.add(key, held.priority, held.reason);
+        }
+        let mut next = Some(Cursor::default());
         while let Some(cursor) = next {
             let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
             let debounced = page.entries.into_iter().filter(|entry| entry.bound.is_some());

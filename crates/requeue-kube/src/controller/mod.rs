@@ -11,9 +11,11 @@ mod enqueuer;
 mod error;
 mod failures;
 mod names;
+mod optional;
 mod readiness;
 mod reason;
 mod related;
+mod request;
 mod run;
 mod scope;
 mod source;
@@ -42,6 +44,7 @@ pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
 pub use self::readiness::Readiness;
+pub use self::request::Request;
 use self::run::Target;
 use self::source::{AnyPredicate, MakeEvents, Source, TriggerBackoff};
 use self::start_gate::Start;
@@ -49,6 +52,7 @@ use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::ObjectQueue;
 use crate::metrics::Metrics;
+use crate::relist;
 use crate::shard::Shard;
 
 /// Receives each event before all other parts of the controller.
@@ -178,6 +182,10 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     /// Creates a controller for the objects of kind `K` that `main_api` and `wc` select.
+    ///
+    /// With [`any_semantic`](watcher::Config::any_semantic) or
+    /// [`streaming_lists`](watcher::Config::streaming_lists), the first list may be older than the
+    /// latest state. Later lists never are: an object that is missing in an old list is not deleted.
     pub fn new(main_api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -198,7 +206,7 @@ where
                 Some(shard) => shard.select(main_api, &of),
                 None => main_api,
             };
-            watcher::watcher(api, wc).boxed()
+            watcher::watcher(relist::consistent(api, &of, &wc), wc).boxed()
         };
         Self::of(
             Box::new(events),

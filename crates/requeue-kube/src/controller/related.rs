@@ -8,13 +8,15 @@ use futures_util::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, PartialObjectMeta, Resource};
 use kube::runtime::Predicate;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
-use super::source::{self, AnyPredicate, MakeEvents, Source};
+use super::optional;
+use super::request::Request;
+use super::source::{self, AnyPredicate, MakeEvents, Source, Target};
 use crate::ObjectKey;
+use crate::relist;
 use crate::shard::Shard;
 
 impl<K> Controller<K>
@@ -70,6 +72,52 @@ where
         self.owns_events(events, dyntype, Some(Box::new(predicate)))
     }
 
+    /// As [`owns`](Self::owns), for a kind that may not be installed.
+    ///
+    /// While the API server does not serve the kind, the controller works without it. It does not wait
+    /// for the kind before it starts, and no error is reported. Once the kind is installed, the watch
+    /// begins. If the kind is removed, its objects count as deleted, and the controller waits again.
+    /// One message is logged for each of these changes.
+    ///
+    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
+    /// watch begins when the definition is there. The permission can be limited to the definition's
+    /// name, such as `certificates.cert-manager.io`. Without it, and for kinds of aggregated API
+    /// servers, the controller tries again with kube's backoff, which is at most 30 s.
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+    ///     let certificates = ApiResource::from_gvk(&kind);
+    ///     let api = Api::<DynamicObject>::all_with(client.clone(), &certificates);
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .owns_optional(api, certificates, watcher::Config::default())
+    /// }
+    /// ```
+    pub fn owns_optional<Child>(
+        self,
+        api: Api<Child>,
+        dyntype: Child::DynamicType,
+        wc: watcher::Config,
+    ) -> Self
+    where
+        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Child::DynamicType: Debug + Eq + Hash + Clone + Send,
+    {
+        let (client, name) = (api.clone().into_client(), source::name::<Child>(&dyntype, "owned"));
+        let kind = dyntype.clone();
+        let events: MakeEvents<_> = Box::new(move |shard| {
+            let of = kind.clone();
+            let make = move || metadata_of(api.clone(), wc.clone(), &kind)(shard);
+            optional::events(name, make, move || optional::definition::<Child>(&client, &of))
+        });
+        self.owns_events(events, dyntype, None)
+    }
+
     /// As [`owns`](Self::owns), from a stream of raw events: see [`for_stream`](Self::for_stream).
     pub fn owns_stream<Child>(
         self,
@@ -111,7 +159,7 @@ where
                 .filter(|reference| is_of::<K>(reference, &owner))
                 .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
             let namespace = meta.namespace.as_deref();
-            owners.map(|owner| ObjectKey::new(namespace, &owner.name)).collect()
+            owners.map(|owner| (ObjectKey::new(namespace, &owner.name), None)).collect()
         };
         self.related("owned", dyntype, events, predicate, owners)
     }
@@ -121,7 +169,9 @@ where
     /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
     /// that it was mapped to before are reconciled, too.
     ///
-    /// The mapper is called when an object is seen.
+    /// The mapper is called when an object is seen. It returns kube's
+    /// [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`Request`]s, which can have a priority.
+    /// A deletion has the priority that the mapper returned for the object's last state.
     ///
     /// # Panics
     ///
@@ -135,7 +185,7 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Default + Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.watches_with(api, Other::DynamicType::default(), wc, mapper)
@@ -152,9 +202,10 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
+        let api = relist::consistent(api, &dyntype, &wc);
         self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
     }
 
@@ -173,11 +224,39 @@ where
     where
         Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
+        let api = relist::consistent(api, &dyntype, &wc);
         let events = source::made(watcher::watcher(api, wc));
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
+    }
+
+    /// As [`watches_with`](Self::watches_with), for a kind that may not be installed: see
+    /// [`owns_optional`](Self::owns_optional).
+    pub fn watches_optional<Other, I>(
+        self,
+        api: Api<Other>,
+        dyntype: Other::DynamicType,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Debug + Clone + Eq + Hash + Send,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        let (client, name) =
+            (api.clone().into_client(), source::name::<Other>(&dyntype, "watched"));
+        let (kind, of) = (dyntype.clone(), dyntype.clone());
+        let make = move || {
+            let api = relist::consistent(api.clone(), &kind, &wc);
+            watcher::watcher(api, wc.clone()).boxed()
+        };
+        let events =
+            optional::events(name, make, move || optional::definition::<Other>(&client, &of));
+        self.related("watched", dyntype, source::made(events), None, keys(mapper))
     }
 
     /// As [`watches`](Self::watches), from a stream of raw events: see
@@ -190,7 +269,7 @@ where
     where
         Other: Clone + Resource + Debug + Send + 'static,
         Other::DynamicType: Default + Debug + Clone,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.watches_stream_with(events, mapper, Other::DynamicType::default())
@@ -206,7 +285,7 @@ where
     where
         Other: Clone + Resource + Debug + Send + 'static,
         Other::DynamicType: Debug + Clone,
-        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
         self.related("watched", dyntype, source::made(events), None, keys(mapper))
@@ -218,7 +297,7 @@ where
         dyntype: O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
+        targets: impl FnMut(O, Option<Shard>) -> Vec<Target> + Send + 'static,
     ) -> Self
     where
         O: Resource + Send + 'static,
@@ -256,7 +335,7 @@ where
             Some(shard) => shard.select(api, &dyntype),
             None => api,
         };
-        watcher::metadata_watcher(api, wc).boxed()
+        watcher::metadata_watcher(relist::consistent(api, &dyntype, &wc), wc).boxed()
     })
 }
 
@@ -266,8 +345,8 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
     owner.kind == K::kind(dyntype) && group == K::group(dyntype)
 }
 
-fn keys<O, K: Resource, I: IntoIterator<Item = ObjectRef<K>>>(
+fn keys<O, K: Resource, I: IntoIterator<Item: Into<Request<K>>>>(
     mapper: impl Fn(O) -> I,
-) -> impl Fn(O, Option<Shard>) -> Vec<ObjectKey> {
-    move |object, _| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
+) -> impl Fn(O, Option<Shard>) -> Vec<Target> {
+    move |object, _| mapper(object).into_iter().map(|it| it.into().target()).collect()
 }

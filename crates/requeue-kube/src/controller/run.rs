@@ -274,7 +274,7 @@ async fn until_stopped(
         ended = watches.ended() => Some(ended),
     };
     if let Some(Ok(())) = ended {
-        enqueuer.end_debounces();
+        enqueuer.end_waits();
         return Ok(());
     }
     enqueuer.queue.pause();

@@ -25,6 +25,8 @@ pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 /// Creates the stream of events of a shard, or of all objects.
 pub(super) type MakeEvents<O> = Box<dyn FnOnce(Option<Shard>) -> Events<O> + Send>;
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
+/// An object that another object concerns, and its priority, if a mapper has set one.
+pub(super) type Target = (ObjectKey, Option<i32>);
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
 /// A watch that has not started.
@@ -133,7 +135,7 @@ impl Source {
         dyntype: &O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        mut targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
+        mut targets: impl FnMut(O, Option<Shard>) -> Vec<Target> + Send + 'static,
     ) -> Self {
         let resource = Arc::new(ApiResource::erase::<O>(dyntype));
         let kind = Kind::of::<O>(dyntype);
@@ -145,13 +147,17 @@ impl Source {
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     let sight = Observation::of(object.meta()).property(property);
-                    sight.concerning(targets(object, shard))
+                    let targets = targets(object, shard);
+                    let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
+                    let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
+                    let sight = sight.concerning(targets.into_iter().map(|(key, _)| key));
+                    sight.priorities(priorities)
                 });
                 if is_mapped {
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
-                enqueuer.related(changes, &resource, origin);
+                enqueuer.related(&changes, &resource, origin);
             };
             following.follow(events, on_event)
         };

@@ -8,15 +8,13 @@ use std::sync::Arc;
 use futures_util::future::select;
 use futures_util::{FutureExt, Stream, StreamExt};
 use kube::api::Resource;
-use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::consume_budget;
 
 use super::Controller;
 use super::enqueuer::Enqueuer;
-use super::reason::Reason;
-use crate::ObjectKey;
+use super::request::Request;
 use crate::leader::LeaderElector;
 
 impl<K> Controller<K>
@@ -43,24 +41,20 @@ where
 
     /// Reconciles the objects that `trigger` yields.
     ///
-    /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`ReconcileRequest`]s,
-    /// which also have a reason.
+    /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
+    /// [`ReconcileRequest`](super::ReconcileRequest)s, which also have a reason, or [`Request`]s, which
+    /// can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
-        R: Into<ReconcileRequest<K>> + 'static,
+        R: Into<Request<K>> + 'static,
     {
         self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add = move |request: R| {
-                let request: ReconcileRequest<K> = request.into();
-                let reason = match request.reason {
-                    ReconcileReason::Custom { reason } => Reason::Custom(reason),
-                    _ => Reason::Unknown,
-                };
-                let key = ObjectKey::from(&request.obj_ref);
+                let (key, priority, reason) = request.into().into_add();
                 if enqueuer.is_ours(&key) {
-                    enqueuer.add(key, 0, reason);
+                    enqueuer.add(key, priority, reason);
                 }
                 consume_budget()
             };

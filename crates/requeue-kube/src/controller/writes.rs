@@ -58,6 +58,9 @@ impl Kind {
 /// because an event may never come, for example if the watch has a selector that excludes the
 /// object. After that it runs, and the metric `stale_sync_timeouts_total` counts it.
 ///
+/// With several watches of one kind, the first event that shows a write counts, because the others
+/// may have selectors that exclude the object. The store of another watch may still be behind.
+///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
 /// for its own kind, and [`owns_stream`] with
 /// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
@@ -417,6 +420,19 @@ impl Writes {
         if let Some(held) = state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
             held.clear();
         }
+    }
+
+    /// Called when no watch is left: from now on nothing waits for an event. Returns the adds that
+    /// waited for the ends of runs, with their objects, and the objects whose runs waited.
+    pub(super) fn close(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
+        let mut state = self.state();
+        // The writes of kinds that are not watched delay nothing.
+        state.kinds.clear();
+        let in_flight = state.in_flight.take().into_iter().flatten();
+        let held =
+            in_flight.flat_map(|(key, held)| held.into_iter().map(move |it| (key.clone(), it)));
+        let waiting = state.open.drain().filter(|(_, open)| open.waits).map(|(key, _)| key);
+        (held.collect(), waiting.collect())
     }
 
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can

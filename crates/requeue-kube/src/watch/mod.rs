@@ -9,8 +9,8 @@
 //! A watch has no I/O: it takes events, and returns [`Change`]s. It reads no clock, and never
 //! waits.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
@@ -40,13 +40,18 @@ pub struct Observation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// `None` for an object without a resource version. Such an object never counts as unchanged.
+    /// The version as a number, or a hash with the highest bit set if it is none. `None` for an object
+    /// without a resource version. Such an object never counts as unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
     /// Sorted, without duplicates: a mapper may return them in any order.
     targets: Box<[ObjectKey]>,
+    /// The priorities of those targets that have one of their own. Rare, so `None` takes eight bytes.
+    priorities: Option<Box<Priorities>>,
 }
+
+type Priorities = BTreeMap<ObjectKey, i32>;
 
 impl Observation {
     /// Creates the observation of an object with this metadata, which concerns only itself.
@@ -56,10 +61,11 @@ impl Observation {
             key: ObjectKey::of_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
-                resource_version: meta.resource_version.as_ref().map(nonzero_hash),
+                resource_version: meta.resource_version.as_deref().map(version),
                 generation: hash(&meta.generation),
                 property: None,
                 targets: Box::default(),
+                priorities: None,
             },
         }
     }
@@ -71,6 +77,36 @@ impl Observation {
         targets.sort_unstable();
         targets.dedup();
         self.seen.targets = targets.into();
+        self
+    }
+
+    /// Sets the priorities of objects that this object concerns.
+    ///
+    /// The others have the priority of the [kind of the change](ChangeKind::priority). The highest of
+    /// several priorities of one object counts.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::watcher::Event;
+    /// use requeue_kube::ObjectKey;
+    /// use requeue_kube::watch::{Observation, Watch};
+    ///
+    /// let (urgent, other) = (ObjectKey::new(None, "urgent"), ObjectKey::new(None, "other"));
+    /// let changes = Watch::new().event(Event::Apply(ConfigMap::default()), |map| {
+    ///     Observation::of(&map.metadata)
+    ///         .concerning([urgent.clone(), other.clone()])
+    ///         .priorities([(urgent.clone(), 10)])
+    /// });
+    /// assert_eq!(changes[0].priority_of(&urgent), 10);
+    /// assert_eq!(changes[0].priority_of(&other), 0);
+    /// ```
+    #[must_use]
+    pub fn priorities(mut self, priorities: impl IntoIterator<Item = (ObjectKey, i32)>) -> Self {
+        for (key, priority) in priorities {
+            let highest =
+                self.seen.priorities.get_or_insert_default().entry(key).or_insert(priority);
+            *highest = priority.max(*highest);
+        }
         self
     }
 
@@ -86,6 +122,19 @@ impl Observation {
 }
 
 impl Seen {
+    /// Returns true if this is an older version than `other`. Versions of one resource are compared as
+    /// integers, also those of different objects.
+    fn is_older_than(&self, other: &Self) -> bool {
+        let number = |seen: &Self| seen.resource_version.filter(|it| it.get() & HASHED == 0);
+        number(self).zip(number(other)).is_some_and(|(this, other)| this < other)
+    }
+
+    /// Forgets the version, so that the object counts as changed when it is seen again.
+    fn outdated(mut self) -> Self {
+        (self.resource_version, self.property) = (None, None);
+        self
+    }
+
     /// Returns the kind of change since `before`, or `None` if the change does not count.
     fn since(&self, before: &Self) -> Option<ChangeKind> {
         let concerns_the_same = self.targets == before.targets;
@@ -114,6 +163,13 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
 /// Returns a hash that is not zero, so that an `Option` of it takes eight bytes.
 fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
     NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
+}
+
+const HASHED: u64 = 1 << 63;
+
+fn version(text: &str) -> NonZeroU64 {
+    let number = text.parse().ok().filter(|number: &NonZeroU64| number.get() & HASHED == 0);
+    number.unwrap_or_else(|| nonzero_hash(&text) | HASHED)
 }
 
 /// The kind of a change.
@@ -156,6 +212,8 @@ pub struct Change {
     pub targets: Vec<ObjectKey>,
     /// The kind of the change.
     pub kind: ChangeKind,
+    /// The priorities in the latest known state.
+    priorities: Priorities,
 }
 
 impl Change {
@@ -164,7 +222,16 @@ impl Change {
         let mut targets: Vec<_> = seen.flat_map(|seen| seen.targets.iter()).cloned().collect();
         targets.sort_unstable();
         targets.dedup();
-        Self { key: key.clone(), targets, kind }
+        let latest = now.or(before).and_then(|seen| seen.priorities.as_deref());
+        let priorities = latest.cloned().unwrap_or_default();
+        Self { key: key.clone(), targets, kind, priorities }
+    }
+
+    /// Returns the priority of a run of `target`: its [own](Observation::priorities), or that of the
+    /// [kind](ChangeKind::priority) of this change.
+    #[must_use]
+    pub fn priority_of(&self, target: &ObjectKey) -> i32 {
+        self.priorities.get(target).copied().unwrap_or(self.kind.priority())
     }
 }
 
@@ -232,6 +299,10 @@ impl Watch {
     /// The changes of a list are returned at its end: first the deleted objects, then the others,
     /// each in the order of the keys. A list that is interrupted and starts again returns no
     /// changes for the interrupted part.
+    ///
+    /// A list may be older than what the watch has seen, if the API server answers from a cache that
+    /// is behind. The version of an object in it shows that. Objects that are missing in such a list
+    /// are kept, and count as changed when they are seen again.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
@@ -306,7 +377,15 @@ impl Watch {
     }
 
     fn end_list(&mut self) -> Vec<Change> {
-        let before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
+        let mut before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
+        let is_older = |(key, now): (&_, &Seen)| {
+            before.get(key).is_some_and(|before| now.is_older_than(before))
+        };
+        // In an old list, the missing objects are those that were created after it.
+        let missing: Vec<_> = match self.seen.iter().any(is_older) {
+            true => before.extract_if(|key, _| !self.seen.contains_key(key)).collect(),
+            false => Vec::new(),
+        };
         let first = !std::mem::replace(&mut self.listed, true);
         let gone = before.iter().filter(|(key, _)| !self.seen.contains_key(*key));
         let gone = gone.map(|(key, seen)| Change::new(ChangeKind::Deleted, key, None, Some(seen)));
@@ -326,6 +405,7 @@ impl Watch {
             let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))
         });
+        self.seen.extend(missing.into_iter().map(|(key, seen)| (key, seen.outdated())));
         changes
     }
 }

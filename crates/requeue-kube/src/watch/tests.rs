@@ -87,6 +87,38 @@ fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
 }
 
 #[test]
+fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
+    let mut watch = Watch::new();
+    feed(&mut watch, list([sight("a", 1, 1), sight("gone", 1, 2)]));
+    feed(&mut watch, [Event::Apply(sight("new", 1, 3)), Event::Apply(sight("a", 1, 4))]);
+    // The list is from before `new` was created.
+    let changes = feed(&mut watch, list([sight("a", 1, 1), sight("gone", 1, 2)]));
+    let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
+    assert_eq!((changes, watch.len()), (became(&seen), 3));
+    // It is in no store in the meantime, so it counts as changed when it is seen again.
+    let changes = feed(&mut watch, [Event::Apply(sight("new", 1, 3))]);
+    assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
+    let changes = feed(&mut watch, list([sight("a", 1, 4), sight("new", 1, 3)]));
+    let seen =
+        [("gone", ChangeKind::Deleted), ("a", ChangeKind::Updated), ("new", ChangeKind::Unchanged)];
+    assert_eq!(changes, became(&seen));
+}
+
+#[test]
+fn versions_that_are_no_numbers_show_no_order() {
+    let at = |version: &str| {
+        Observation::of(&ObjectMeta { resource_version: Some(version.into()), ..meta("a", 1, 0) })
+    };
+    for (first, second) in [("b", "a"), ("18446744073709551615", "1"), ("0", "1"), ("1", "0")] {
+        let mut watch = Watch::new();
+        feed(&mut watch, list([at(first), sight("gone", 1, 5)]));
+        let changes = feed(&mut watch, list([at(second)]));
+        let seen = [("gone", ChangeKind::Deleted), ("a", ChangeKind::Updated)];
+        assert_eq!(changes, became(&seen), "{first}, {second}");
+    }
+}
+
+#[test]
 fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
     let cases = [
         (sight("a", 1, 1), sight("a", 1, 1), ChangeKind::Unchanged),
@@ -139,6 +171,28 @@ fn who_is_no_longer_concerned_hears_of_it() {
     let moved = sight("a", 1, 2).concerning([key("both"), key("new")]);
     let changes = watch.event(Event::Apply(moved), |sight| sight);
     assert_eq!(changes[0].targets, [key("both"), key("new"), key("old")]);
+}
+
+#[test]
+fn a_target_keeps_its_priority_until_the_object_is_gone() {
+    let mut watch = Watch::new();
+    let at = |version| {
+        let concerned = sight("a", 1, version).concerning(["x", "y"].map(key));
+        concerned.priorities([(key("x"), 5), (key("x"), 7), (key("x"), 6)])
+    };
+    let changes = |watch: &mut Watch, events: Vec<Event<Observation>>| {
+        let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
+        changes
+            .map(|change| (change.priority_of(&key("x")), change.priority_of(&key("y"))))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&mut watch, list([at(1)])), [(7, LOW_PRIORITY)]);
+    assert_eq!(changes(&mut watch, vec![Event::Apply(at(2))]), [(7, 0)]);
+    // The deletion was missed.
+    assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
+    // The latest state counts.
+    assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
+    assert_eq!(changes(&mut watch, vec![Event::Apply(sight("a", 1, 4))]), [(0, 0)]);
 }
 
 #[test]
@@ -213,13 +267,30 @@ impl Model {
                 let now = |key: &ObjectKey| self.list.iter().rev().find(|sight| sight.key == *key);
                 let keys =
                     |of: &[Observation]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
+                // The generated versions have one digit. 0 is no version.
+                let number = |sight: &Observation| {
+                    sight.seen.resource_version.map(|it| it.get()).filter(|it| *it < 10)
+                };
+                let is_old = keys(&self.list).iter().any(|key| {
+                    let versions = now(key).and_then(number).zip(self.last(key).and_then(number));
+                    versions.is_some_and(|(now, before)| now < before)
+                });
+                let mut kept = Vec::new();
                 for key in keys(&self.seen).difference(&keys(&self.list)) {
-                    self.gone(&mut changes, key, None);
+                    if is_old {
+                        kept.extend(self.last(key).cloned().map(|mut sight| {
+                            (sight.seen.resource_version, sight.seen.property) = (None, None);
+                            sight
+                        }));
+                    } else {
+                        self.gone(&mut changes, key, None);
+                    }
                 }
                 for key in keys(&self.list) {
                     self.change(&mut changes, now(&key), !self.listed);
                 }
                 self.seen = std::mem::take(&mut self.list);
+                self.seen.extend(kept);
                 self.listed = true;
             }
         }
@@ -270,7 +341,8 @@ impl Model {
         sights: impl Iterator<Item = &'a Observation>,
     ) {
         let targets: BTreeSet<_> = sights.flat_map(|sight| sight.seen.targets.clone()).collect();
-        changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), kind });
+        let (targets, priorities) = (targets.into_iter().collect(), BTreeMap::new());
+        changes.push(Change { key: key.clone(), targets, kind, priorities });
     }
 }
 

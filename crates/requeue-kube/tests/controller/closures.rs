@@ -94,7 +94,7 @@ async fn a_predicate_or_mapper_that_blocks_keeps_no_other_watch_waiting() {
     };
     let mapper = move |_: Secret| {
         in_mapper.meet();
-        None
+        None::<ObjectRef<ConfigMap>>
     };
     let controller = controller.filter(predicate).watches_stream(events, mapper);
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(Log::new())));

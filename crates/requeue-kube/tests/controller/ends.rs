@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::utils::Backoff;
 use requeue::{CancelledRun, Rerun};
 use requeue_kube::ObjectKey;
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Config};
 use requeue_kube::policy;
 use tokio::sync::oneshot;
 
@@ -132,6 +133,71 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
 }
 
+/// Reconciles `a` for a second in its first run, which records a write of version 10 at its end.
+/// Then the feeds of the watches are closed, and no event shows the write.
+async fn ended_during_a_write(
+    config: Config,
+    before_the_end: impl FnOnce(&Feed<ConfigMap>, &Feed<Secret>),
+    during: Duration,
+) -> Vec<String> {
+    let (feed, controller) = controller::<ConfigMap>();
+    let (children, events) = Feed::<Secret>::new();
+    let controller = controller.owns_stream::<Secret>(events).with_config(config);
+    let (log, writes) = (Log::new(), controller.writes());
+    let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+        let writes = writes.clone();
+        async move {
+            log.note(name(&*map));
+            if log.names().len() == 1 {
+                tokio::time::sleep(SECOND).await;
+                writes
+                    .record(&Secret { metadata: self::map("x", 10).metadata, ..Secret::default() });
+            }
+            Ok::<_, OnPurpose>(Action::await_change())
+        }
+    };
+    let reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    children.list(&[]);
+    log.reaches(1).await;
+    tokio::time::sleep(during).await;
+    before_the_end(&feed, &children);
+    a_moment().await;
+    drop((feed, children));
+    reading.end().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_waits_for_its_own_write_when_no_watch_is_left_still_runs() {
+    let change = |feed: &Feed<ConfigMap>, _: &Feed<Secret>| feed.apply(&map("a", 2));
+    // The change comes after the run, or during it.
+    for during in [2 * SECOND, SECOND / 2] {
+        let items = ended_during_a_write(config(), change, during).await;
+        assert_eq!(items, ["ok a", "ok a"], "{during:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_waits_for_the_end_of_a_run_when_no_watch_is_left_still_runs() {
+    let child = |version| {
+        let metadata = map("x", version).metadata;
+        owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, "a")
+    };
+    let config = config().suppress_own_writes(true);
+    for config in [config.clone(), config.debounce(SECOND)] {
+        let change = |_: &Feed<ConfigMap>, children: &Feed<Secret>| children.apply(&child(9));
+        let items = ended_during_a_write(config, change, SECOND / 2).await;
+        assert_eq!(items, ["ok a", "ok a"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_debounced_during_its_run_when_no_watch_is_left_still_runs() {
+    let change = |feed: &Feed<ConfigMap>, _: &Feed<Secret>| feed.apply(&map("a", 2));
+    let items = ended_during_a_write(config().debounce(SECOND), change, SECOND / 2).await;
+    assert_eq!(items, ["ok a", "ok a"]);
+}
+
 /// A backoff without any attempt.
 struct Never;
 
@@ -238,7 +304,7 @@ async fn a_panic_ends_the_controller_if_asked_to() {
 async fn a_mapper_that_panics_ends_the_controller() {
     let (feed, controller) = controller::<ConfigMap>();
     let (watched, events) = Feed::<ConfigMap>::new();
-    let mapper = |_| -> Option<_> { panic!("in a mapper") };
+    let mapper = |_| -> Option<ObjectRef<ConfigMap>> { panic!("in a mapper") };
     let controller = controller.watches_stream(events, mapper);
     let stream = controller.run(note, policy::backoff, Arc::new(Log::new()));
     let reading = tokio::spawn(stream.for_each(async |_| ()));

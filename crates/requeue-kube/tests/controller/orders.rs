@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
-use requeue_kube::controller::{Action, ReconcileReason};
+use requeue_kube::controller::{Action, ReconcileReason, Request};
 use requeue_kube::policy;
 
 use super::common::*;
@@ -63,6 +63,70 @@ async fn all_are_reconciled_in_bulk_and_changes_before_them() {
     log.reaches(5).await;
     tokio::time::sleep(SECOND).await;
     assert_eq!(log.names(), ["0000", "0004", "0001", "0002", "0003"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
+    let (feed, controller) = controller();
+    let (watched, events) = Feed::<Secret>::new();
+    let mapper = |secret: Secret| {
+        let priority: i32 =
+            secret.metadata.labels.clone().unwrap_or_default()["priority"].parse().unwrap();
+        let request = Request::new(ObjectRef::<ConfigMap>::new(&name(&secret)).within("ns"));
+        // Two requests for one object: the higher priority counts.
+        [request.clone().priority(-3), request.priority(priority)]
+    };
+    let secret = |name, version, priority: i32| {
+        let mut metadata = map(name, version).metadata;
+        metadata.labels = Some([("priority".to_owned(), priority.to_string())].into());
+        Secret { metadata, ..Secret::default() }
+    };
+    let log = Log::new();
+    let controller = controller.watches_stream(events, mapper);
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    feed.list(&["a", "b", "c", "d"].map(|name| map(name, 1)));
+    watched.list(&[secret("b", 1, 5), secret("c", 1, 7)]);
+    log.reaches(4).await;
+    assert_eq!(log.names(), ["c", "b", "a", "d"], "also in the first list");
+    tokio::time::sleep(SECOND).await;
+    log.clear();
+    feed.apply(&map("a", 2));
+    a_moment().await;
+    watched.apply(&secret("b", 2, 1));
+    feed.apply(&map("d", 2));
+    watched.apply(&secret("c", 2, 9));
+    log.reaches(4).await;
+    assert_eq!(log.names(), ["a", "c", "b", "d"]);
+    // The deletions are missed.
+    tokio::time::sleep(SECOND).await;
+    log.clear();
+    feed.apply(&map("a", 3));
+    a_moment().await;
+    feed.apply(&map("d", 3));
+    watched.list(&[]);
+    log.reaches(4).await;
+    assert_eq!(log.names(), ["a", "c", "b", "d"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_sets_the_priorities_of_the_objects_that_it_names() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let (named, trigger) = tokio::sync::mpsc::unbounded_channel::<Request<ConfigMap>>();
+    let controller = controller.reconcile_on(receive(trigger));
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    feed.list(&many(4));
+    log.reaches(4).await;
+    tokio::time::sleep(SECOND).await;
+    log.clear();
+    let request = |name| Request::new(ObjectRef::new(name).within("ns"));
+    named.send(request("0000")).unwrap();
+    a_moment().await;
+    for (name, priority) in [("0001", -1), ("0002", 0), ("0003", 1)] {
+        named.send(request(name).priority(priority)).unwrap();
+    }
+    log.reaches(4).await;
+    assert_eq!(log.names(), ["0000", "0003", "0002", "0001"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use requeue_kube::controller::{Action, Config, Writes};
 use requeue_kube::metrics::Metrics;
@@ -232,8 +233,9 @@ async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
     let (owners, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
     let (others, other_events) = Feed::<Secret>::new();
-    let controller =
-        controller.owns_stream::<Secret>(events).watches_stream(other_events, |_| None);
+    let controller = controller
+        .owns_stream::<Secret>(events)
+        .watches_stream(other_events, |_| None::<ObjectRef<ConfigMap>>);
     let (log, writes) = (Log::new(), controller.writes());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
         log.note(name(&*map));

@@ -1,0 +1,104 @@
+//! A request to reconcile an object: its reference, and perhaps a reason and a priority.
+
+use std::fmt;
+
+use kube::Resource;
+use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
+use kube::runtime::reflector::ObjectRef;
+
+use super::reason::Reason;
+use crate::ObjectKey;
+
+/// An object to reconcile, which a mapper of [`watches`](crate::Controller::watches) or the stream of
+/// [`reconcile_on`](crate::Controller::reconcile_on) names.
+///
+/// Both also take kube's [`ObjectRef`] and [`ReconcileRequest`]. A `Request` can have a priority:
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+/// use kube::ResourceExt;
+/// use kube::runtime::reflector::ObjectRef;
+/// use requeue_kube::controller::Request;
+///
+/// // Pods of the system go before others.
+/// let mapper = |pod: Pod| {
+///     let namespace = pod.namespace().unwrap_or_default();
+///     let request = Request::new(ObjectRef::<ConfigMap>::new("settings").within(&namespace));
+///     Some(if namespace == "kube-system" { request.priority(10) } else { request })
+/// };
+/// # drop(mapper);
+/// ```
+#[must_use = "a request does nothing until it is returned by a mapper or a stream"]
+pub struct Request<K: Resource> {
+    object: ObjectRef<K>,
+    reason: Option<String>,
+    priority: Option<i32>,
+}
+
+impl<K: Resource> Request<K> {
+    /// Creates a request for `object`, without a priority of its own.
+    pub const fn new(object: ObjectRef<K>) -> Self {
+        Self { object, reason: None, priority: None }
+    }
+
+    /// Sets the priority.
+    ///
+    /// A ready object with a higher priority runs first. Without it, a change of another object has
+    /// priority 0, and the first list of a watch has [low
+    /// priority](crate::watch::LOW_PRIORITY). Priority 0 is also that of a trigger. An object that
+    /// several requests name has the highest of their priorities.
+    pub const fn priority(mut self, priority: i32) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// Returns the parts that a watch remembers.
+    pub(super) fn target(&self) -> (ObjectKey, Option<i32>) {
+        (ObjectKey::from(&self.object), self.priority)
+    }
+
+    /// Returns the parts of an add.
+    pub(super) fn into_add(self) -> (ObjectKey, i32, Reason) {
+        let (key, priority) = self.target();
+        (key, priority.unwrap_or(0), self.reason.map_or(Reason::Unknown, Reason::Custom))
+    }
+}
+
+impl<K: Resource> From<ObjectRef<K>> for Request<K> {
+    fn from(object: ObjectRef<K>) -> Self {
+        Self::new(object)
+    }
+}
+
+impl<K: Resource> From<ReconcileRequest<K>> for Request<K> {
+    fn from(request: ReconcileRequest<K>) -> Self {
+        let reason = match request.reason {
+            ReconcileReason::Custom { reason } => Some(reason),
+            _ => None,
+        };
+        Self { object: request.obj_ref, reason, priority: None }
+    }
+}
+
+impl<K: Resource> Clone for Request<K>
+where
+    K::DynamicType: Clone,
+{
+    fn clone(&self) -> Self {
+        let Self { object, reason, priority } = self;
+        Self { object: object.clone(), reason: reason.clone(), priority: *priority }
+    }
+}
+
+impl<K: Resource> fmt::Debug for Request<K>
+where
+    K::DynamicType: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("object", &self.object)
+            .field("reason", &self.reason)
+            .field("priority", &self.priority)
+            .finish()
+    }
+}

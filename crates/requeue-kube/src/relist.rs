@@ -1,0 +1,72 @@
+//! Makes repeated lists of a watch consistent reads.
+//!
+//! An API server may answer a list of resource version 0 from a cache that is behind the events that
+//! the watch has already received, for example from another replica of the server. Objects that are
+//! missing in such a list would look deleted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::Uri;
+use kube::api::Api;
+use kube::runtime::watcher::{self, InitialListStrategy, ListSemantic};
+use kube::{Client, Resource};
+
+/// Returns `api` for a watch with this configuration. The first list may come from a cache of the API
+/// server, if the configuration permits that. The lists after it do not.
+pub(crate) fn consistent<K: Resource>(
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+    wc: &watcher::Config,
+) -> Api<K> {
+    if wc.list_semantic == ListSemantic::MostRecent
+        && wc.initial_list_strategy == InitialListStrategy::ListWatch
+    {
+        return api;
+    }
+    // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this one asks
+    // for all namespaces, and its requests are redirected to the path of `api`.
+    let path = api.resource_url().to_owned();
+    let everywhere = K::url_path(dyntype, None);
+    let client = api.into_client();
+    let namespace = client.default_namespace().to_owned();
+    let listed = Arc::new(AtomicBool::new(false));
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+        let uri = request.uri();
+        let is_list = uri.path() == everywhere && is_of_any_version(uri);
+        if uri.path() == everywhere {
+            let query = uri.query().unwrap_or_default();
+            let query = match is_list && listed.load(Ordering::Relaxed) {
+                true => most_recent(query),
+                false => query.to_owned(),
+            };
+            // The parts were valid before.
+            if let Ok(uri) = format!("{path}?{query}").parse() {
+                *request.uri_mut() = uri;
+            }
+        }
+        let (client, listed) = (client.clone(), Arc::clone(&listed));
+        async move {
+            let response = client.send(request).await?;
+            if is_list && response.status().is_success() {
+                listed.store(true, Ordering::Relaxed);
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    Api::all_with(Client::new(service, namespace), dyntype)
+}
+
+fn is_of_any_version(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|it| it == "resourceVersion=0"))
+}
+
+/// Returns the query of a list or a streaming list without its version, which makes it a consistent
+/// read. A list then permits no rule for matching versions; a streaming list requires it.
+fn most_recent(query: &str) -> String {
+    let is_watch = query.split('&').any(|it| it == "watch=true");
+    let kept = query.split('&').filter(|it| {
+        *it != "resourceVersion=0" && (is_watch || !it.starts_with("resourceVersionMatch="))
+    });
+    kept.collect::<Vec<_>>().join("&")
+}

@@ -1,0 +1,6 @@
+//! Controllers on an API server in memory, with kube's own watchers.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod optional;
+mod server;

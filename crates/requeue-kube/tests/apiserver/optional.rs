@@ -1,0 +1,151 @@
+//! Kinds that are installed later, or removed.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use requeue_kube::controller::{Action, Readiness};
+use requeue_kube::{Controller, policy};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::server::{DEFINITIONS, Server};
+
+const MAPS: &str = "/api/v1/configmaps";
+const THINGS: &str = "/apis/example.com/v1/things";
+
+/// A controller of ConfigMaps that owns things, or watches them.
+struct World {
+    server: Server,
+    runs: Arc<Mutex<Vec<String>>>,
+    errors: Arc<Mutex<Vec<String>>>,
+    readiness: Readiness,
+    _running: AbortOnDropHandle<()>,
+}
+
+impl World {
+    fn new(name: &str, owns: bool, server: Server) -> Self {
+        server.put(MAPS, "owner", json!({}));
+        let client = server.client();
+        let mut things =
+            ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Thing"));
+        things.plural = "things".to_owned();
+        let api = Api::<DynamicObject>::all_with(client.clone(), &things);
+        let wc = watcher::Config::default();
+        let controller = Controller::new(Api::<ConfigMap>::all(client), wc.clone()).name(name);
+        let controller = match owns {
+            true => controller.owns_optional(api, things, wc),
+            false => controller
+                .watches_optional(api, things, wc, |_| Some(ObjectRef::new("owner").within("ns"))),
+        };
+        let readiness = controller.readiness();
+        let (runs, errors) = (Arc::default(), Arc::default());
+        let reconcile = async |map: Arc<ConfigMap>, runs: Arc<Mutex<Vec<String>>>| {
+            runs.lock().unwrap().push(map.metadata.name.clone().unwrap());
+            Ok::<_, kube::Error>(Action::await_change())
+        };
+        let reported = Arc::<Mutex<Vec<String>>>::clone(&errors);
+        let stream = controller.run(reconcile, policy::backoff, Arc::clone(&runs));
+        let running = tokio::spawn(stream.for_each(move |item| {
+            reported.lock().unwrap().extend(item.err().map(|error| error.to_string()));
+            async {}
+        }));
+        Self { server, runs, errors, readiness, _running: AbortOnDropHandle::new(running) }
+    }
+
+    fn thing(&self, name: &str) {
+        let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "u" });
+        self.server.put(THINGS, name, json!({ "ownerReferences": [owner] }));
+    }
+
+    /// Waits for the next run, and returns the time until it.
+    async fn run(&self) -> Duration {
+        let begun = Instant::now();
+        let before = self.runs.lock().unwrap().len();
+        let run = async {
+            while self.runs.lock().unwrap().len() == before {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(120), run).await.unwrap();
+        begun.elapsed()
+    }
+
+    fn count(&self) -> usize {
+        self.runs.lock().unwrap().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal() {
+    for owns in [true, false] {
+        let server = Server::new(&[MAPS, DEFINITIONS]);
+        let world = World::new(&format!("optional, owns: {owns}"), owns, server);
+        assert!(world.run().await < Duration::from_secs(1), "the start does not wait for the kind");
+        assert!(world.readiness.is_ready());
+        for round in 0..2 {
+            sleep(Duration::from_secs(600)).await;
+            // The kind is served a moment after its definition.
+            world.server.put(DEFINITIONS, "things.example.com", json!({}));
+            sleep(Duration::from_millis(500)).await;
+            world.server.install(THINGS);
+            world.thing("a");
+            assert!(world.run().await < Duration::from_secs(2), "round {round}");
+            world.thing("b");
+            assert!(world.run().await < Duration::from_secs(1), "round {round}");
+            sleep(Duration::from_secs(60)).await;
+            // Removed while the watch is disconnected: the objects count as deleted.
+            let runs = world.count();
+            world.server.uninstall(THINGS);
+            world.server.delete(DEFINITIONS, "things.example.com");
+            world.run().await;
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(world.count(), runs + 1);
+        }
+        let errors = world.errors.lock().unwrap();
+        assert!(errors.is_empty(), "{errors:?}");
+        assert!(world.server.count("list", THINGS) < 120, "at most each 15 s, with jitter");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_permission_to_watch_definitions_the_kind_is_found_by_the_backoff() {
+    let server = Server::new(&[MAPS]);
+    server.forbid(DEFINITIONS);
+    let world = World::new("optional, forbidden", true, server);
+    world.run().await;
+    sleep(Duration::from_secs(600)).await;
+    world.server.install(THINGS);
+    world.thing("a");
+    assert!(world.run().await <= Duration::from_secs(61));
+    assert_eq!(world.server.count("list", DEFINITIONS), 1, "it asks once");
+    let errors = world.errors.lock().unwrap();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_there_is_listed_before_the_start() {
+    let server = Server::new(&[MAPS, THINGS, DEFINITIONS]);
+    let world = World::new("optional, present", true, server);
+    world.run().await;
+    world.thing("a");
+    assert!(world.run().await < Duration::from_secs(1));
+    assert_eq!(world.server.count("list", DEFINITIONS), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_start_does_not_wait_for_a_kind_that_fails() {
+    let server = Server::new(&[MAPS]);
+    server.forbid(THINGS);
+    let world = World::new("optional, failing", true, server);
+    assert!(world.run().await < Duration::from_secs(10));
+    let errors = world.errors.lock().unwrap();
+    assert!(errors.iter().all(|error| error.contains("event queue error")), "{errors:?}");
+    assert!(!errors.is_empty());
+}
