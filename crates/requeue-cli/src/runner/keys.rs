@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::{Add, Added, Completion, Cursor, Filter, Item, Merge};
+use requeue::{Add, Added, Completion, Cursor, Filter, Item};
 use tokio::sync::watch;
 
 use crate::args::config::Config;
@@ -113,7 +113,7 @@ impl Keys {
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
     #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
-        self.queue_add(key, Add::now().merge(Merge::Exactly).priority(priority)).is_accepted()
+        self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority)).is_accepted()
     }
 
     #[cfg(feature = "dashboard")]
