@@ -1,6 +1,8 @@
 //! A network between a client and the API server that a test can disturb.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,6 +23,7 @@ pub struct Proxy {
     state: watch::Sender<State>,
     connections: TaskTracker,
     accepting: AbortHandle,
+    received: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,9 +46,11 @@ impl Proxy {
         let state = State { cuts: 0, down: false, frozen: false, delay: Duration::ZERO };
         let state = watch::Sender::new(state);
         let connections = TaskTracker::new();
-        let accepting = accept(listener, server, state.clone(), connections.clone());
+        let received = Arc::default();
+        let counter = Arc::clone(&received);
+        let accepting = accept(listener, server, state.clone(), connections.clone(), counter);
         let accepting = tokio::spawn(accepting).abort_handle();
-        Self { address, state, connections, accepting }
+        Self { address, state, connections, accepting, received }
     }
 
     /// Returns the address on which it listens.
@@ -56,6 +61,11 @@ impl Proxy {
     /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Returns the number of bytes that the clients have received, with the overhead of TLS.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Cuts all open connections. New ones are accepted.
@@ -129,6 +139,7 @@ async fn accept(
     server: SocketAddr,
     state: watch::Sender<State>,
     connections: TaskTracker,
+    received: Arc<AtomicU64>,
 ) {
     loop {
         // The process may be out of file descriptors for a moment.
@@ -136,7 +147,7 @@ async fn accept(
         let state = state.subscribe();
         let State { cuts, down, .. } = *state.borrow();
         if !down {
-            connections.spawn(connection(client, server, cuts, state));
+            connections.spawn(connection(client, server, cuts, state, Arc::clone(&received)));
         }
     }
 }
@@ -147,6 +158,7 @@ async fn connection(
     server: SocketAddr,
     cuts: u64,
     mut state: watch::Receiver<State>,
+    received: Arc<AtomicU64>,
 ) {
     let copies = (state.clone(), state.clone());
     let passing = async {
@@ -156,8 +168,8 @@ async fn connection(
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::try_join!(
-            pass(from_client, to_server, copies.0),
-            pass(from_server, to_client, copies.1),
+            pass(from_client, to_server, copies.0, None),
+            pass(from_server, to_client, copies.1, Some(&received)),
         )
     };
     // However this ends, both sides are closed.
@@ -171,6 +183,7 @@ async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut state: watch::Receiver<State>,
+    count: Option<&AtomicU64>,
 ) -> std::io::Result<()> {
     let mut piece = vec![0; 16 * 1024];
     loop {
@@ -186,5 +199,8 @@ async fn pass(
             return to.shutdown().await;
         }
         to.write_all(&piece[..length]).await?;
+        if let Some(count) = count {
+            count.fetch_add(length as u64, Ordering::Relaxed);
+        }
     }
 }

@@ -19,6 +19,7 @@ async fn a_watch_that_is_cut_ends_and_one_that_resumes_misses_nothing() {
 
     let mut raw = watch(&proxied, &first).await.unwrap();
     assert!(proxy.connections() > 0);
+    assert!(proxy.received() > 0);
     proxy.cut();
     assert_eq!(next_added(&mut raw).await, None);
 
