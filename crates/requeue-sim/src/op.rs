@@ -19,6 +19,8 @@ pub enum How {
     RetryAfter(Duration),
     /// The delivery is undone.
     Release,
+    /// The delivery is undone, and the key waits for this long.
+    ReleaseAfter(Duration),
     /// The run was cancelled. The failures do not change.
     Cancelled,
 }

@@ -74,6 +74,7 @@ fn alphabet() -> Vec<Op> {
             How::RetryAfter(nanos(1)),
             How::RetryAfter(nanos(FAR)),
             How::Release,
+            How::ReleaseAfter(nanos(1)),
         ];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
         ops.push(Op::Detach(which));
@@ -223,7 +224,8 @@ fn explore_restarts(re_add: ReAdd) {
         ]);
     }
     for which in 0..2 {
-        let hows = [How::Succeed, How::RetryAfter(nanos(1)), How::Cancelled];
+        let hows =
+            [How::Succeed, How::RetryAfter(nanos(1)), How::ReleaseAfter(nanos(1)), How::Cancelled];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
     }
     for at_most in [0, FAR] {
@@ -251,6 +253,7 @@ fn explore_paces(re_add: ReAdd) {
         How::RetryAfter(nanos(0)),
         How::RetryAfter(nanos(1)),
         How::Release,
+        How::ReleaseAfter(nanos(1)),
     ];
     ops.extend(hows.map(|how| Op::Finish(0, how)));
     for runs in [1, 2] {

@@ -15,6 +15,7 @@ use std::time::Duration;
 /// | [`RetryAfter`](Self::RetryAfter) | one more, not for the limiter | after the delay | `AddAfter`, `Done` | none | `Err`, with `Action::requeue(d)` in `error_policy` |
 /// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |
 /// | [`Release`](Self::Release) | unchanged | now, at the tail | `Add`, `Done` | none | none |
+/// | [`ReleaseAfter`](Self::ReleaseAfter) | unchanged | after the delay, or when the key is added | `AddAfter`, `Done` | none | none |
 /// | [`Cancelled`](Self::Cancelled) | unchanged | when the key is added | `Done` | none | none |
 ///
 /// In each case, a key that was added again during the run runs once more. The state table in
@@ -41,6 +42,10 @@ pub enum Completion {
     /// once, at the tail. This is for a worker that must not continue, because it is paused or has
     /// lost its leadership.
     Release,
+    /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again.
+    /// [`Duration::MAX`] waits only for an add. This is for a worker that finds that the run cannot
+    /// begin yet. A queue in a store releases the key at once.
+    ReleaseAfter(Duration),
     /// The run was cancelled, and has stopped before its end. No failure is counted and none is
     /// forgotten; the key runs again only if it was added again. The next run of a key that was
     /// [restarted](crate::CancelReason::Restarted) also serves the adds of this run.

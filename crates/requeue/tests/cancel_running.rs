@@ -355,3 +355,20 @@ fn a_waker_that_cancels_runs_may_be_called_anywhere() {
     assert_eq!(queue.add("a"), Added::Dirty);
     assert!(item.is_cancelled());
 }
+
+#[test]
+fn a_panic_of_a_handler_whose_run_is_cancelled_counts_as_its_cancellation() {
+    let queue = Queue::new();
+    queue.add("a");
+    queue.close();
+    let handler = {
+        let queue = queue.clone();
+        move |key: &'static str, _: Context| -> Result<Action, Error> {
+            assert_eq!(queue.cancel_running(key), CancelledRun::Cancelled);
+            std::panic::resume_unwind(Box::new("it panics on purpose"));
+        }
+    };
+    ThreadWorkers::new(queue.clone(), handler).max_retries(0).run();
+    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!(queue.panics(), 1);
+}

@@ -60,6 +60,70 @@ async fn a_cancelled_run_that_does_not_stop_is_dropped_after_the_grace_period() 
     assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
 }
 
+/// The handler ignores its time limit, and is cancelled during the grace period.
+#[tokio::test(start_paused = true)]
+async fn a_run_can_be_cancelled_after_its_time_limit_and_at_a_shutdown() {
+    for stops in [false, true] {
+        let (queue, reasons) = (on_tokio(), Reasons::default());
+        queue.add("a");
+        let before = Instant::now();
+        let handler = {
+            let reasons = Arc::clone(&reasons);
+            move |_, context: Context| {
+                let reasons = Arc::clone(&reasons);
+                async move {
+                    let reason = context.cancelled().await;
+                    reasons.lock().unwrap().push(reason);
+                    sleep(secs(2)).await;
+                    reasons.lock().unwrap().extend(context.cancel_reason());
+                    pending::<()>().await;
+                    Ok::<_, Error>(Action::succeed())
+                }
+            }
+        };
+        let workers = Workers::new(queue.clone(), handler).grace(secs(3)).max_retries(0);
+        let cancel = async {
+            sleep(secs(2)).await;
+            assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+            queue.close();
+        };
+        let first = if stops {
+            let workers = workers.drain_timeout(secs(1));
+            tokio::join!(workers.run_until(ready(())), cancel);
+            CancelReason::Stopping
+        } else {
+            tokio::join!(workers.timeout(secs(1)).run(), cancel);
+            CancelReason::TimedOut
+        };
+        assert_eq!(*reasons.lock().unwrap(), [first, CancelReason::Cancelled]);
+        assert_eq!(before.elapsed(), secs(4));
+        assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    }
+}
+
+/// The panic is counted, but not as a failure, as for an item that is dropped while a run panics.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
+    let queue = on_tokio();
+    queue.add("a");
+    let handler = {
+        let queue = queue.clone();
+        move |_, context: Context| {
+            let queue = queue.clone();
+            async move {
+                if context.attempt() == 1 {
+                    assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
+                    queue.close();
+                }
+                std::panic::resume_unwind(Box::new("it panics on purpose"));
+            }
+        }
+    };
+    Workers::new(queue.clone(), handler).max_retries(0).run().await;
+    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!(queue.panics(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_error_after_the_cancellation_is_a_failure() {
     let queue = on_tokio();

@@ -179,7 +179,7 @@ impl<K: Eq + Clone> Queue<K> {
             has_ended && if is_stopped { was_dirty || asks_more } else { asks_more && !was_dirty };
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
         // A released delivery does not count as a start, so the pace permits another one.
-        let is_released = matches!(how, Finish::Release { .. });
+        let is_released = matches!(how, Finish::Release { .. } | Finish::ReleaseAfter { .. });
         let paced = if ready && !is_released { self.pace_gate(slot, now) } else { None };
         let lost = lost || (has_ended && paced.is_some());
         let ready = ready && paced.is_none() && !lost;
@@ -196,7 +196,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.note(slot, asked);
                 self.add_failure(slot);
             }
-            Finish::Release { asked } => {
+            Finish::Release { asked } | Finish::ReleaseAfter { asked, .. } => {
                 self.take_back_start(slot);
                 self.note(slot, asked);
             }
@@ -243,9 +243,12 @@ impl<K: Eq + Clone> Queue<K> {
             if let Some(due) = due {
                 let mut merge = Merge::Earliest;
                 if self.re_add == ReAdd::Hold {
-                    // One run serves the failure and all adds since the delivery.
-                    self.records.get_mut(slot).set_not_before(due);
-                    merge = Merge::Exactly;
+                    let backoff = if is_released { not_before } else { due };
+                    self.records.get_mut(slot).set_not_before(backoff);
+                    if due == backoff {
+                        // One run serves the failure and all adds since the delivery.
+                        merge = Merge::Exactly;
+                    }
                 }
                 let _ = self.demand_later(slot, due, merge, None, now);
             }
@@ -256,7 +259,8 @@ impl<K: Eq + Clone> Queue<K> {
         if lost {
             self.set_failures(slot, 0);
         }
-        if !(is_restarted && self.records.get(slot).is_pending()) {
+        // A release is not a run, and leaves a series as it is.
+        if !((is_restarted || is_released) && self.records.get(slot).is_pending()) {
             self.end_series(slot);
         }
         let record = self.records.get(slot);
@@ -285,7 +289,8 @@ impl<K: Eq + Clone> Queue<K> {
             _ if self.ending == Ending::ShutDown => return (was_dirty, None),
             Finish::RequeueAfter { delay, .. } => now + delay,
             Finish::RetryAfter { delay, .. } => not_before.max(now + delay),
-            Finish::Release { .. } => not_before,
+            Finish::ReleaseAfter { delay, .. } if !was_dirty => not_before.max(now + delay),
+            Finish::Release { .. } | Finish::ReleaseAfter { .. } => not_before,
         };
         match self.re_add {
             _ if due <= now => (true, None),

@@ -34,7 +34,8 @@ impl Operation<'_> {
             Self::Get | Self::Promote => false,
             Self::Add(add) => add.is_delayed(),
             Self::Finish(_, how) => {
-                matches!(how, Finish::RequeueAfter { .. } | Finish::RetryAfter { .. })
+                use Finish::{ReleaseAfter, RequeueAfter, RetryAfter};
+                matches!(how, RequeueAfter { .. } | RetryAfter { .. } | ReleaseAfter { .. })
             }
         }
     }

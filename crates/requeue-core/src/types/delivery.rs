@@ -90,6 +90,14 @@ pub enum Finish {
         /// The adds, reasons and priority of the run. All of them go to the next run.
         asked: Asked,
     },
+    /// Like `Release`, but the key waits for a delay, or until it is added again. A key that was added
+    /// again in flight does not wait.
+    ReleaseAfter {
+        /// The delay from now.
+        delay: Duration,
+        /// The adds, reasons and priority of the run. All of them go to the next run.
+        asked: Asked,
+    },
     /// The run was cancelled. The failures do not change.
     Cancelled {
         /// The adds, reasons and priority of the run. If an add restarted the run, all of them go

@@ -145,6 +145,15 @@ where
             self.enqueuer.queue.add_with(normal, add);
             return Ok(workers::Action::succeed());
         }
+        match self.enqueuer.writes.begin(&key) {
+            Freshness::Fresh => {}
+            Freshness::TimedOut => self.meters.started_stale(),
+            Freshness::Stale(limit) => {
+                // An event that shows the object's own writes adds the key.
+                self.meters.skipped_stale();
+                return Ok(workers::Action::release_after(limit));
+            }
+        }
         let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
             Begin::Attempt(attempt) => attempt,
             Begin::Nothing => {
@@ -154,11 +163,6 @@ where
                 return Ok(workers::Action::succeed());
             }
         };
-        match self.enqueuer.writes.begin(&key) {
-            Freshness::Fresh => {}
-            Freshness::TimedOut => self.meters.started_stale(),
-            Freshness::Stale(limit) => return Ok(self.defer(key, &run, limit)),
-        }
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
         let object = key.to_ref::<K>(self.dyntype.clone());
         let found = self.store.get(&object);
@@ -190,15 +194,6 @@ where
         let next = self.next(&ended, &tried);
         span.in_scope(|| self.report_run(ended, tried.object));
         next
-    }
-
-    /// Puts the key back until an event shows the object's own writes and makes the key ready, but
-    /// for at most `limit`. The delivery does not count as a run.
-    fn defer(&self, key: ObjectKey, run: &Context, limit: Duration) -> workers::Action {
-        self.meters.skipped_stale();
-        let add = Add::after(limit).priority(run.priority()).reason(run.reasons());
-        self.enqueuer.queue.add_with(key, add);
-        workers::Action::succeed()
     }
 
     pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {

@@ -11,6 +11,7 @@ use kube::core::Status;
 use kube::core::response::StatusDetails;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
+use requeue::Pace;
 use requeue_kube::controller::{Action, Config, Writes};
 use requeue_kube::metrics::Metrics;
 use requeue_kube::policy;
@@ -103,6 +104,20 @@ async fn an_object_runs_again_when_the_watch_has_shown_its_write() {
     a_moment().await;
     assert_eq!(world.log.names().len(), 3);
     assert_eq!(world.count("stale_sync_timeouts"), 0);
+}
+
+/// A delivery whose cache is stale is given back. The second run would otherwise be the third start.
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_waits_for_a_write_does_not_count_toward_the_pace() {
+    let config = config().pace(Pace::new(2, Duration::from_secs(60)));
+    let world = World::new(config, Action::await_change());
+    world.log.reaches(1).await;
+    world.owners.apply(&map("a", 2));
+    a_moment().await;
+    assert_eq!(world.count("stale_sync_skips"), 1);
+    world.children.apply(&child("a", 10));
+    a_moment().await;
+    assert_eq!(world.log.names().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,6 +110,7 @@ fn finish(how: How, asked: requeue_core::Asked) -> Finish {
         How::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
         How::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
         How::Release => Finish::Release { asked },
+        How::ReleaseAfter(delay) => Finish::ReleaseAfter { delay, asked },
         How::Cancelled => Finish::Cancelled { asked },
     }
 }

@@ -54,7 +54,7 @@ impl<K: Ord + Clone> Model<K> {
                 self.fail(key);
                 self.note(key, asked);
             }
-            How::Release => {
+            How::Release | How::ReleaseAfter(_) => {
                 self.take_back_start(key);
                 self.note(key, asked);
             }
@@ -76,7 +76,9 @@ impl<K: Ord + Clone> Model<K> {
             false
         };
         let ready = self.dirty.contains(key);
-        if !(is_restarted && self.is_pending(key)) {
+        // A release is not a run, and leaves a series as it is.
+        let goes_on = is_restarted || matches!(how, How::Release | How::ReleaseAfter(_));
+        if !(goes_on && self.is_pending(key)) {
             self.series.remove(key);
         }
         if !ready && self.waiting.contains_key(key) {

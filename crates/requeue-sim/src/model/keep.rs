@@ -20,7 +20,10 @@ impl<K: Ord + Clone> Model<K> {
                     self.wait(key, later(now, delay), Merge::Earliest);
                 }
             }
-            How::Release => self.release(key),
+            How::ReleaseAfter(delay) if later(now, delay) > now && !self.dirty.contains(key) => {
+                self.wait(key, later(now, delay), Merge::Earliest);
+            }
+            How::Release | How::ReleaseAfter(_) => self.release(key),
             How::Done | How::Succeed | How::RequeueAfter(_) | How::Cancelled => {}
         }
         self.done_now(key);

@@ -98,12 +98,18 @@ impl<K: Ord + Clone> Model<K> {
                     self.forget_bound(key);
                 }
             }
-            How::Release if self.not_before(key) > now => {
+            How::ReleaseAfter(delay)
+                if later(now, delay) > self.not_before(key).max(now)
+                    && !self.dirty.contains(key) =>
+            {
+                let _ = self.wait(key, later(now, delay), Merge::Earliest);
+            }
+            How::Release | How::ReleaseAfter(_) if self.not_before(key) > now => {
                 let at = self.not_before(key);
                 let _ = self.demand(key, at, Merge::Earliest, now);
                 self.forget_bound(key);
             }
-            How::Release => {
+            How::Release | How::ReleaseAfter(_) => {
                 self.stop_waiting(key);
                 self.not_before.remove(key);
                 self.release(key);

@@ -79,6 +79,7 @@ fn hows() -> impl Strategy<Value = How> {
         2 => durations().prop_map(How::RequeueAfter),
         4 => durations().prop_map(How::RetryAfter),
         1 => Just(How::Release),
+        1 => durations().prop_map(How::ReleaseAfter),
         3 => Just(How::Cancelled),
     ]
 }

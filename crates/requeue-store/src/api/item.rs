@@ -364,7 +364,7 @@ impl Item {
                 Finish::RetryAfter(delay, most, self.failure(error))
             }
             Completion::GiveUp => Finish::GiveUp(self.failure(error)),
-            Completion::Release => Finish::Release(asked),
+            Completion::Release | Completion::ReleaseAfter(_) => Finish::Release(asked),
             Completion::Cancelled => Finish::Cancelled,
             // `Retry`, and completions that later versions may add.
             _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),

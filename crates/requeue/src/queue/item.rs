@@ -37,8 +37,8 @@ impl<K: Key> Deref for Owner<'_, K> {
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
 /// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
-/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
-/// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
+/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up),
+/// [`release`](Self::release) and [`release_after`](Self::release_after). **An item that is dropped before its completion has failed** and is
 /// retried with backoff: no key is lost when a worker panics, is dropped or returns early. The
 /// exception is a run that was [cancelled](Self::cancelled): its item is completed with
 /// [`Completion::Cancelled`].
@@ -341,6 +341,31 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(Completion::Release);
     }
 
+    /// Completes the delivery with [`Completion::ReleaseAfter`]: the delivery is undone, and the key
+    /// waits for `delay` or until it is added again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::clock::FakeClock;
+    /// use requeue::{Pace, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let pace = Pace::min_interval(10 * second);
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).pace(pace).build()?;
+    /// queue.add("a");
+    /// queue.try_get().expect("it is ready").release_after(second); // its input is not there yet
+    /// assert!(queue.try_get().is_none());
+    /// clock.advance(second);
+    /// assert_eq!(queue.try_get().expect("no run has started").attempt(), 1);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn release_after(mut self, delay: Duration) {
+        self.end(Completion::ReleaseAfter(delay));
+    }
+
     /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
@@ -609,6 +634,7 @@ impl<K: Key> Shared<K> {
                 Finish::Succeed
             }
             Completion::Release => Finish::Release { asked },
+            Completion::ReleaseAfter(delay) => Finish::ReleaseAfter { delay, asked },
             Completion::Cancelled => Finish::Cancelled { asked },
         };
         if let Finish::Succeed | Finish::RequeueAfter { .. } = how {

@@ -3,7 +3,7 @@
 //! No panic of user code stops the worker.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{self, Poll};
@@ -97,7 +97,7 @@ where
             Ended::Panicked(error) => {
                 self.queue.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
-                Some(Err(error))
+                Some(Options::after_panic(&item, error, &token))
             }
             Ended::Dropped(CancelReason::Cancelled | CancelReason::Restarted) => {
                 span.in_scope(|| tracing::debug!("attempt cancelled"));
@@ -133,27 +133,41 @@ where
             Ok(future) => future,
             Err(panic) => return Ended::Panicked(panic),
         };
-        let mut future = pin!(Some(future));
-        let (reason, timeout) = tokio::select! {
+        let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
+        let (timeout, is_stopped) = tokio::select! {
             biased;
             ended = poll_fn(|cx| poll(future.as_mut(), cx)) => return Ended::from(ended),
-            () = self.stop.cancelled() => (CancelReason::Stopping, None),
-            reason = stopped => (reason, None),
-            timeout = after(clock, timeout) => (CancelReason::TimedOut, Some(timeout)),
+            () = self.stop.cancelled() => (None, false),
+            reason = &mut stopped => {
+                token.cancel(reason);
+                (None, true)
+            }
+            timeout = after(clock, timeout) => {
+                token.cancel(CancelReason::TimedOut);
+                (Some(timeout), false)
+            }
         };
-        token.cancel(reason);
+        // The queue may also cancel a run whose time limit has passed, or whose workers stop.
+        let cancels = async {
+            token.cancel(stopped.await);
+            pending().await
+        };
         let ended = tokio::select! {
             biased;
             ended = poll_fn(|cx| poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
+            () = cancels, if !is_stopped => None,
             _ = after(clock, Some(self.options.grace)) => None,
         };
+        let reason = token.reason().unwrap_or(CancelReason::Stopping);
         match (ended, timeout) {
             (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
             (Some(ended), _) => ended,
             (None, timeout) => match (end(future), timeout) {
                 (Err(panic), _) => Ended::Panicked(panic),
-                (Ok(()), Some(timeout)) => Ended::Failed(Error::timed_out(timeout)),
-                (Ok(()), None) => Ended::Dropped(reason),
+                (Ok(()), Some(timeout)) if reason == CancelReason::TimedOut => {
+                    Ended::Failed(Error::timed_out(timeout))
+                }
+                (Ok(()), _) => Ended::Dropped(reason),
             },
         }
     }
@@ -190,7 +204,7 @@ impl From<Result<Result<Action, Error>, Error>> for Ended {
 /// Waits for `delay`, or forever if it is `None`.
 async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     match delay {
-        None => std::future::pending().await,
+        None => pending().await,
         Some(delay) => {
             sleep_until(clock, clock.now() + delay).await;
             delay

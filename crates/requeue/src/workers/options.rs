@@ -1,7 +1,10 @@
 //! The settings that both kinds of workers share, and the one place that maps the result of a
 //! handler to a completion.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use super::Context;
@@ -50,6 +53,24 @@ impl<K: Clone> Options<K> {
             epoch: item.epoch(),
             token,
         }
+    }
+
+    /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled it.
+    pub(super) fn after_panic(
+        item: &impl WorkItem<Key = K>,
+        panic: Error,
+        token: &RunToken,
+    ) -> Result<Action, Error> {
+        // The cancellation may be so recent that the token is not cancelled yet.
+        let mut cx = task::Context::from_waker(task::Waker::noop());
+        if let Poll::Ready(reason) = pin!(item.cancelled()).poll(&mut cx) {
+            token.cancel(reason);
+        }
+        if token.is_cancelled_by_queue() {
+            drop_quietly(panic);
+            return Ok(Action::cancelled());
+        }
+        Err(panic)
     }
 
     /// Returns the completion of a run with this result. Sets the priority and the error of the

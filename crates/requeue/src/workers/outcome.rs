@@ -66,6 +66,14 @@ impl Action {
         Self::new(Completion::Release)
     }
 
+    /// The delivery is undone, and the key waits for `delay` or until it is added again:
+    /// [`Completion::ReleaseAfter`].
+    ///
+    /// This is for a handler that finds that the run cannot begin yet.
+    pub const fn release_after(delay: Duration) -> Self {
+        Self::new(Completion::ReleaseAfter(delay))
+    }
+
     /// The run has stopped because it was cancelled: [`Completion::Cancelled`].
     ///
     /// It counts neither as a success nor as a failure. A handler returns it when its

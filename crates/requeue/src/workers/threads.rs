@@ -300,7 +300,7 @@ where
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
             self.queue.note_panic();
-            Err(panic)
+            Options::after_panic(&item, panic, &token)
         });
         drop(watch);
         let completion = self.options.completion(&mut item, result, token.reason());

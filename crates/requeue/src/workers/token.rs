@@ -1,7 +1,7 @@
 //! The tokens that stop workers and cancel runs. With the feature `tokio`, tasks can also wait for
 //! them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(feature = "tokio")]
 pub(super) use tokio_util::sync::CancellationToken as Token;
@@ -15,7 +15,7 @@ use crate::CancelReason;
 pub(super) struct RunToken {
     token: Token,
     /// The reason, unless the workers stop.
-    reason: Arc<OnceLock<CancelReason>>,
+    reason: Arc<Mutex<Option<CancelReason>>>,
 }
 
 impl RunToken {
@@ -24,13 +24,14 @@ impl RunToken {
         Self { token: stop.child_token(), reason: Arc::default() }
     }
 
-    /// Cancels the run. The first reason counts.
+    /// Cancels the run. The first reason counts, but the queue's replaces that of the workers.
     pub(super) fn cancel(&self, reason: CancelReason) {
-        if !self.token.is_cancelled() {
-            // If two threads cancel at the same time, both reasons are true.
-            _ = self.reason.set(reason);
-            self.token.cancel();
+        let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*first, None | Some(CancelReason::TimedOut)) {
+            *first = Some(reason);
         }
+        drop(first);
+        self.token.cancel();
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -38,8 +39,13 @@ impl RunToken {
     }
 
     pub(super) fn reason(&self) -> Option<CancelReason> {
-        let reason = || self.reason.get().copied().unwrap_or(CancelReason::Stopping);
-        self.is_cancelled().then(reason)
+        let reason = || *self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_cancelled().then(|| reason().unwrap_or(CancelReason::Stopping))
+    }
+
+    /// Returns true if the queue has cancelled the run, by name or for a restart.
+    pub(super) fn is_cancelled_by_queue(&self) -> bool {
+        matches!(self.reason(), Some(CancelReason::Cancelled | CancelReason::Restarted))
     }
 
     #[cfg(feature = "tokio")]
