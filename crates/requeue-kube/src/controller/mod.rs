@@ -11,6 +11,7 @@ mod enqueuer;
 mod error;
 mod failures;
 mod names;
+mod ownership;
 mod readiness;
 mod reason;
 mod related;
@@ -41,9 +42,10 @@ pub use self::action::Action;
 pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
+use self::ownership::Ownership;
 pub use self::readiness::Readiness;
 use self::run::Target;
-use self::source::{AnyPredicate, MakeEvents, Source, TriggerBackoff};
+use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 use self::start_gate::Start;
 use self::writes::Kind;
 pub use self::writes::Writes;
@@ -142,6 +144,7 @@ where
     store: Store<K>,
     main: Main<K>,
     shard: Option<Shard>,
+    ownership: Option<Ownership>,
     related: Vec<Source>,
     triggers: Vec<Trigger>,
     trigger_backoff: Option<TriggerBackoff>,
@@ -166,9 +169,13 @@ struct Main<K: 'static> {
     store: OnEvent<K>,
 }
 
-impl<K: Resource + Send + 'static> Main<K> {
-    fn source(self) -> Source {
-        Source::main(self.name, self.kind, self.events, self.predicate, self.store)
+impl<K> Main<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync,
+{
+    fn source(self, reader: Store<K>) -> Source {
+        Source::main(self.name, self.kind, self.events, self.predicate, self.store, reader)
     }
 }
 
@@ -193,15 +200,12 @@ where
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
         let of = dyntype.clone();
-        let events = move |shard: Option<Shard>| {
-            let api = match shard {
-                Some(shard) => shard.select(main_api, &of),
-                None => main_api,
-            };
-            watcher::watcher(api, wc).boxed()
+        let events = move |selected: Selected| {
+            let api = selected.select(main_api.clone(), &of);
+            watcher::watcher(api, wc.clone()).boxed()
         };
         Self::of(
-            Box::new(events),
+            MakeEvents::Watch(Box::new(events)),
             store,
             dyntype,
             Box::new(move |event| writer.apply_watcher_event(event)),
@@ -270,6 +274,7 @@ where
             store,
             main: Main { name, kind, events, predicate: None, store: write },
             shard: None,
+            ownership: None,
             related: Vec::new(),
             triggers: Vec::new(),
             trigger_backoff: None,
@@ -334,6 +339,14 @@ where
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
         self.shard = Some(shard);
+        self
+    }
+
+    /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
+    /// controller runs.
+    #[allow(dead_code, reason = "the protocol that assigns shards is not part of this module")]
+    pub(crate) fn owning(mut self, ownership: Ownership) -> Self {
+        self.ownership = Some(ownership);
         self
     }
 

@@ -13,7 +13,8 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
-use super::source::{self, AnyPredicate, MakeEvents, Source};
+use super::enqueuer::Enqueuer;
+use super::source::{self, AnyPredicate, MakeEvents, Selected, Source};
 use crate::ObjectKey;
 use crate::shard::Shard;
 
@@ -104,14 +105,20 @@ where
         Child: Resource + Send + 'static,
     {
         let owner = self.dyntype.clone();
-        let owners = move |child: Child, shard: Option<Shard>| {
+        let owners = move |child: Child, shard: Option<Shard>, enqueuer: &Enqueuer| {
             let meta = child.meta();
             let owners = meta.owner_references.iter().flatten();
             let owners = owners
                 .filter(|reference| is_of::<K>(reference, &owner))
                 .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
             let namespace = meta.namespace.as_deref();
-            owners.map(|owner| ObjectKey::new(namespace, &owner.name)).collect()
+            let key = |owner: &OwnerReference| {
+                let key = ObjectKey::new(namespace, &owner.name);
+                enqueuer.learn_owner(&key, &owner.uid);
+                key
+            };
+            // If shards change, those of other owners are dropped when they are added.
+            owners.map(key).collect()
         };
         self.related("owned", dyntype, events, predicate, owners)
     }
@@ -176,7 +183,7 @@ where
         I: 'static + IntoIterator<Item = ObjectRef<K>>,
         I::IntoIter: Send,
     {
-        let events = source::made(watcher::watcher(api, wc));
+        let events = MakeEvents::Made(watcher::watcher(api, wc).boxed());
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
     }
 
@@ -218,7 +225,7 @@ where
         dyntype: O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O, Option<Shard>) -> Vec<ObjectKey> + Send + 'static,
+        targets: impl FnMut(O, Option<Shard>, &Enqueuer) -> Vec<ObjectKey> + Send + 'static,
     ) -> Self
     where
         O: Resource + Send + 'static,
@@ -250,14 +257,15 @@ where
     O::DynamicType: Clone,
 {
     let dyntype = dyntype.clone();
-    Box::new(move |shard| {
+    MakeEvents::Watch(Box::new(move |selected| {
         // An owned object has a uid of its own, but the namespace of its owner.
-        let api = match shard.filter(Shard::selects_owned) {
-            Some(shard) => shard.select(api, &dyntype),
-            None => api,
+        let selected = match selected {
+            Selected::Shard(shard) if !shard.selects_owned() => Selected::All,
+            selected => selected,
         };
-        watcher::metadata_watcher(api, wc).boxed()
-    })
+        let api = selected.select(api.clone(), &dyntype);
+        watcher::metadata_watcher(api, wc.clone()).boxed()
+    }))
 }
 
 /// Returns true if the owner is of kind `K`, in any version.
@@ -268,6 +276,6 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
 
 fn keys<O, K: Resource, I: IntoIterator<Item = ObjectRef<K>>>(
     mapper: impl Fn(O) -> I,
-) -> impl Fn(O, Option<Shard>) -> Vec<ObjectKey> {
-    move |object, _| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
+) -> impl Fn(O, Option<Shard>, &Enqueuer) -> Vec<ObjectKey> {
+    move |object, _, _| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
 }
