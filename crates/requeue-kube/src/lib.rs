@@ -84,6 +84,10 @@
 //! [Leader election](leader#permissions) needs further permissions, too. The tests against an API
 //! server run with exactly these permissions.
 
+// Tests of this crate and tests that use it from outside share helpers.
+#[cfg(test)]
+extern crate self as requeue_kube;
+
 pub mod controller;
 pub mod finalizer;
 mod key;

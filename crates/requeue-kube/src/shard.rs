@@ -129,33 +129,12 @@ impl Shard {
     /// Returns the shard as the parameter `shardSelector` of a list or watch.
     #[must_use]
     pub fn selector(&self) -> String {
-        let end = self.end.map_or(1 << 64, u128::from);
-        format!("shardRange({}, '{:#018x}', '{end:#018x}')", self.by.field(), self.start)
+        selector_of(self.by, self.start.into(), self.end.map_or(1 << 64, u128::from))
     }
 
-    /// Returns `api` with lists and watches of this shard only. A server without the feature gate
-    /// `ShardedListAndWatch` ignores the parameter, and returns all objects.
+    /// Returns `api` with lists and watches of this shard only: see [`select`].
     pub(crate) fn select<K: Resource>(&self, api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
-        let selector = self.selector().replace(' ', "").replace('\'', "%27");
-        // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this
-        // one asks for all namespaces, and its requests are redirected to the path of `api`.
-        let path = api.resource_url().to_owned();
-        let everywhere = K::url_path(dyntype, None);
-        let client = api.into_client();
-        let namespace = client.default_namespace().to_owned();
-        let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
-            if request.uri().path() == everywhere {
-                let query = request.uri().query().unwrap_or_default();
-                let uri = format!("{path}?{query}&shardSelector={selector}");
-                // The parts were valid before, and the selector has no other characters.
-                if let Ok(uri) = uri.parse() {
-                    *request.uri_mut() = uri;
-                }
-            }
-            let client = client.clone();
-            async move { client.send(request).await }
-        });
-        Api::all_with(Client::new(service, namespace), dyntype)
+        select(api, dyntype, &self.selector())
     }
 
     /// Returns the event without objects that are not in the shard.
@@ -169,8 +148,39 @@ impl Shard {
     }
 }
 
+/// Returns the hashes from `start` up to `end`, which is excluded, as the parameter `shardSelector`
+/// of a list or watch. Several such terms are combined by ` || `.
+pub(crate) fn selector_of(by: ShardBy, start: u128, end: u128) -> String {
+    format!("shardRange({}, '{start:#018x}', '{end:#018x}')", by.field())
+}
+
+/// Returns `api` with lists and watches that have a selector of shards. A server without the feature
+/// gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
+pub(crate) fn select<K: Resource>(api: Api<K>, dyntype: &K::DynamicType, selector: &str) -> Api<K> {
+    let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
+    // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this
+    // one asks for all namespaces, and its requests are redirected to the path of `api`.
+    let path = api.resource_url().to_owned();
+    let everywhere = K::url_path(dyntype, None);
+    let client = api.into_client();
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+        if request.uri().path() == everywhere {
+            let query = request.uri().query().unwrap_or_default();
+            let uri = format!("{path}?{query}&shardSelector={selector}");
+            // The parts were valid before, and the selector has no other characters.
+            if let Ok(uri) = uri.parse() {
+                *request.uri_mut() = uri;
+            }
+        }
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Api::all_with(Client::new(service, namespace), dyntype)
+}
+
 /// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))

@@ -49,7 +49,12 @@ fn control(
 
 /// Lists the names of a shard as the server selects it, and the selector that it has honoured.
 async fn listed(client: &Client, namespace: &str, shard: Shard) -> (BTreeSet<String>, Value) {
-    let selector = shard.selector().replace(' ', "%20").replace('\'', "%27");
+    listed_by(client, namespace, &shard.selector()).await
+}
+
+/// Lists the names that a selector selects.
+async fn listed_by(client: &Client, namespace: &str, selector: &str) -> (BTreeSet<String>, Value) {
+    let selector = selector.replace(' ', "%20").replace('\'', "%27").replace('|', "%7C");
     let uri = format!("/api/v1/namespaces/{namespace}/configmaps?shardSelector={selector}");
     let request = http::Request::get(uri).body(Vec::new()).unwrap();
     let list: Value = client.request(request).await.unwrap();
@@ -78,6 +83,16 @@ async fn shards_share_all_objects(server: &Server, by: ShardBy, is_selected: boo
             let ours = created.iter().filter(|map| shard.contains(map.meta()));
             assert_eq!(names, ours.map(ResourceExt::name_any).collect());
         }
+    }
+
+    // A controller whose shards change selects the union of several ranges.
+    let (first, last) = (shards[0].1, shards[SHARDS as usize - 1].1);
+    let union = format!("{} || {}", first.selector(), last.selector());
+    let (names, selector) = listed_by(&client, namespace, &union).await;
+    assert_eq!(selector.is_string(), is_selected, "{selector}");
+    if is_selected {
+        let is_in = |map: &&ConfigMap| first.contains(map.meta()) || last.contains(map.meta());
+        assert_eq!(names, created.iter().filter(is_in).map(ResourceExt::name_any).collect());
     }
 
     let runs = Runs::default();

@@ -22,7 +22,7 @@ use tracing::{Instrument, Span};
 use super::action::Action;
 use super::config::Config;
 use super::enqueuer::Enqueuer;
-use super::error::Error;
+use super::error::{Error, panic_message};
 use super::failures::{Begin, Version};
 use super::writes::Freshness;
 use crate::ObjectKey;
@@ -142,7 +142,7 @@ where
             // The key was added before it was known that its kind has no namespaces.
             let add = Add::now().priority(run.priority()).reason(run.reasons());
             self.enqueuer.details.rename(&key, &normal);
-            self.enqueuer.queue.add_with(normal, add);
+            self.enqueuer.put(normal, add);
             return Ok(workers::Action::succeed());
         }
         match self.enqueuer.writes.begin(&key) {
@@ -290,7 +290,7 @@ where
                 Err(Error::ReconcilerFailed(error, Box::new(object.erase())))
             }
             Ended::Panicked(panic) => {
-                let message = message(&*panic);
+                let message = panic_message(&*panic);
                 tracing::error!(message, "a reconciler panicked");
                 if let Some(panics) = &self.panics {
                     // The receiver is gone if the controller has ended.
@@ -323,10 +323,4 @@ async fn within<F: Future>(timeout: Option<Duration>, future: F) -> Result<F::Ou
         None => Ok(future.await),
         Some(timeout) => tokio::time::timeout(timeout, future).await.map_err(|_| timeout),
     }
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let message = panic.downcast_ref::<&str>().copied();
-    let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    message.unwrap_or("(no message)").to_owned()
 }

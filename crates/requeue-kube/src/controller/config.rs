@@ -9,6 +9,8 @@ use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter, Rerun};
 
+use super::RunnerError;
+use super::ownership::Places;
 use crate::ObjectKey;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
@@ -335,13 +337,17 @@ impl Config {
         }
     }
 
-    /// Returns a builder for the queue that this configuration describes. The queue uses the clock of the runtime, so
+    /// Returns a builder for the queue that this configuration describes. With `places`, the group of a
+    /// key is its shard. The queue uses the clock of the runtime, so
     /// that tests can pause the time of a controller.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(super) fn queue(&self) -> Builder<ObjectKey, RandomState> {
+    pub(super) fn queue(
+        &self,
+        places: Option<Arc<Places>>,
+    ) -> Result<Builder<ObjectKey, RandomState>, RunnerError> {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
             .clock(TokioClock::current())
@@ -350,7 +356,12 @@ impl Config {
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
-        if self.fair_namespaces || self.namespace_limit.is_some() {
+        if let Some(places) = places {
+            if self.fair_namespaces || self.namespace_limit.is_some() {
+                return Err(RunnerError::ShardsWithNamespaces);
+            }
+            queue = queue.group_by(move |key: &ObjectKey| places.group_of(key));
+        } else if self.fair_namespaces || self.namespace_limit.is_some() {
             // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
             let hasher = RandomState::new();
             queue =
@@ -359,10 +370,10 @@ impl Config {
         if self.fair_namespaces {
             queue = queue.fair();
         }
-        match self.namespace_limit {
+        Ok(match self.namespace_limit {
             Some(limit) => queue.group_limit(limit),
             None => queue,
-        }
+        })
     }
 }
 
@@ -388,7 +399,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_that_runs_too_often_waits() {
         let minute = Duration::from_secs(60);
-        let queue = Config::default().pace(Pace::new(2, minute)).queue().build().unwrap();
+        let queue =
+            Config::default().pace(Pace::new(2, minute)).queue(None).unwrap().build().unwrap();
         let object = || ObjectKey::new(Some("ns"), "name");
         for _ in 0..2 {
             queue.add(object());
@@ -398,13 +410,13 @@ mod tests {
         assert!(queue.try_get().is_none());
         tokio::time::advance(minute).await;
         assert!(queue.try_get().is_some());
-        let none = Config::default().pace(Pace::new(0, minute)).queue().build();
+        let none = Config::default().pace(Pace::new(0, minute)).queue(None).unwrap().build();
         assert!(none.is_err());
     }
 
     #[tokio::test]
     async fn a_controller_hashes_keys_with_siphash() {
-        let queue = Config::default().fair_namespaces().queue().build().unwrap();
+        let queue = Config::default().fair_namespaces().queue(None).unwrap().build().unwrap();
         let name = type_name_of_val(&queue);
         assert!(name.contains("std::hash::random::RandomState"), "{name}");
     }

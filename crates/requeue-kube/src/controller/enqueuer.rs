@@ -11,6 +11,7 @@ use kube::runtime::reflector::Store;
 use requeue::{Add, Cursor, Filter};
 
 use super::failures::{Failures, Version, Versions};
+use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
@@ -41,6 +42,8 @@ pub(super) struct Enqueuer {
     pub(super) failures: Failures,
     pub(super) writes: Writes,
     lookups: Lookups,
+    /// The shards that are held, if they change while the controller runs.
+    pub(super) ownership: Option<Ownership>,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
@@ -55,10 +58,12 @@ impl Enqueuer {
         open: bool,
         lookups: Lookups,
         writes: Writes,
+        ownership: Option<Ownership>,
     ) -> Result<Self, RunnerError> {
+        let places = ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
         Ok(Self {
-            queue: config.queue().name(name).track_times().build()?,
+            queue: config.queue(places)?.name(name).track_times().build()?,
             details: Details::default(),
             scope,
             change: Add::debounce(config.debounce).at_most(most),
@@ -67,6 +72,7 @@ impl Enqueuer {
             failures: Failures::new(config.limiter()),
             writes,
             lookups,
+            ownership,
             standby: Mutex::new((!open).then(BTreeSet::new)),
         })
     }
@@ -128,6 +134,17 @@ impl Enqueuer {
         for held in self.writes.end(&key) {
             self.add(key.clone(), held.priority, held.reason);
         }
+        self.forget_place(&key);
+    }
+
+    /// Forgets the shard of an object that is gone, once nothing of it is left in the queue.
+    fn forget_place(&self, key: &ObjectKey) {
+        if let Some(ownership) = &self.ownership
+            && self.version(key).is_none()
+            && self.queue.look_up(key).is_none()
+        {
+            ownership.places().forget(key);
+        }
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.
@@ -140,7 +157,30 @@ impl Enqueuer {
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
         // The lowest priority, so that the key keeps the one it has.
-        self.queue.add_with(key, Add::now().priority(i32::MIN));
+        self.put(key, Add::now().priority(i32::MIN));
+    }
+
+    /// Adds a key to the queue, unless its shard is not held.
+    pub(super) fn put(&self, key: ObjectKey, add: Add) {
+        match &self.ownership {
+            Some(ownership) => {
+                ownership.admit(&key, || self.queue.add_with(key.clone(), add));
+            }
+            None => {
+                self.queue.add_with(key, add);
+            }
+        }
+    }
+
+    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's
+    /// part. Their objects are not deleted: another replica reconciles them.
+    pub(super) fn forget_all(&self, is_gone: &dyn Fn(&ObjectKey) -> bool) {
+        self.writes.forget_all(is_gone);
+        self.failures.forget_all(is_gone);
+        self.details.forget_all(is_gone);
+        if let Some(gone) = &mut *self.standby() {
+            gone.retain(|key| !is_gone(key));
+        }
     }
 
     /// Ends the backoff of `key` if the store has another version of the object than the one that
@@ -184,6 +224,13 @@ impl Enqueuer {
         self.lookups.is_ours.as_ref().is_none_or(|is_ours| is_ours(&self.scope.normal(key.clone())))
     }
 
+    /// Remembers the shard of an owner that an owned object names, if the shard is held.
+    pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
+        if let Some(ownership) = &self.ownership {
+            ownership.learn(&self.scope.normal(key.clone()), uid);
+        }
+    }
+
     /// Adds `key` because of an event. If the event may show a write of the run in flight, the add
     /// waits for the end of that run.
     fn add_for(&self, key: ObjectKey, priority: i32, reason: Reason, event: Origin<'_>) {
@@ -195,6 +242,9 @@ impl Enqueuer {
 
     pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
         let key = self.scope.normal(key);
+        if self.ownership.as_ref().is_some_and(|ownership| !ownership.is_held(&key)) {
+            return;
+        }
         if let Some(gone) = &mut *self.standby() {
             // All other objects are in the store.
             if self.runs_gone && self.version(&key).is_none() {
@@ -204,7 +254,7 @@ impl Enqueuer {
         }
         let bit = reason.bit();
         self.details.note(&key, reason);
-        self.queue.add_with(key, self.change.priority(priority).reason(bit));
+        self.put(key, self.change.priority(priority).reason(bit));
     }
 
     /// Makes all keys ready now that wait for further changes or for events of own writes: none will
@@ -236,5 +286,6 @@ impl Enqueuer {
         self.writes.forget(key);
         self.failures.forget(key);
         self.details.forget(key);
+        self.forget_place(key);
     }
 }

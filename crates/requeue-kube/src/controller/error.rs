@@ -1,5 +1,6 @@
 //! The errors of a controller.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
@@ -96,6 +97,17 @@ pub enum RunnerError {
         /// The objects in flight, in order.
         keys: Vec<ObjectKey>,
     },
+    /// The function that assigns objects to shards panicked, or returned a number that is out of range.
+    ShardFunction {
+        /// The object.
+        key: ObjectKey,
+        /// The message of the panic, or the number.
+        cause: String,
+    },
+    /// The keys of the controller have one group each: their namespace, for
+    /// [fair namespaces](super::Config::fair_namespaces) and a
+    /// [limit](super::Config::namespace_limit), or their shard.
+    ShardsWithNamespaces,
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
     LeadershipLost {
@@ -130,12 +142,28 @@ impl fmt::Display for RunnerError {
             Self::CutOff { keys } => {
                 write!(f, "the shutdown interrupted the reconciliation of {}", list(keys))
             }
+            Self::ShardFunction { key, cause } => write!(
+                f,
+                "the function that assigns objects to shards failed for {key}: {cause}; it must \
+                 return the number of a shard for every object"
+            ),
+            Self::ShardsWithNamespaces => f.write_str(
+                "a controller whose shards change cannot have fair namespaces or a limit of a \
+                 namespace; remove one of the two settings",
+            ),
             Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
             Self::LeadershipLost { lost, keys } => {
                 write!(f, "{lost}, which interrupted the reconciliation of {}", list(keys))
             }
         }
     }
+}
+
+/// Returns the message of a panic.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("(no message)").to_owned()
 }
 
 fn list(keys: &[ObjectKey]) -> String {

@@ -163,6 +163,12 @@ impl Failures {
         }
     }
 
+    /// Forgets the failures of the keys for which `is_gone` returns true.
+    pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        let gone: Vec<_> = self.keys().keys().filter(|key| is_gone(key)).cloned().collect();
+        gone.iter().for_each(|key| self.forget(key));
+    }
+
     /// Called when the queue has recorded the completion. If it was a failure, the key now backs
     /// off.
     pub(super) fn entered(&self, key: &ObjectKey) {

@@ -12,6 +12,7 @@ mod error;
 mod failures;
 mod names;
 mod optional;
+mod ownership;
 mod readiness;
 mod reason;
 mod related;
@@ -43,10 +44,11 @@ pub use self::action::Action;
 pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
+use self::ownership::Ownership;
 pub use self::readiness::Readiness;
 pub use self::request::Request;
 use self::run::Target;
-use self::source::{AnyPredicate, MakeEvents, Source, TriggerBackoff};
+use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 use self::start_gate::Start;
 use self::writes::Kind;
 pub use self::writes::Writes;
@@ -146,6 +148,7 @@ where
     store: Store<K>,
     main: Main<K>,
     shard: Option<Shard>,
+    ownership: Option<Ownership>,
     related: Vec<Source>,
     triggers: Vec<Trigger>,
     trigger_backoff: Option<TriggerBackoff>,
@@ -170,9 +173,13 @@ struct Main<K: 'static> {
     store: OnEvent<K>,
 }
 
-impl<K: Resource + Send + 'static> Main<K> {
-    fn source(self) -> Source {
-        Source::main(self.name, self.kind, self.events, self.predicate, self.store)
+impl<K> Main<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync,
+{
+    fn source(self, reader: Store<K>) -> Source {
+        Source::main(self.name, self.kind, self.events, self.predicate, self.store, reader)
     }
 }
 
@@ -201,15 +208,13 @@ where
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
         let of = dyntype.clone();
-        let events = move |shard: Option<Shard>| {
-            let api = match shard {
-                Some(shard) => shard.select(main_api, &of),
-                None => main_api,
-            };
-            watcher::watcher(relist::consistent(api, &of, &wc), wc).boxed()
+        let main_api = relist::consistent(main_api, &of, &wc);
+        let events = move |selected: Selected| {
+            let api = selected.select(main_api.clone(), &of);
+            watcher::watcher(api, wc.clone()).boxed()
         };
         Self::of(
-            Box::new(events),
+            MakeEvents::Watch(Box::new(events)),
             store,
             dyntype,
             Box::new(move |event| writer.apply_watcher_event(event)),
@@ -278,6 +283,7 @@ where
             store,
             main: Main { name, kind, events, predicate: None, store: write },
             shard: None,
+            ownership: None,
             related: Vec::new(),
             triggers: Vec::new(),
             trigger_backoff: None,
@@ -342,6 +348,14 @@ where
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
         self.shard = Some(shard);
+        self
+    }
+
+    /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
+    /// controller runs.
+    #[allow(dead_code, reason = "the protocol that assigns shards is not part of this module")]
+    pub(crate) fn owning(mut self, ownership: Ownership) -> Self {
+        self.ownership = Some(ownership);
         self
     }
 

@@ -52,6 +52,11 @@ impl Details {
         self.lock().remove(key);
     }
 
+    /// Forgets the details of the keys for which `is_gone` returns true.
+    pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        self.lock().retain(|key, _| !is_gone(key));
+    }
+
     /// Moves the details of a key to the other key of the same object.
     pub(super) fn rename(&self, from: &ObjectKey, to: &ObjectKey) {
         let mut details = self.lock();

@@ -12,9 +12,10 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::Controller;
+use super::enqueuer::Enqueuer;
 use super::optional;
 use super::request::Request;
-use super::source::{self, AnyPredicate, MakeEvents, Source, Target};
+use super::source::{self, AnyPredicate, Events, MakeEvents, Selected, Source, Target};
 use crate::ObjectKey;
 use crate::relist;
 use crate::shard::Shard;
@@ -110,11 +111,14 @@ where
     {
         let (client, name) = (api.clone().into_client(), source::name::<Child>(&dyntype, "owned"));
         let kind = dyntype.clone();
-        let events: MakeEvents<_> = Box::new(move |shard| {
-            let of = kind.clone();
-            let make = move || metadata_of(api.clone(), wc.clone(), &kind)(shard);
-            optional::events(name, make, move || optional::definition::<Child>(&client, &of))
-        });
+        let mut metadata = metadata_watches(api, wc, &kind);
+        let events = MakeEvents::Watch(Box::new(move |selected| {
+            let make = metadata(selected);
+            let (client, of) = (client.clone(), kind.clone());
+            optional::events(name.clone(), make, move || {
+                optional::definition::<Child>(&client, &of)
+            })
+        }));
         self.owns_events(events, dyntype, None)
     }
 
@@ -152,14 +156,20 @@ where
         Child: Resource + Send + 'static,
     {
         let owner = self.dyntype.clone();
-        let owners = move |child: Child, shard: Option<Shard>| {
+        let owners = move |child: Child, shard: Option<Shard>, enqueuer: &Enqueuer| {
             let meta = child.meta();
             let owners = meta.owner_references.iter().flatten();
             let owners = owners
                 .filter(|reference| is_of::<K>(reference, &owner))
                 .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
             let namespace = meta.namespace.as_deref();
-            owners.map(|owner| (ObjectKey::new(namespace, &owner.name), None)).collect()
+            let target = |owner: &OwnerReference| {
+                let key = ObjectKey::new(namespace, &owner.name);
+                enqueuer.learn_owner(&key, &owner.uid);
+                (key, None)
+            };
+            // If shards change, those of other owners are dropped when they are added.
+            owners.map(target).collect()
         };
         self.related("owned", dyntype, events, predicate, owners)
     }
@@ -228,7 +238,7 @@ where
         I::IntoIter: Send,
     {
         let api = relist::consistent(api, &dyntype, &wc);
-        let events = source::made(watcher::watcher(api, wc));
+        let events = MakeEvents::Made(watcher::watcher(api, wc).boxed());
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
     }
 
@@ -250,10 +260,8 @@ where
         let (client, name) =
             (api.clone().into_client(), source::name::<Other>(&dyntype, "watched"));
         let (kind, of) = (dyntype.clone(), dyntype.clone());
-        let make = move || {
-            let api = relist::consistent(api.clone(), &kind, &wc);
-            watcher::watcher(api, wc.clone()).boxed()
-        };
+        let api = relist::consistent(api, &kind, &wc);
+        let make = move || watcher::watcher(api.clone(), wc.clone()).boxed();
         let events =
             optional::events(name, make, move || optional::definition::<Other>(&client, &of));
         self.related("watched", dyntype, source::made(events), None, keys(mapper))
@@ -297,7 +305,7 @@ where
         dyntype: O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O, Option<Shard>) -> Vec<Target> + Send + 'static,
+        targets: impl FnMut(O, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
     ) -> Self
     where
         O: Resource + Send + 'static,
@@ -318,7 +326,6 @@ where
 }
 
 /// Returns a stream of events that have only metadata.
-#[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
 fn metadata_of<O>(
     api: Api<O>,
     wc: watcher::Config,
@@ -326,17 +333,35 @@ fn metadata_of<O>(
 ) -> MakeEvents<PartialObjectMeta<O>>
 where
     O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone + Send,
+{
+    let mut watches = metadata_watches(api, wc, dyntype);
+    MakeEvents::Watch(Box::new(move |selected| watches(selected)()))
+}
+
+/// Returns a function that returns, for a selection, a function that starts a watch of it. Its events
+/// have only metadata.
+#[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
+fn metadata_watches<O>(
+    api: Api<O>,
+    wc: watcher::Config,
+    dyntype: &O::DynamicType,
+) -> impl FnMut(Selected) -> Box<dyn FnMut() -> Events<PartialObjectMeta<O>> + Send> + Send + 'static
+where
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
     O::DynamicType: Clone,
 {
     let dyntype = dyntype.clone();
-    Box::new(move |shard| {
+    let api = relist::consistent(api, &dyntype, &wc);
+    move |selected| {
         // An owned object has a uid of its own, but the namespace of its owner.
-        let api = match shard.filter(Shard::selects_owned) {
-            Some(shard) => shard.select(api, &dyntype),
-            None => api,
+        let selected = match selected {
+            Selected::Shard(shard) if !shard.selects_owned() => Selected::All,
+            selected => selected,
         };
-        watcher::metadata_watcher(relist::consistent(api, &dyntype, &wc), wc).boxed()
-    })
+        let (api, wc) = (selected.select(api.clone(), &dyntype), wc.clone());
+        Box::new(move || watcher::metadata_watcher(api.clone(), wc.clone()).boxed())
+    }
 }
 
 /// Returns true if the owner is of kind `K`, in any version.
@@ -347,6 +372,6 @@ fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool 
 
 fn keys<O, K: Resource, I: IntoIterator<Item: Into<Request<K>>>>(
     mapper: impl Fn(O) -> I,
-) -> impl Fn(O, Option<Shard>) -> Vec<Target> {
-    move |object, _| mapper(object).into_iter().map(|it| it.into().target()).collect()
+) -> impl Fn(O, Option<Shard>, &Enqueuer) -> Vec<Target> {
+    move |object, _, _| mapper(object).into_iter().map(|it| it.into().target()).collect()
 }

@@ -12,6 +12,7 @@ use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::{self, Stream};
 use futures_util::{FutureExt, TryFuture};
 use kube::Resource;
+use kube::core::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use requeue::workers::Workers;
@@ -24,12 +25,15 @@ use super::enqueuer::{Enqueuer, IsOurs, Lookups};
 use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
+use super::reason::Reason;
 use super::scope::Scope;
 use super::source::{Following, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
+use crate::ObjectKey;
 use crate::metrics::{Meters, Series};
 use crate::shard::Shard;
+use crate::watch::LOW_PRIORITY;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -127,7 +131,17 @@ where
     {
         let Run { name, results, permit } = run;
         let Self {
-            dyntype, store, main, related, triggers, readiness, writes, shard, config, ..
+            dyntype,
+            store,
+            main,
+            related,
+            triggers,
+            readiness,
+            writes,
+            shard,
+            ownership,
+            config,
+            ..
         } = self;
         writes.start(config.own_writes_timeout, config.suppress_own_writes);
         let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
@@ -147,7 +161,17 @@ where
             shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
         let lookups = Lookups {
             versions: versions(store.clone(), dyntype.clone(), config.clear_on_new_generation),
-            is_ours: shard.map(|shard| is_ours(shard, store.clone(), dyntype.clone())),
+            is_ours: match &ownership {
+                Some(ownership) => {
+                    let ownership = ownership.clone();
+                    let is_held = move |key: &ObjectKey, _: &ObjectMeta| ownership.is_held(key);
+                    Some(is_ours(is_held, store.clone(), dyntype.clone()))
+                }
+                None => shard.map(|shard| {
+                    let contains = move |_: &ObjectKey, meta: &ObjectMeta| shard.contains(meta);
+                    is_ours(contains, store.clone(), dyntype.clone())
+                }),
+            },
         };
         let enqueuer = Arc::new(Enqueuer::new(
             &config,
@@ -157,7 +181,23 @@ where
             leads,
             lookups,
             writes,
+            ownership.clone(),
         )?);
+        if let Some(ownership) = ownership {
+            let forget = Arc::downgrade(&enqueuer);
+            let add = Arc::downgrade(&enqueuer);
+            ownership.attach(
+                enqueuer.queue.clone(),
+                Box::new(move |is_gone| {
+                    forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
+                }),
+                move |key| {
+                    if let Some(enqueuer) = add.upgrade() {
+                        enqueuer.add(key, LOW_PRIORITY, Reason::Bulk);
+                    }
+                },
+            );
+        }
         let meters = Arc::new(Meters::default());
         let queue = enqueuer.queue.clone();
         let series = Series::new(name, config.workers(), Arc::clone(&meters), queue.clone());
@@ -165,7 +205,7 @@ where
         if let Some(use_queue) = self.on_start {
             use_queue(queue);
         }
-        let sources = [main.source()].into_iter().chain(related);
+        let sources = [main.source(store.clone())].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
         let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, failed);
@@ -301,15 +341,19 @@ impl Stops {
     }
 }
 
-/// Returns a function that returns true if the store has an object and the shard contains it.
-fn is_ours<K>(shard: Shard, store: Store<K>, dyntype: K::DynamicType) -> IsOurs
+/// Returns a function that returns true if the store has an object and `contains` returns true for it.
+fn is_ours<K>(
+    contains: impl Fn(&ObjectKey, &ObjectMeta) -> bool + Send + Sync + 'static,
+    store: Store<K>,
+    dyntype: K::DynamicType,
+) -> IsOurs
 where
     K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Send + Sync,
 {
     Box::new(move |key| {
         let object = store.get(&key.to_ref(dyntype.clone()));
-        object.is_some_and(|object| shard.contains(object.meta()))
+        object.is_some_and(|object| contains(key, object.meta()))
     })
 }
 

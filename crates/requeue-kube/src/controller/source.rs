@@ -1,29 +1,60 @@
 //! One watch of a controller: reads a stream of events, and reports changes to the enqueuer.
 
-use std::pin::pin;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
-use kube::Resource;
+use kube::api::{Api, Resource};
 use kube::core::ApiResource;
 use kube::runtime::Predicate;
+use kube::runtime::reflector::Store;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 
 use super::RunnerError;
 use super::enqueuer::Enqueuer;
+use super::ownership::Ownership;
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
-use crate::shard::Shard;
-use crate::watch::{Observation, Watch};
+use crate::shard::{Shard, select};
+use crate::watch::{Change, ChangeKind, Observation, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
-/// Creates the stream of events of a shard, or of all objects.
-pub(super) type MakeEvents<O> = Box<dyn FnOnce(Option<Shard>) -> Events<O> + Send>;
+/// The events of a watch.
+pub(super) enum MakeEvents<O> {
+    /// A stream of the user, which has all objects.
+    Made(Events<O>),
+    /// Creates the stream of what a selector selects.
+    Watch(Box<dyn FnMut(Selected) -> Events<O> + Send>),
+}
+
+/// The objects that the API server is asked for.
+pub(super) enum Selected {
+    All,
+    Shard(Shard),
+    /// The union of ranges of hashes.
+    Ranges(String),
+}
+
+impl Selected {
+    fn of(shard: Option<Shard>) -> Self {
+        shard.map_or(Self::All, Self::Shard)
+    }
+
+    /// Returns `api` with lists and watches of these objects.
+    pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
+        match self {
+            Self::All => api,
+            Self::Shard(shard) => shard.select(api, dyntype),
+            Self::Ranges(selector) => select(api, dyntype, &selector),
+        }
+    }
+}
+
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
 /// An object that another object concerns, and its priority, if a mapper has set one.
 pub(super) type Target = (ObjectKey, Option<i32>);
@@ -62,24 +93,45 @@ pub(super) fn name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String 
 pub(super) fn made<O: 'static>(
     events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
 ) -> MakeEvents<O> {
-    Box::new(move |_| events.boxed())
+    MakeEvents::Made(events.boxed())
 }
 
-/// Drops the events of objects that are not in the controller's shard.
+impl<O> MakeEvents<O> {
+    fn start(self, selected: Selected) -> Events<O> {
+        match self {
+            Self::Made(events) => events,
+            Self::Watch(mut watch) => watch(selected),
+        }
+    }
+}
+
+/// Drops the events of objects that are not in the controller's shard, or in none that it holds.
 struct ShardFilter {
     shard: Option<Shard>,
+    ownership: Option<Ownership>,
     /// The name of the watch, until an object is dropped.
     name: Option<String>,
 }
 
 impl ShardFilter {
-    fn new(shard: Option<Shard>, name: &str) -> Self {
-        Self { shard, name: shard.map(|_| name.to_owned()) }
+    fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str) -> Self {
+        let name = (shard.is_some() || ownership.is_some()).then(|| name.to_owned());
+        Self { shard, ownership, name }
     }
 
     fn own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
-        let Some(shard) = self.shard else { return Some(event) };
-        let own = shard.own(event);
+        let own = match (&self.ownership, self.shard) {
+            (Some(ownership), _) => match &event {
+                Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                    let meta = object.meta();
+                    let uid = meta.uid.as_deref().unwrap_or_default();
+                    ownership.learn(&ObjectKey::of_meta(meta), uid).then_some(event)
+                }
+                Event::Init | Event::InitDone => Some(event),
+            },
+            (None, Some(shard)) => shard.own(event),
+            (None, None) => return Some(event),
+        };
         if own.is_none()
             && let Some(watch) = self.name.take()
         {
@@ -102,13 +154,22 @@ impl Source {
         events: MakeEvents<K>,
         predicate: Option<AnyPredicate<K>>,
         mut store: impl FnMut(&Event<K>) + Send + 'static,
-    ) -> Self {
-        let follow = move |following: Following| {
+        reader: Store<K>,
+    ) -> Self
+    where
+        K: Clone + Sync,
+        K::DynamicType: Eq + Hash + Clone + Send + Sync,
+    {
+        let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
-            let mut filter = ShardFilter::new(following.shard, &following.name);
-            let events = events(following.shard);
-            let on_event = move |event: Event<K>, origin: Origin<'_>| {
+            let ownership = enqueuer.ownership.clone();
+            let mut filter = ShardFilter::new(following.shard, ownership.clone(), &following.name);
+            let on_event = move |event: Event<K>, origin: Origin<'_>, list: Option<Listing>| {
                 let Some(event) = filter.own(event) else { return };
+                if let (Event::Init, Some(ownership)) = (&event, &enqueuer.ownership) {
+                    // The objects of the other shards were gained or have left.
+                    watch.forget(|key| !ownership.is_listed(key));
+                }
                 // This comes first: the scope must be known before the object is in the store.
                 if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) =
                     &event
@@ -116,13 +177,27 @@ impl Source {
                     enqueuer.scope.learn(object);
                 }
                 store(&event);
-                let changes = watch.event(event, |object| {
+                let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     Observation::of(object.meta()).property(property)
                 });
+                if let (Some(list), Some(ownership)) = (list, &enqueuer.ownership) {
+                    changes.retain_mut(|change| list.keeps(change, ownership));
+                }
                 changes.into_iter().for_each(|change| enqueuer.changed(change, origin));
             };
-            following.follow(events, on_event)
+            match ownership {
+                Some(ownership) => {
+                    following.follow_shards(events, on_event, &reader, &ownership).await
+                }
+                None => {
+                    let mut events = events.start(Selected::of(following.shard));
+                    let mut on_event = on_event;
+                    following
+                        .follow(&mut events, |event, origin| on_event(event, origin, None))
+                        .await
+                }
+            }
         };
         Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
     }
@@ -135,19 +210,19 @@ impl Source {
         dyntype: &O::DynamicType,
         events: MakeEvents<O>,
         predicate: Option<AnyPredicate<O>>,
-        mut targets: impl FnMut(O, Option<Shard>) -> Vec<Target> + Send + 'static,
+        mut targets: impl FnMut(O, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
     ) -> Self {
         let resource = Arc::new(ApiResource::erase::<O>(dyntype));
         let kind = Kind::of::<O>(dyntype);
-        let follow = move |following: Following| {
+        let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let shard = following.shard;
-            let events = events(shard);
+            let mut events = events.start(Selected::of(shard));
             let on_event = move |event: Event<O>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     let sight = Observation::of(object.meta()).property(property);
-                    let targets = targets(object, shard);
+                    let targets = targets(object, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
                     let sight = sight.concerning(targets.into_iter().map(|(key, _)| key));
@@ -159,7 +234,7 @@ impl Source {
                 }
                 enqueuer.related(&changes, &resource, origin);
             };
-            following.follow(events, on_event)
+            following.follow(&mut events, on_event).await
         };
         Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
     }
@@ -172,41 +247,153 @@ impl Following {
     ///
     /// The watch failed, and the backoff returned `None`.
     async fn follow<O: Resource>(
-        self,
-        events: impl Stream<Item = watcher::Result<Event<O>>>,
+        &mut self,
+        events: &mut Events<O>,
         mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
-        let mut events = pin!(events);
         while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => {
-                    // A list that has begun may still fail.
-                    if !matches!(event, Event::Init | Event::InitApply(_)) {
-                        self.backoff.reset();
-                    }
-                    let is_listed = matches!(event, Event::InitDone);
-                    let origin = Origin::of(&self.kind, &event);
-                    on_event(event, origin);
-                    self.enqueuer.progressed(origin, self.number);
-                    if is_listed {
-                        self.readiness.listed(self.number);
-                    }
-                }
-                Err(error) => {
-                    // kube's watchers retry silently, even if permission is denied.
-                    tracing::warn!(watch = self.name, %error, "a watch failed");
-                    (self.failed)(error);
-                    let Some(delay) = self.backoff.next() else {
-                        return Err(RunnerError::WatchEnded(self.name));
-                    };
-                    tokio::time::sleep(delay).await;
-                }
-            }
-            // A stream that is always ready must yield to other tasks.
-            tokio::task::consume_budget().await;
+            self.handle(event, &mut on_event).await?;
         }
         tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
+    }
+
+    async fn handle<O: Resource>(
+        &mut self,
+        event: watcher::Result<Event<O>>,
+        on_event: impl FnOnce(Event<O>, Origin<'_>),
+    ) -> Result<(), RunnerError> {
+        match event {
+            Ok(event) => {
+                // A list that has begun may still fail.
+                if !matches!(event, Event::Init | Event::InitApply(_)) {
+                    self.backoff.reset();
+                }
+                let is_listed = matches!(event, Event::InitDone);
+                let origin = Origin::of(&self.kind, &event);
+                on_event(event, origin);
+                self.enqueuer.progressed(origin, self.number);
+                if is_listed {
+                    self.readiness.listed(self.number);
+                }
+            }
+            Err(error) => {
+                // kube's watchers retry silently, even if permission is denied.
+                tracing::warn!(watch = self.name, %error, "a watch failed");
+                (self.failed)(error);
+                let Some(delay) = self.backoff.next() else {
+                    return Err(RunnerError::WatchEnded(self.name.clone()));
+                };
+                tokio::time::sleep(delay).await;
+            }
+        }
+        let ownership = self.enqueuer.ownership.as_ref();
+        if let Some(error) = ownership.and_then(|ownership| ownership.places().failure()) {
+            return Err(error);
+        }
+        // A stream that is always ready must yield to other tasks.
+        tokio::task::consume_budget().await;
+        Ok(())
+    }
+
+    /// As [`follow`](Self::follow), for the shards that are held. When they change, the watch starts
+    /// again with another selector. A stream of the user cannot start again, so the objects are listed
+    /// from its store.
+    ///
+    /// `on_event` gets the state of the list with its last event.
+    async fn follow_shards<K>(
+        &mut self,
+        source: MakeEvents<K>,
+        mut on_event: impl FnMut(Event<K>, Origin<'_>, Option<Listing>),
+        reader: &Store<K>,
+        ownership: &Ownership,
+    ) -> Result<(), RunnerError>
+    where
+        K: Resource + Clone + Send + 'static,
+        K::DynamicType: Eq + Hash + Clone,
+    {
+        let mut list = Listing { version: ownership.version(), is_restart: false };
+        let mut is_listing = true;
+        let (mut events, mut watch) = match source {
+            MakeEvents::Made(events) => (events, None),
+            MakeEvents::Watch(mut watch) => (watch_held(&mut watch, ownership), Some(watch)),
+        };
+        loop {
+            tokio::select! {
+                biased;
+                () = ownership.changed(list.version), if watch.is_some() || !is_listing => {
+                    list = Listing { version: ownership.version(), is_restart: true };
+                    if let Some(watch) = &mut watch {
+                        (events, is_listing) = (watch_held(watch, ownership), true);
+                        continue;
+                    }
+                    let objects = reader.state();
+                    let listed = objects.iter().map(|object| Event::InitApply((**object).clone()));
+                    for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
+                        let end = matches!(event, Event::InitDone).then_some(list);
+                        let origin = Origin::of(&self.kind, &event);
+                        on_event(event, origin, end);
+                    }
+                    ownership.listed(list.version);
+                    list.is_restart = false;
+                }
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    let is_end = matches!(event, Ok(Event::InitDone));
+                    match event {
+                        Ok(Event::Init) => is_listing = true,
+                        Ok(Event::InitDone) => is_listing = false,
+                        _ => {}
+                    }
+                    let end = is_end.then_some(list);
+                    self.handle(event, |event, origin| on_event(event, origin, end)).await?;
+                    if is_end {
+                        ownership.listed(list.version);
+                        list.is_restart = false;
+                    }
+                }
+            }
+        }
+        tracing::debug!(watch = self.name, "a watch ended");
+        Ok(())
+    }
+}
+
+/// Starts a watch of the shards that are held.
+fn watch_held<O: Send + 'static>(
+    watch: &mut (impl FnMut(Selected) -> Events<O> + ?Sized),
+    ownership: &Ownership,
+) -> Events<O> {
+    match ownership.selector() {
+        Some(selector) if selector.is_empty() => watch(Selected::All),
+        Some(selector) => watch(Selected::Ranges(selector)),
+        None => {
+            let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
+            stream::iter(nothing).chain(stream::pending()).boxed()
+        }
+    }
+}
+
+/// A list of the shards that are held.
+#[derive(Clone, Copy)]
+struct Listing {
+    /// The version of the set of shards.
+    version: u64,
+    /// The list begins because the set has changed.
+    is_restart: bool,
+}
+
+impl Listing {
+    /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
+    /// list.
+    fn keeps(self, change: &mut Change, ownership: &Ownership) -> bool {
+        if ownership.is_gained(&change.key) {
+            let is_here = change.kind != ChangeKind::Deleted;
+            change.kind = ChangeKind::Listed;
+            return is_here;
+        }
+        // The other objects did not leave with a shard: those were forgotten.
+        !(self.is_restart && change.kind == ChangeKind::Unchanged)
     }
 }
 

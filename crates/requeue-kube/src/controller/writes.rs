@@ -435,6 +435,14 @@ impl Writes {
         (held.collect(), waiting.collect())
     }
 
+    /// As [`forget`](Self::forget), for the objects for which `is_gone` returns true.
+    pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        let mut state = self.state();
+        state.open.retain(|key, _| !is_gone(key));
+        let in_flight = state.in_flight.iter_mut().flatten();
+        in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
+    }
+
     /// Called after an event was applied. Returns the objects whose runs wait for it, and can
     /// start.
     pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {

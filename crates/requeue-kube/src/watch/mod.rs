@@ -355,6 +355,12 @@ impl Watch {
         }
     }
 
+    /// Forgets the objects for which `is_gone` returns true. No deletion is reported for them, and
+    /// when they are seen again, they are new.
+    pub(crate) fn forget(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        self.seen.retain(|key, _| !is_gone(key));
+    }
+
     fn apply(&mut self, Observation { key, seen }: Observation) -> Option<Change> {
         match self.seen.entry(key) {
             Entry::Vacant(entry) => {

@@ -1,0 +1,69 @@
+//! The selector of a set of shards.
+
+use std::collections::BTreeSet;
+
+use crate::shard::{ShardBy, selector_of};
+
+/// The greatest number of ranges in a selector, each of about 90 characters. Proxies accept URLs of
+/// 8 KiB.
+const MAX_RANGES: usize = 64;
+
+/// Returns the selector of the shards `held` of `count`, of which there is at least one: the union
+/// of their ranges. Neighbours are one range.
+///
+/// If there are more than [`MAX_RANGES`], the shortest gaps are part of the selector, and the client
+/// drops their objects.
+pub(super) fn selector(by: ShardBy, count: u32, held: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &shard in held {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == shard => *end += 1,
+            _ => ranges.push((shard, shard + 1)),
+        }
+    }
+    let mut gaps: Vec<_> = (1..ranges.len()).map(|n| (ranges[n].0 - ranges[n - 1].1, n)).collect();
+    gaps.sort_unstable();
+    let mut joined: Vec<_> =
+        gaps.iter().take(ranges.len().saturating_sub(MAX_RANGES)).map(|&(_, n)| n).collect();
+    joined.sort_unstable_by(|a, b| b.cmp(a));
+    for n in joined {
+        ranges[n - 1].1 = ranges[n].1;
+        ranges.remove(n);
+    }
+    let width = (1_u128 << 64) / u128::from(count);
+    let ranges = ranges
+        .iter()
+        .map(|&(start, end)| selector_of(by, u128::from(start) * width, u128::from(end) * width));
+    ranges.collect::<Vec<_>>().join(" || ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_range() {
+        let of = |held: &[u32]| selector(ShardBy::Uid, 4, &held.iter().copied().collect());
+        assert_eq!(
+            of(&[0, 1, 2, 3]),
+            "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
+        );
+        assert_eq!(
+            of(&[0, 2, 3]),
+            "shardRange(object.metadata.uid, '0x0000000000000000', '0x4000000000000000') || \
+             shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')"
+        );
+    }
+
+    #[test]
+    fn a_selector_has_at_most_64_ranges_and_covers_all_shards() {
+        // The gaps have one shard, except for one of three.
+        let held: BTreeSet<u32> = (0..1024).step_by(2).filter(|&shard| shard != 500).collect();
+        let selector = selector(ShardBy::Namespace, 1024, &held);
+        assert_eq!(selector.matches("shardRange").count(), MAX_RANGES);
+        assert!(selector.len() < 8 * 1024);
+        assert!(selector.starts_with("shardRange(object.metadata.namespace, '0x0000000000000000'"));
+        // Shards 499 to 501 are the longest gap.
+        assert!(selector.contains("'0x7cc0000000000000') || "), "{selector}");
+    }
+}

@@ -1,0 +1,362 @@
+//! Controllers whose shards change, driven by hand.
+
+mod api;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../../tests/controller/common.rs"]
+mod common;
+mod handover;
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, reflector, watcher};
+use tokio::time::sleep;
+
+use self::api::FakeApi;
+use self::common::*;
+use super::places::Rule;
+use super::*;
+use crate::controller::{Action, Config};
+use crate::shard::ShardBy;
+use crate::{Controller, policy};
+
+const SHARDS: u32 = 8;
+
+/// Returns a handle of eight shards by uid.
+fn by_uid() -> Ownership {
+    Ownership::new(SHARDS, Rule::Hash(ShardBy::Uid)).unwrap()
+}
+
+/// Returns the shard of an object with the uid that `map` gives it.
+fn shard_of(name: &str) -> u32 {
+    (crate::shard::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
+}
+
+/// Returns the names of objects in this shard. The first characters of a name change the first bits
+/// of the hash.
+fn names_in(shard: u32) -> impl Iterator<Item = String> {
+    (0..).map(|n| format!("{n}-of-the-maps")).filter(move |name| shard_of(name) == shard)
+}
+
+fn name_in(shard: u32) -> String {
+    names_in(shard).next().unwrap()
+}
+
+fn secret(name: &str) -> Secret {
+    Secret { metadata: map(name, 1).metadata, ..Secret::default() }
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort_unstable();
+    names
+}
+
+/// A controller of ConfigMaps on the fake API. Its runs take a fixed time.
+struct Replica {
+    ownership: Ownership,
+    /// The begin and the end of each run.
+    log: Log,
+    store: Store<ConfigMap>,
+    owned: Feed<Secret>,
+    reading: Reading,
+}
+
+impl Replica {
+    fn start(api: &FakeApi, ownership: Ownership, takes: Duration) -> Self {
+        Self::with(api, ownership, takes, Config::default().concurrency(4))
+    }
+
+    fn with(api: &FakeApi, ownership: Ownership, takes: Duration, config: Config) -> Self {
+        static NAMES: AtomicUsize = AtomicUsize::new(0);
+        let (owned, owned_events) = Feed::new();
+        let controller = Controller::new(api.maps(), watcher::Config::default())
+            .name(format!("replica {}", NAMES.fetch_add(1, Ordering::Relaxed)))
+            .with_config(config)
+            .owns_stream::<Secret>(owned_events)
+            .owning(ownership.clone());
+        owned.list(&[]);
+        let (store, log) = (controller.store(), Log::new());
+        let reconcile = move |object: ObjectRef<ConfigMap>, log: Arc<Log>| async move {
+            log.note(format!("{} begins", object.name));
+            sleep(takes).await;
+            log.note(format!("{} ends", object.name));
+            Ok::<_, Infallible>(Action::await_change())
+        };
+        let stream = controller.run_refs(reconcile, policy::backoff, Arc::new(log.clone()));
+        Self { ownership, log, store, owned, reading: Reading::of(stream) }
+    }
+
+    /// Returns the names of the runs that have ended since the last call, in order of the names.
+    async fn runs(&self) -> Vec<String> {
+        sleep(Duration::from_secs(1)).await;
+        let log = self.log.names();
+        self.log.clear();
+        sorted(
+            log.iter().filter_map(|entry| entry.strip_suffix(" ends")).map(str::to_owned).collect(),
+        )
+    }
+
+    fn stored(&self) -> Vec<String> {
+        sorted(self.store.state().iter().map(|map| name(&**map)).collect())
+    }
+}
+
+const QUICK: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_gained_shard_is_listed_and_then_runs_and_the_others_do_not() {
+    for honours in [true, false] {
+        let all: Vec<_> = (0..SHARDS).flat_map(|shard| names_in(shard).take(2)).collect();
+        let api = FakeApi::new(honours, all.iter().map(|name| map(name, 1)));
+        let replica = Replica::start(&api, by_uid(), QUICK);
+        assert_eq!(replica.runs().await, [""; 0]);
+        assert_eq!(api.take_selectors(), [""; 0], "nothing to watch");
+
+        replica.ownership.gain([2]);
+        let of = |shard: u32| sorted(names_in(shard).take(2).collect());
+        assert_eq!(replica.runs().await, of(2));
+        assert_eq!(replica.stored(), of(2));
+        replica.ownership.gain([2, 3, 5]);
+        assert_eq!(
+            replica.runs().await,
+            sorted([of(3), of(5)].concat()),
+            "shard 2 has not changed"
+        );
+        assert_eq!(replica.stored(), sorted([of(2), of(3), of(5)].concat()));
+        let range = |from: u32, to: u32| {
+            let hash = |shard: u32| u128::from(shard) << 61;
+            format!("shardRange(object.metadata.uid,'{:#018x}','{:#018x}')", hash(from), hash(to))
+        };
+        assert_eq!(
+            api.take_selectors(),
+            [range(2, 3), format!("{}||{}", range(2, 4), range(5, 6))]
+        );
+        drop(replica);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_the_runs_of_its_shard_and_drops_its_keys() {
+    let all: Vec<_> = [1, 6].into_iter().flat_map(|shard| names_in(shard).take(3)).collect();
+    let api = FakeApi::new(true, all.iter().map(|name| map(name, 1)));
+    let takes = Duration::from_secs(10);
+    let replica = Replica::with(&api, by_uid(), takes, Config::default().concurrency(2));
+    replica.ownership.gain([1, 6]);
+    replica.log.reaches(2).await;
+    let running: Vec<_> =
+        replica.log.names().iter().map(|entry| entry.replace(" begins", "")).collect();
+    let released = shard_of(&running[0]);
+    let other = 7 - released;
+    let of_it = running.iter().filter(|name| shard_of(name) == released).count();
+    let mut release = Box::pin(replica.ownership.release([released]));
+    assert!((&mut release).now_or_never().is_none(), "{of_it} are in flight");
+    assert_eq!(replica.ownership.held(), BTreeSet::from([other]));
+    release.await;
+    let ended = replica.log.names().iter().filter(|entry| entry.ends_with(" ends")).count();
+    assert!(ended >= of_it);
+    sleep(5 * takes).await;
+    let log = replica.log.names();
+    let runs = |shard: u32| {
+        log.iter()
+            .filter(|entry| {
+                entry.ends_with(" ends") && shard_of(&entry[..entry.len() - 5]) == shard
+            })
+            .count()
+    };
+    assert_eq!((runs(released), runs(other)), (of_it, 3), "the other shard goes on");
+    assert_eq!(
+        replica.stored(),
+        sorted(names_in(other).take(3).collect()),
+        "it has left the store"
+    );
+    assert_eq!(log.iter().filter(|entry| entry.ends_with(" begins")).count(), of_it + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_shard_stops_its_runs_at_once() {
+    let (ours, lost) = (name_in(0), name_in(7));
+    let api = FakeApi::new(true, [map(&ours, 1), map(&lost, 1)]);
+    let replica = Replica::start(&api, by_uid(), Duration::from_secs(60));
+    replica.ownership.gain([0, 7]);
+    replica.log.reaches(2).await;
+    let begun = tokio::time::Instant::now();
+    replica.ownership.lose([7]).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    sleep(Duration::from_secs(100)).await;
+    let ends: Vec<_> =
+        replica.log.names().into_iter().filter(|entry| entry.ends_with(" ends")).collect();
+    assert_eq!(ends, [format!("{ours} ends")]);
+    replica.log.clear();
+    replica.ownership.lose_all().await;
+    assert!(replica.ownership.held().is_empty());
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(replica.log.names(), [""; 0]);
+    assert_eq!(replica.stored(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_comes_back_runs_again_although_nothing_has_changed() {
+    let name = name_in(3);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let replica = Replica::start(&api, by_uid(), QUICK);
+    replica.ownership.gain([3]);
+    assert_eq!(replica.runs().await, [name.as_str()]);
+    // The watch has no time to list in between.
+    let release = replica.ownership.release([3]);
+    replica.ownership.gain([3]);
+    release.await;
+    assert_eq!(replica.ownership.held(), BTreeSet::from([3]), "the gain came later");
+    assert_eq!(replica.runs().await, [name]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn owned_objects_belong_to_the_shard_of_their_owner() {
+    let (ours, other) = (name_in(1), name_in(2));
+    let api = FakeApi::new(true, [map(&ours, 1), map(&other, 1)]);
+    let replica = Replica::start(&api, by_uid(), QUICK);
+    replica.ownership.gain([1]);
+    assert_eq!(replica.runs().await, [ours.as_str()]);
+    let child = |owner: &str, version: u32| {
+        let mut child = secret(&format!("child of {owner}"));
+        child.metadata.resource_version = Some(version.to_string());
+        owned_by::<ConfigMap, _>(child, owner)
+    };
+    replica.owned.apply(&child(&ours, 1));
+    replica.owned.apply(&child(&other, 1));
+    assert_eq!(replica.runs().await, [ours.as_str()]);
+    replica.ownership.gain([2]);
+    assert_eq!(replica.runs().await, [other.as_str()]);
+    replica.owned.delete(&child(&other, 2));
+    assert_eq!(replica.runs().await, [other.as_str()]);
+    // The watch of owned objects was disconnected: the list has no child of `other`.
+    replica.owned.apply(&child(&other, 3));
+    assert_eq!(replica.runs().await, [other.as_str()]);
+    replica.owned.list(&[child(&ours, 1)]);
+    assert_eq!(replica.runs().await, [other.as_str()]);
+    replica.ownership.release([2]).await;
+    replica.owned.apply(&child(&other, 4));
+    assert_eq!(replica.runs().await, [""; 0]);
+}
+
+/// The user maintains the store and the stream, which cannot start again.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
+    let (feed, events) = Feed::new();
+    let (reader, writer) = reflector::store();
+    let (watched, watched_events) = Feed::new();
+    let ownership = by_uid();
+    let controller = Controller::for_stream(events.reflect(writer), reader)
+        .name("a stream of the user")
+        .watches_stream(watched_events, |secret: Secret| {
+            name(&secret).strip_prefix("for ").map(|name| ObjectRef::new(name).within("ns"))
+        })
+        .owning(ownership.clone());
+    let log = Log::new();
+    let stream = controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone()));
+    let _reading = Reading::of(stream);
+    let runs = async || {
+        a_moment().await;
+        let names = sorted(log.names());
+        log.clear();
+        names
+    };
+    let (first, second) = (name_in(4), name_in(5));
+    ownership.gain([4]);
+    feed.list(&[map(&first, 1), map(&second, 1)]);
+    watched.list(&[]);
+    assert_eq!(runs().await, [first.as_str()]);
+    for name in [&first, &second] {
+        feed.apply(&map(name, 2));
+        watched.apply(&secret(&format!("for {name}")));
+    }
+    assert_eq!(runs().await, [first.as_str()]);
+    ownership.gain([5]);
+    assert_eq!(runs().await, [second.as_str()], "the first has not changed");
+    feed.apply(&map(&second, 3));
+    assert_eq!(runs().await, [second.as_str()]);
+    ownership.release([4]).await;
+    for name in [&first, &second] {
+        watched.apply(&secret(&format!("for {name}")));
+        watched.delete(&secret(&format!("for {name}")));
+    }
+    feed.delete(&map(&first, 4));
+    assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_of_the_user_assigns_objects_to_shards() {
+    let rule = Rule::Function(Box::new(|key| u32::from(key.name().starts_with('b'))));
+    let api = FakeApi::new(true, ["a", "b"].map(|name| map(name, 1)));
+    let replica = Replica::start(&api, Ownership::new(2, rule).unwrap(), QUICK);
+    replica.ownership.gain([1]);
+    assert_eq!(replica.runs().await, ["b"]);
+    assert_eq!(api.take_selectors(), [""], "the API server cannot select them");
+    replica.ownership.gain([0]);
+    assert_eq!(replica.runs().await, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_without_a_shard_for_an_object_ends_the_controller_with_an_error() {
+    let cases: [(fn(&ObjectKey) -> u32, &str); 2] = [
+        (|key| panic!("no shard of {key}"), "it panicked: no shard of ns/a"),
+        (|_| 2, "it returned 2, but there are 2 shards"),
+    ];
+    for (function, cause) in cases {
+        let rule = Rule::Function(Box::new(function));
+        let api = FakeApi::new(true, [map("a", 1)]);
+        let replica = Replica::start(&api, Ownership::new(2, rule).unwrap(), QUICK);
+        replica.ownership.gain([0, 1]);
+        let items = replica.reading.end().await;
+        let expected = format!(
+            "runner error: the function that assigns objects to shards failed for ns/a: {cause}; it \
+             must return the number of a shard for every object"
+        );
+        assert_eq!(items, [expected]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_another_shard_with_the_same_name_is_not_lost_with_the_former_shard() {
+    let name = name_in(1);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let takes = Duration::from_secs(10);
+    let replica = Replica::start(&api, by_uid(), takes);
+    replica.ownership.gain(0..SHARDS);
+    replica.log.reaches(1).await;
+    // During the run, another object takes the name. Its run is pending in the former group.
+    let mut other = map(&name, 2);
+    let uid = name_in(2);
+    other.metadata.uid = Some(format!("uid of {uid}"));
+    api.replace([other]);
+    replica.ownership.release([7]).await;
+    sleep(Duration::from_secs(1)).await;
+    replica.ownership.release([1]).await;
+    sleep(5 * takes).await;
+    let begins = replica.log.names().iter().filter(|entry| entry.ends_with("begins")).count();
+    assert_eq!(begins, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_have_one_group() {
+    let api = FakeApi::new(true, []);
+    let config = Config::default().fair_namespaces();
+    let replica = Replica::with(&api, by_uid(), QUICK, config);
+    let items = replica.reading.end().await;
+    assert!(items[0].contains("fair namespaces"), "{items:?}");
+}
+
+#[test]
+fn the_number_of_shards_is_a_power_of_two() {
+    for count in [0, 3, 2048] {
+        let error = Ownership::new(count, Rule::Hash(ShardBy::Uid)).err().unwrap();
+        assert_eq!(error.to_string(), format!("{count} shards: use a power of two from 1 to 1024"));
+    }
+    let one = Ownership::new(1, Rule::Hash(ShardBy::Namespace)).unwrap();
+    assert_eq!(one.places().shard_of(&ObjectKey::new(Some("any"), "object")), Some(0));
+}
