@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use requeue::metrics::Metrics;
 use requeue::{Added, Cursor, Filter, Item};
-use tokio::sync::watch;
 
 use crate::args::config::Config;
 use crate::exit::Refusal;
@@ -34,8 +33,6 @@ pub(super) struct Keys {
     rate: Option<Rate>,
     leases: Option<Leases>,
     room: Room,
-    /// A client of the dashboard has paused the run.
-    paused: watch::Sender<bool>,
     max_keys: usize,
 }
 
@@ -64,7 +61,6 @@ impl Keys {
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),
-            paused: watch::Sender::new(false),
             max_keys: config.input.max_keys,
             queue,
         })
@@ -95,20 +91,6 @@ impl Keys {
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.pace.run_now(key, priority) != Added::Refused
-    }
-
-    pub(super) fn set_paused(&self, paused: bool) {
-        self.paused.send_replace(paused);
-        match (&self.leases, paused) {
-            // A key that is already leased starts: its lease keeps it from other workers.
-            (Some(_), _) => {}
-            (None, true) => self.queue.pause(),
-            (None, false) => self.queue.resume(),
-        }
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        *self.paused.borrow()
     }
 
     /// Forgets the failures of a key.
@@ -171,14 +153,7 @@ impl Keys {
                 None => None,
             };
             if let Some(leases) = &self.leases {
-                let mut paused = self.paused.subscribe();
-                // The sender exists as long as `self`.
-                let _ = paused.wait_for(|paused| !paused).await;
-                tokio::select! {
-                    leased = leases.lease_into(&self.queue) => leased?,
-                    // A pause: the key goes to another worker.
-                    _ = paused.wait_for(|&paused| paused) => continue,
-                }
+                leases.lease_into(&self.queue).await?;
             }
             let item = self.queue.get_owned().await?;
             if let Some(item) = self.pace.start(item) {
