@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::Site;
-use requeue_store::{Add, Priority, Queue, Store};
+use requeue_store::{Add, CancelledRun, Priority, Queue, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -261,11 +261,12 @@ fn a_queue_in_a_store_is_paused_for_all_workers() {
     served.runtime.block_on(async {
         other.resume().await.expect("resumed");
         let item = other.get().await.expect("the queue is open");
-        other.cancel_running("a").await.expect("cancelled");
+        let cancelled = other.cancel_running("a").await.expect("answered");
+        assert_eq!(cancelled, CancelledRun::Cancelled);
         assert!(why().contains("its run was cancelled"), "{}", why());
         drop(item);
         let (quiet, most) = (Duration::from_secs(60), Duration::from_secs(600));
-        other.add_with("b", Add::debounce(quiet).at_most(most)).await.expect("added");
+        let _ = other.add_with("b", Add::debounce(quiet).at_most(most)).await.expect("added");
     });
     let row = get(served.address, "/api/v1/key?key=b").json();
     let why = row["why"].as_str().expect("a sentence");
