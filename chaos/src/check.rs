@@ -18,13 +18,15 @@ pub(crate) enum Violation {
     TwoHolders { key: u32, epoch: u64, at: u64, later: u64 },
     /// The store accepted the completion of a delivery after a later delivery had arrived.
     StaleEnd { key: u32, epoch: u64, later: u64 },
+    /// A process got the key while the queue was paused.
+    Paused { key: u32, epoch: u64, at: u64 },
 }
 
 impl Violation {
     /// Returns the key, and the epochs of the first and the last delivery concerned.
     pub(crate) const fn about(&self) -> (u32, u64, u64) {
         match *self {
-            Self::Twice { key, epoch } => (key, epoch, epoch),
+            Self::Twice { key, epoch } | Self::Paused { key, epoch, .. } => (key, epoch, epoch),
             Self::LostAdd { key, .. } => (key, u64::MAX, u64::MAX),
             Self::Fell { key, epoch, later, .. }
             | Self::TwoHolders { key, epoch, later, .. }
@@ -52,6 +54,16 @@ pub(crate) struct Losses {
     /// The time in nanoseconds for which a holder considers a key its own without an answer from
     /// the server.
     pub(crate) lease: u64,
+    /// The periods in which the queue was paused. A process may get a key that it has claimed before, for two
+    /// leases.
+    pub(crate) pauses: Vec<Pause>,
+}
+
+/// A period in which the queue was paused. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 impl Losses {
@@ -61,6 +73,12 @@ impl Losses {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
         self.deaths.iter().any(has)
+    }
+
+    /// Returns true if no process may get a key at `at`.
+    fn is_paused(&self, at: u64) -> bool {
+        let is_in = |pause: &Pause| pause.from + 2 * self.lease < at && at < pause.to;
+        self.pauses.iter().any(is_in)
     }
 
     /// Returns true if a process may have the key at `at`, and another process since `later`.
@@ -120,6 +138,9 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
         .collect();
     for &Event { key, kind, .. } in events {
         match kind {
+            Kind::Got { epoch, at } if losses.is_paused(at) => {
+                violations.push(Violation::Paused { key, epoch, at });
+            }
             Kind::Got { .. } => {}
             Kind::Added { begun, at } => {
                 tally.adds += 1;
@@ -176,6 +197,16 @@ fn firsts(deliveries: &[Delivery]) -> Vec<Delivery> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delivery_of_a_paused_queue_is_a_violation() {
+        let losses =
+            Losses { lease: 5, pauses: vec![Pause { from: 10, to: 40 }], ..Losses::default() };
+        for (at, is_sound) in [(9, true), (20, true), (21, false), (39, false), (40, true)] {
+            let events = [Event { process: 1, key: 7, kind: Kind::Got { epoch: 3, at } }];
+            assert_eq!(examine(&events, &losses).0.is_empty(), is_sound, "{at}");
+        }
+    }
 
     fn check(events: &[Event]) -> Vec<Violation> {
         examine(events, &Losses { lease: 5, ..Losses::default() }).0
@@ -234,7 +265,12 @@ mod tests {
 
     #[test]
     fn what_a_death_may_lose_is_no_violation() {
-        let losses = |from, to, adds| Losses { deaths: vec![Death { from, to }], adds, lease: 5 };
+        let losses = |from, to, adds| Losses {
+            deaths: vec![Death { from, to }],
+            adds,
+            lease: 5,
+            ..Losses::default()
+        };
         let examined = |kind, losses: &Losses| {
             let mut events = sound();
             events.push(event(1, kind));

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use requeue_servers::{Mishap, Point, did_not_run};
-use requeue_store::{Counts, Queue, ReadError, Store};
+use requeue_store::{Counts, Queue, ReadError, Store, UpdateError};
 use tokio::sync::watch;
 
-use crate::check::{Losses, Violation, examine};
+use crate::check::{Losses, Pause, Violation, examine};
 use crate::elsewhere::{Elsewhere, elsewhere};
 use crate::event::{Event, now};
 use crate::process::{Process, Said, faketime};
@@ -44,10 +44,11 @@ enum Deed {
     Strike(Fault),
     Cut(Point),
     Hold(Point),
+    Pause,
 }
 
 /// The faults of a round. They are injected in random order, all of them before the next round.
-const ROUND: [Deed; 16] = [
+const ROUND: [Deed; 17] = [
     Deed::Kill,
     Deed::Kill,
     Deed::Freeze,
@@ -64,6 +65,7 @@ const ROUND: [Deed; 16] = [
     Deed::Cut(Point::HalfAnswer),
     Deed::Hold(Point::Request),
     Deed::Hold(Point::Answer),
+    Deed::Pause,
 ];
 
 /// A period in which a process was frozen.
@@ -89,6 +91,7 @@ struct Run<'a> {
     losses: Losses,
     faults: Faults,
     repairs: Repairs,
+    queue: Queue,
 }
 
 /// Runs a plan to its end.
@@ -100,7 +103,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let subject = &plan.subject;
     Store::connect(&subject.url).await?.migrate().await?;
     let queue = open(&subject.url).await?;
-    let mut run = Run::begin(plan)?;
+    let mut run = Run::begin(plan, queue.clone())?;
     let (over, is_over) = watch::channel(false);
     let other = subject
         .has_transactions()
@@ -123,6 +126,8 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
         Some(other) => other.await?,
         None => Elsewhere::default(),
     };
+    // A server that has lost its last moment may have lost a resume.
+    settled(|| queue.resume()).await?;
     let hung = run.end().await?;
     run.count_cuts();
     run.events.extend(other.events);
@@ -156,6 +161,22 @@ async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
     true
 }
 
+/// Repeats a request that is harmless to repeat until a server has answered it, at most for a minute.
+async fn settled<F>(request: impl Fn() -> F) -> Result<(), UpdateError>
+where
+    F: Future<Output = Result<(), UpdateError>>,
+{
+    let began = Instant::now();
+    loop {
+        match request().await {
+            Err(_) if began.elapsed() < LONGEST_END => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 /// Returns the contents of the queue. Tries twice, because the connection may have been cut since
 /// its last use.
 async fn left(queue: &Queue) -> Result<Counts, ReadError> {
@@ -166,7 +187,7 @@ async fn left(queue: &Queue) -> Result<Counts, ReadError> {
 }
 
 impl<'a> Run<'a> {
-    fn begin(plan: &'a Plan) -> Result<Self, Failed> {
+    fn begin(plan: &'a Plan, queue: Queue) -> Result<Self, Failed> {
         let has_a_clock = plan.subject.has_a_clock();
         let faketime = has_a_clock.then(faketime).flatten();
         if has_a_clock && faketime.is_none() {
@@ -186,6 +207,7 @@ impl<'a> Run<'a> {
             losses: plan.subject.losses(),
             faults: Faults::new(),
             repairs: Repairs::default(),
+            queue,
         };
         for _ in 0..plan.processes {
             run.start()?;
@@ -232,6 +254,7 @@ impl<'a> Run<'a> {
             }
             Deed::Cut(point) => self.cut(point).await,
             Deed::Hold(point) => self.hold_up(point).await,
+            Deed::Pause => self.pause().await?,
         }
         Ok(())
     }
@@ -258,6 +281,18 @@ impl<'a> Run<'a> {
         process.signal(Signal::SIGCONT)?;
         self.still.push(Still { process: process.number, from, to: now() });
         self.count(Fault::Frozen);
+        Ok(())
+    }
+
+    async fn pause(&mut self) -> Result<(), Failed> {
+        settled(|| self.queue.pause()).await?;
+        let from = now();
+        let longest = 4 * LEASE.as_millis() as u64;
+        tokio::time::sleep(Duration::from_millis(self.rng.u64(50..longest))).await;
+        let to = now();
+        settled(|| self.queue.resume()).await?;
+        self.losses.pauses.push(Pause { from, to });
+        self.count(Fault::Paused);
         Ok(())
     }
 

@@ -31,10 +31,11 @@ pub(crate) enum Fault {
     Snapshot,
     Committed,
     RolledBack,
+    Paused,
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 20] = [
+    const ALL: [(Self, &'static str); 21] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -55,6 +56,7 @@ impl Fault {
         (Self::Snapshot, "transactions open elsewhere"),
         (Self::Committed, "transactions open with an add, committed"),
         (Self::RolledBack, "transactions open with an add, rolled back"),
+        (Self::Paused, "pauses of the queue"),
     ];
 }
 

@@ -154,7 +154,7 @@ impl Subject {
             _ => None,
         };
         let nanos = |duration: Duration| duration.as_nanos() as u64;
-        Losses { deaths: Vec::new(), adds: adds.map(nanos), lease: nanos(LEASE) }
+        Losses { adds: adds.map(nanos), lease: nanos(LEASE), ..Losses::default() }
     }
 
     /// Injects the fault for the `n`th time, and returns when a server is available again. A

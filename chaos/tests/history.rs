@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use requeue_chaos::{Plan, Subject, run};
 
-const ANYWHERE: [&str; 2] = ["processes killed", "processes frozen"];
+const ANYWHERE: [&str; 3] = ["processes killed", "processes frozen", "pauses of the queue"];
 const CLOCKS: [&str; 2] =
     ["processes whose clock is an hour ahead", "processes whose clock is an hour behind"];
 const CONNECTIONS: [&str; 6] = [

@@ -88,6 +88,10 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "store")]
         Subcommand::Drop(flags) => store::look::drop_queue(&flags),
         #[cfg(feature = "store")]
+        Subcommand::Pause(flags) => store::look::set_paused(flags, true),
+        #[cfg(feature = "store")]
+        Subcommand::Resume(flags) => store::look::set_paused(flags, false),
+        #[cfg(feature = "store")]
         Subcommand::Status(flags) => store::look::status(&flags),
         #[cfg(feature = "store")]
         Subcommand::Keys(flags) => store::keys::keys(&flags),

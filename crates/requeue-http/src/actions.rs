@@ -189,10 +189,7 @@ pub(crate) async fn authenticate(
 ) -> Result<Response, Response> {
     client(&site, &request).map_err(|refusal| *refusal)?;
     let mut actions: Vec<_> = Action::names().collect();
-    actions.push("add");
-    if site.can_pause() {
-        actions.extend(["pause", "resume"]);
-    }
+    actions.extend(["add", "pause", "resume"]);
     Ok(json(&Allowed { actions }))
 }
 
@@ -203,10 +200,7 @@ pub(crate) async fn pause(
 ) -> Result<Response, Response> {
     let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let action = if paused { "pause" } else { "resume" };
-    if !site.set_paused(paused) {
-        let error = "this process runs no commands, or is stopping: there is nothing to pause";
-        return Err(Problem::new(StatusCode::CONFLICT, error).into_response());
-    }
+    site.set_paused(paused).await.map_err(Problem::into_response)?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }

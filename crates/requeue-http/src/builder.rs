@@ -161,10 +161,13 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the functions that pause and resume the workers of this program, instead of
+    /// Sets the functions that pause and resume the workers of this program, instead of the queue:
     /// [`Queue::pause`](requeue::Queue::pause).
     ///
-    /// `set` returns false if the program cannot pause or resume now. Without this, a queue in a store cannot be paused.
+    /// A queue in a store is then paused for this program only. Without this, the site pauses the queue in the store, for
+    /// the workers of all programs.
+    ///
+    /// `set` returns false if the program cannot pause or resume now.
     pub fn pausing(
         mut self,
         set: impl Fn(bool) -> bool + Send + Sync + 'static,

@@ -441,16 +441,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         Box::pin(ready(self.add_all(&keys)))
     }
 
-    fn set_paused(&self, paused: bool) -> bool {
-        if paused {
-            self.queue.pause()
-        } else {
-            self.queue.resume()
-        }
-        true
-    }
-
-    fn can_pause(&self) -> bool {
-        true
+    fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
+        let () = if paused { self.queue.pause() } else { self.queue.resume() };
+        Box::pin(ready(Ok(())))
     }
 }

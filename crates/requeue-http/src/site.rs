@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use prometheus_client::registry::Registry;
 use requeue::{Key, Queue};
 use tokio::net::TcpListener;
@@ -19,6 +20,7 @@ use crate::cursors::Cursors;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
 use crate::memory::Shown;
+use crate::params::Problem;
 use crate::routes;
 use crate::samples::Samples;
 use crate::server::{self, Listen};
@@ -259,15 +261,15 @@ impl fmt::Debug for Site {
 }
 
 impl Inner {
-    pub(crate) fn can_pause(&self) -> bool {
-        self.pausing.is_some() || self.source.can_pause()
-    }
-
-    /// Pauses or resumes deliveries. Returns false if that is not possible.
-    pub(crate) fn set_paused(&self, paused: bool) -> bool {
+    /// Pauses or resumes deliveries.
+    pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
         match &self.pausing {
-            Some(pausing) => (pausing.set)(paused),
-            None => self.source.set_paused(paused),
+            Some(pausing) if (pausing.set)(paused) => Ok(()),
+            Some(_) => {
+                let error = "this process is stopping: there is nothing to pause";
+                Err(Problem::new(StatusCode::CONFLICT, error))
+            }
+            None => self.source.set_paused(paused).await,
         }
     }
 

@@ -41,9 +41,8 @@ pub(crate) trait Source: Send + Sync {
     /// Adds keys. Returns the result of each, with its name in the API. If some were added and others not, the error has
     /// the results.
     fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>>;
-    /// Pauses or resumes deliveries. Returns false if this source cannot.
-    fn set_paused(&self, paused: bool) -> bool;
-    fn can_pause(&self) -> bool;
+    /// Pauses or resumes deliveries.
+    fn set_paused(&self, paused: bool) -> Answer<'_, ()>;
 }
 
 /// A key to add.

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use requeue_store::{
-    Add, Added, CancelledRun, Counts, Entry, Key, Merge, Priority, Queue, ReadError, State,
-};
+use requeue_store::{Add, Added, CancelledRun, Counts, Entry, Key, Priority, Queue, State};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -39,6 +37,9 @@ pub(crate) struct Stored {
 #[derive(Default)]
 struct Seen {
     is_away: bool,
+    is_paused: bool,
+    /// The number of pauses and resumes of this site. A read that began before one of them is out of date.
+    pauses: u64,
     counts: Counts,
     /// The keys that have run the longest, the longest first.
     longest: Vec<Entry>,
@@ -190,35 +191,15 @@ impl Stored {
     async fn change(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
         let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
         match action {
-            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(unchanged),
-            Action::Revive => self.queue.revive_keys(keys).await.map_err(unchanged),
+            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(failed),
+            Action::Revive => self.queue.revive_keys(keys).await.map_err(failed),
             Action::CancelRun => {
                 let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                 let cancelled = join_all(cancels).await.into_iter();
-                cancelled
-                    .map(|run| Ok(run.map_err(unchanged)? == CancelledRun::Cancelled))
-                    .collect()
+                cancelled.map(|run| Ok(run.map_err(failed)? == CancelledRun::Cancelled)).collect()
             }
-            Action::RunNow => {
-                let mut changed = Vec::with_capacity(keys.len());
-                for key in keys {
-                    changed.push(self.run_now(key).await?);
-                }
-                Ok(changed)
-            }
+            Action::RunNow => self.queue.run_now_keys(keys).await.map_err(failed),
         }
-    }
-
-    async fn run_now(&self, key: Key) -> Result<bool, Problem> {
-        let found = answer(PATIENCE, self.queue.look_up(key.clone())).await?;
-        let Some(entry) = found.filter(|entry| entry.state == State::Waiting) else {
-            return Ok(false);
-        };
-        // A cancel and an add in one step: a backoff would hold another add.
-        let add = Add::now().merge(Merge::Exactly).priority(entry.priority).reason(entry.reasons);
-        let added = self.queue.add_with(key, add).await.map_err(unchanged)?;
-        // Any other answer means that the key has left its state in the meantime.
-        Ok(matches!(added, Added::New | Added::Coalesced))
     }
 
     async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
@@ -229,7 +210,7 @@ impl Stored {
         });
         let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
         let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
-        let (mut results, mut failed) = (Vec::new(), None);
+        let (mut results, mut problem) = (Vec::new(), None);
         for added in join_all(adds).await {
             results.push(match added {
                 Ok(Added::New) => Some("new"),
@@ -239,12 +220,12 @@ impl Stored {
                 Ok(Added::Parked) => Some("parked"),
                 Ok(_) => Some("coalesced"),
                 Err(error) => {
-                    failed = Some(unchanged(error));
+                    problem = Some(failed(error));
                     None
                 }
             });
         }
-        match failed {
+        match problem {
             Some(problem) => Err(problem.with_results(results)),
             None => Ok(results.into_iter().flatten().collect()),
         }
@@ -277,6 +258,7 @@ impl Source for Stored {
         match () {
             () if self.queue.is_shut_down() => Status::ShutDown,
             () if self.seen().is_away => Status::Unreachable,
+            () if self.seen().is_paused => Status::Paused,
             () => Status::Open,
         }
     }
@@ -334,13 +316,15 @@ impl Source for Stored {
         Box::pin(self.add_all(keys))
     }
 
-    /// Deliveries are those of the workers, which the store does not know.
-    fn set_paused(&self, _: bool) -> bool {
-        false
-    }
-
-    fn can_pause(&self) -> bool {
-        false
+    fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let set =
+                async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
+            answer(PATIENCE, set).await?;
+            let mut seen = self.seen();
+            (seen.is_paused, seen.pauses) = (paused, seen.pauses + 1);
+            Ok(())
+        })
     }
 }
 
@@ -356,8 +340,8 @@ const fn runs_again(entry: &Entry) -> bool {
     entry.dirty || entry.due.is_some()
 }
 
-/// Returns the response for a change that failed. Some of the keys may have been changed.
-fn unchanged(error: impl Error) -> Problem {
+/// Returns the response for a request that failed. Some of the keys may have been changed.
+fn failed(error: impl Error) -> Problem {
     let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}{cause}"))
 }
@@ -380,18 +364,13 @@ fn next_size(size: usize, took: Duration, left: usize) -> usize {
     (size * GROWTH).min(most)
 }
 
-async fn answer<T>(
+async fn answer<T, E: Error>(
     patience: Duration,
-    looked: impl Future<Output = Result<T, ReadError>>,
+    answered: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Problem> {
-    let away = |error: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
-    match timeout(patience, looked).await {
-        Ok(answer) => answer.map_err(|error| {
-            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            away(&format!("{error}{cause}"))
-        }),
-        Err(_) => Err(away("the store did not answer in time; try again later")),
-    }
+    let late = "the store did not answer in time; try again later";
+    let late = |_| Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, late));
+    timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(failed))
 }
 
 /// Reads the numbers each second, until no source is left.
@@ -403,9 +382,17 @@ async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
             true => timeout(PATIENCE, queue.recent_longest()).await.ok().and_then(Result::ok),
             false => None,
         };
+        let Some(pauses) = seen.upgrade().map(|seen| lock(&seen).pauses) else { return };
+        let is_paused = timeout(PATIENCE, queue.is_paused()).await.ok().and_then(Result::ok);
         match seen.upgrade() {
             None => return,
-            Some(seen) => lock(&seen).take(counted, longest),
+            Some(seen) => {
+                let mut seen = lock(&seen);
+                seen.take(counted, longest);
+                if let Some(is_paused) = is_paused.filter(|_| seen.pauses == pauses) {
+                    seen.is_paused = is_paused;
+                }
+            }
         }
         sleep(EVERY).await;
     }

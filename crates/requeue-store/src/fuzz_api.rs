@@ -6,6 +6,7 @@ use crate::engine::damage::Raw;
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
 use crate::types::add::{Add, Merge, Priority, ReAdd};
+use crate::types::inspect::State;
 
 /// A row that was read without an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -169,7 +170,7 @@ impl Row {
             }
             Operation::Cancel => return row.cancel(now).0.map(Self),
             Operation::Revive => {
-                row.revive(now);
+                row.make_ready(State::Parked, now);
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),

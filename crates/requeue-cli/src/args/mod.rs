@@ -30,8 +30,9 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // Without an empty line and the heading of the options, so that the short help fits on 24 lines.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}\n\n{options}"
+    // Without the options, so that the short help fits on 24 lines.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\nCommands:\n{subcommands}{after-help}",
+    after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
 pub(crate) struct Cli {
     /// Print version
@@ -75,8 +76,8 @@ pub(crate) enum Subcommand {
     Work(Box<store::WorkFlags>),
     /// List the queues of a store
     ///
-    /// Prints a line for each queue: its name, and `empty` or `keys`. With --json, prints objects with
-    /// `queue`, `is_empty`, and the settings `re_add` and `parked_add`.
+    /// Prints a line for each queue: its name, `empty` or `keys`, and `paused` if it is. With --json, prints objects with
+    /// `queue`, `is_empty`, `is_paused`, and the settings `re_add` and `parked_add`.
     #[cfg(feature = "store")]
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store
@@ -89,6 +90,22 @@ pub(crate) enum Subcommand {
     /// no such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Drop(store::DropFlags),
+    /// Pause a queue: no worker gets a key of it
+    ///
+    /// The pause is stored, and applies to the workers of all machines until `requeue resume`. Commands in flight go on,
+    /// and keys can be added. With --server, pauses the queue of that process.
+    ///
+    /// Exits with 0 if the queue is paused now, and with 125 if there is no such queue or the store cannot be reached.
+    #[cfg(feature = "store")]
+    Pause(store::PauseFlags),
+    /// Resume a paused queue
+    ///
+    /// Waiting workers start at once, except those of another process on a SQLite file: these start within their poll
+    /// interval of a second.
+    ///
+    /// Exits with 0 if the queue is not paused now, and with 125 if there is no such queue or the store cannot be reached.
+    #[cfg(feature = "store")]
+    Resume(store::PauseFlags),
     /// Show the number of keys of a queue by state
     ///
     /// With --in-flight, prints a line for each key in flight: the key, its worker, its age, and the time

@@ -226,6 +226,22 @@ pub(crate) struct DropFlags {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct PauseFlags {
+    /// Name of the queue
+    #[arg(value_name = "QUEUE", required_unless_present = "server")]
+    pub(crate) queue: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreUrl,
+
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct StatusFlags {
     #[command(flatten)]
     pub(crate) place: Place,

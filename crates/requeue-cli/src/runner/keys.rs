@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::{Add, Added, Completion, Cursor, Filter, Item};
-use tokio::sync::watch;
 
 use crate::args::config::Config;
 use crate::args::pacing::Times;
@@ -36,8 +35,6 @@ pub(super) struct Keys {
     rate: Option<Rate>,
     leases: Option<Leases>,
     room: Room,
-    /// A client of the dashboard has paused the run.
-    paused: watch::Sender<bool>,
     max_keys: usize,
 }
 
@@ -66,7 +63,6 @@ impl Keys {
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),
-            paused: watch::Sender::new(false),
             max_keys: config.input.max_keys,
             queue,
         })
@@ -113,23 +109,8 @@ impl Keys {
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
     #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
-        self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority)).is_accepted()
-    }
-
-    #[cfg(feature = "dashboard")]
-    pub(super) fn set_paused(&self, paused: bool) {
-        self.paused.send_replace(paused);
-        match (&self.leases, paused) {
-            // A key that is already leased starts: its lease keeps it from other workers.
-            (Some(_), _) => {}
-            (None, true) => self.queue.pause(),
-            (None, false) => self.queue.resume(),
-        }
-    }
-
-    #[cfg(feature = "dashboard")]
-    pub(super) fn is_paused(&self) -> bool {
-        *self.paused.borrow()
+        self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
+            .is_accepted()
     }
 
     /// Forgets the failures of a key.
@@ -192,14 +173,7 @@ impl Keys {
                 None => None,
             };
             if let Some(leases) = &self.leases {
-                let mut paused = self.paused.subscribe();
-                // The sender exists as long as `self`.
-                let _ = paused.wait_for(|paused| !paused).await;
-                tokio::select! {
-                    leased = leases.lease_into(&self.queue) => leased?,
-                    // A pause: the key goes to another worker.
-                    _ = paused.wait_for(|&paused| paused) => continue,
-                }
+                leases.lease_into(&self.queue).await?;
             }
             let item = self.queue.get_owned().await?;
             // The command has not started, and perhaps none is needed.

@@ -32,7 +32,11 @@ impl Runner {
             _ => {
                 let site =
                     Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
-                let site = site.control(RunControl(Arc::clone(self)));
+                let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
+                let site = site.control(RunControl(Arc::clone(self))).pausing(
+                    move |paused| of_set.set_paused(paused),
+                    move || of_get.keys.queue().is_paused(),
+                );
                 listener.serve(title, self.dress(site), output).await
             }
         }
@@ -42,9 +46,6 @@ impl Runner {
     fn dress<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
         let of = Arc::clone(self);
         let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running());
-        let [of_set, of_get] = [Arc::clone(self), Arc::clone(self)];
-        let site =
-            site.pausing(move |paused| of_set.set_paused(paused), move || of_get.keys.is_paused());
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
@@ -61,7 +62,8 @@ impl Runner {
     fn set_paused(&self, paused: bool) -> bool {
         let runs = !self.is_stopping();
         if runs {
-            self.keys.set_paused(paused);
+            let queue = self.keys.queue();
+            let () = if paused { queue.pause() } else { queue.resume() };
         }
         runs
     }

@@ -152,6 +152,24 @@ pub(super) async fn explain(server: &Server, flags: &ExplainFlags) -> Result<End
     Ok(Ended::Exit(exit))
 }
 
+/// Pauses or resumes the queue of the server, which must have the given name, if any. Returns the name.
+pub(super) async fn set_paused(
+    server: &Server,
+    queue: Option<&str>,
+    paused: bool,
+) -> Result<String, Refusal> {
+    server.check_token()?;
+    let summary = server.get("summary", &[]).await?.unwrap_or_default();
+    let name = summary["queue"].as_str().or(summary["title"].as_str()).unwrap_or_default();
+    if queue.is_some_and(|queue| queue != name) {
+        let error =
+            format!("--server: the queue of that process is {name:?}; omit QUEUE, or name it");
+        return Err(Refusal::usage(error));
+    }
+    server.post(if paused { "pause" } else { "resume" }, &json!({})).await?;
+    Ok(name.to_owned())
+}
+
 pub(super) async fn revive(server: &Server, flags: &ReviveFlags) -> Result<Ended, Refusal> {
     if flags.all {
         return all(server, "revive", "revived", None).await;

@@ -1,11 +1,14 @@
-//! The subcommands that show or change queues in a store: `queues`, `drop`, `status`, `revive`, `cancel`.
+//! The subcommands that show or change queues in a store: `queues`, `drop`, `pause`, `resume`, `status`, `revive`,
+//! `cancel`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use requeue_store::{Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
+use requeue_store::{
+    Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, QueueInfo, ReAdd, State,
+};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -14,7 +17,7 @@ use super::reaching::patiently;
 use super::text::{each, status_json, status_text};
 use super::{block_on, by_server, connect_to_look, refusal};
 use crate::args::store::{
-    CancelFlags, DropFlags, QueuesFlags, ReviveFlags, StatusFlags, state_name,
+    CancelFlags, DropFlags, PauseFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, state_name,
 };
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
@@ -35,6 +38,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
     struct Listed<'a> {
         queue: &'a str,
         is_empty: bool,
+        is_paused: bool,
         re_add: &'static str,
         parked_add: &'static str,
     }
@@ -44,17 +48,18 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         let store = patiently(flags.wait.wait, open).await?;
         let mut text = String::new();
         for found in store.queues().await.map_err(refusal)? {
-            let (queue, is_empty) = (&*found.name, found.is_empty);
+            let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
             text += &if flags.json {
                 let re_add = if found.re_add == ReAdd::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
-                let listed = Listed { queue, is_empty, re_add, parked_add };
+                let listed = Listed { queue: &queue, is_empty, is_paused, re_add, parked_add };
                 // Serializing texts does not fail.
                 serde_json::to_string(&listed).unwrap_or_default()
             } else {
                 let what = if is_empty { "empty" } else { "keys" };
-                format!("{}\t{what}", shown(queue.as_bytes()))
+                let paused = if is_paused { "\tpaused" } else { "" };
+                format!("{}\t{what}{paused}", shown(queue.as_bytes()))
             };
             text.push('\n');
         }
@@ -90,6 +95,28 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
             }
             Err(error) => Err(refusal(error)),
         }
+    })
+}
+
+/// `requeue pause` and `requeue resume`.
+pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refusal> {
+    let PauseFlags { queue, store, wait, server } = flags;
+    block_on(async {
+        let done = if paused { "paused" } else { "resumed" };
+        let name = match server.open()? {
+            Some(server) => by_server::set_paused(&server, queue.as_deref(), paused).await?,
+            None => {
+                // The flags need a queue or a server.
+                let queue = queue.unwrap_or_default();
+                let place = Place { store, queue, wait };
+                let queue = place.to_look_at().await?;
+                let set = if paused { queue.pause().await } else { queue.resume().await };
+                set.map_err(refusal)?;
+                place.queue
+            }
+        };
+        complain(&format!("{} {done}", escaped(name.as_bytes())));
+        Ok(Ended::Exit(Exit::Done))
     })
 }
 

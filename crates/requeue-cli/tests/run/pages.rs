@@ -105,6 +105,8 @@ fn there_is_a_manual_page_for_each_command() {
         "work",
         "add",
         "queues",
+        "pause",
+        "resume",
         "status",
         "keys",
         "explain",

@@ -409,8 +409,10 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
         Live::spawn(&mut requeue(&dir, "serve", &["0", "--serve-admin", "--token-file", "token"]));
     let server = address(&mut shown);
     assert_eq!(act(server, "add", &body), (200, json!({ "results": ["new"] })));
-    // It runs no commands.
-    assert_eq!(act(server, "pause", &json!({})).0, 409);
+    assert_eq!(act(server, "pause", &json!({})), (200, json!({ "status": "paused" })));
+    let explained = crate::store::call(&dir, "explain", &["a"]).text();
+    assert!(explained.contains("the queue is paused"), "{explained}");
+    assert_eq!(act(server, "resume", &json!({})), (200, json!({ "status": "open" })));
     shown.signal(rustix::process::Signal::TERM);
     shown.end();
 }
@@ -466,6 +468,13 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     );
     assert!(explained.text().contains("; next at 2"), "{}", explained.text());
     assert_eq!(ask(&["explain", "none"], "").code(), Some(1));
+    assert_eq!(ask(&["pause"], "").code(), Some(0));
+    assert_eq!(ask(&["add", "held"], "").code(), Some(0));
+    assert!(ask(&["status"], "").text().starts_with("ready       1"));
+    assert_eq!(ask(&["resume"], "").code(), Some(0));
+    run.wait_for("held");
+    let other = ask(&["pause", "another"], "");
+    assert!(other.code() == Some(2) && other.stderr.contains("omit QUEUE"), "{}", other.stderr);
     let cancelled = ask(&["cancel", "late", "none"], "");
     assert_eq!(cancelled.code(), Some(1), "{}", cancelled.stderr);
     assert!(cancelled.stderr.contains("1 cancelled"), "{}", cancelled.stderr);

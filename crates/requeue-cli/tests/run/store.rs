@@ -344,7 +344,8 @@ fn queues_in_a_store_are_apart() {
     let text = list(&["--json"]);
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let four = serde_json::json!({
-        "queue": "four", "is_empty": false, "re_add": "hold", "parked_add": "keep",
+        "queue": "four", "is_empty": false, "is_paused": false, "re_add": "hold",
+        "parked_add": "keep",
     });
     assert_eq!(first, four);
 }
@@ -645,4 +646,30 @@ fn a_run_is_cancelled_from_another_process() {
     assert!(ended.stderr.contains("\"a\": cancelled"), "{}", ended.stderr);
     assert_eq!((ended.count("cancelled"), ended.count("failures")), (3, 0), "{}", ended.stderr);
     assert_eq!(status(&dir), [0; 4]);
+}
+
+#[test]
+fn a_paused_queue_starts_no_command_until_it_is_resumed() {
+    let dir = directory("store_paused");
+    add(&dir, &["a"]);
+    let ended = call(&dir, "pause", &["default"]);
+    assert_eq!((ended.code(), &*ended.stderr), (Some(0), "requeue: \"default\" paused\n"));
+    assert_eq!(call(&dir, "queues", &[]).text(), "default\tkeys\tpaused\n");
+    let listed = call(&dir, "queues", &["--json"]).text();
+    assert!(listed.contains("\"is_paused\":true"), "{listed}");
+    let explained = call(&dir, "explain", &["a"]).text();
+    assert!(explained.contains(", but the queue is paused"), "{explained}");
+
+    let mut worker = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-c", "echo $1"]));
+    add(&dir, &["b"]);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    let ended = call(&dir, "resume", &["default"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    worker.wait_for("a");
+    assert_eq!(worker.end().code(), Some(0));
+    assert_eq!(call(&dir, "queues", &[]).text(), "default\tempty\n");
+
+    let ended = call(&dir, "pause", &["another"]);
+    assert!(ended.code() == Some(125) && ended.stderr.contains("another"), "{}", ended.stderr);
+    assert_eq!(call(&dir, "pause", &[]).code(), Some(2));
 }

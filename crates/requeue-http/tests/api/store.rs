@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::Site;
-use requeue_store::{Add, Priority, Queue, Store};
+use requeue_store::{Add, CancelledRun, Priority, Queue, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -226,5 +226,49 @@ fn each_action_changes_keys_of_a_store() {
     let counts = served.runtime.block_on(queue.counts()).expect("counted");
     assert_eq!((counts.ready, counts.waiting), (111, 189));
     let allowed = act(&served, "authenticate", json!({}));
-    assert_eq!(allowed["actions"], json!(["cancel", "cancel-run", "run-now", "revive", "add"]));
+    let all = json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume"]);
+    assert_eq!(allowed["actions"], all);
+}
+
+#[test]
+fn a_queue_in_a_store_is_paused_for_all_workers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let (queue, other) = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let open = async || store.queue("mail").open().await.expect("the queue opens");
+        (open().await, open().await)
+    });
+    runtime.block_on(queue.add("a")).expect("added");
+    let served = Served::within(runtime, Site::of_store(queue).admin(token()));
+    let why = || get(served.address, "/api/v1/key?key=a").json()["why"].to_string();
+    assert_eq!(act(&served, "pause", json!({})), json!({ "status": "paused" }));
+    assert!(served.runtime.block_on(other.is_paused()).expect("answered"));
+    assert!(why().contains(", but the queue is paused"), "{}", why());
+    assert_eq!(get(served.address, "/readyz").status, 200);
+    assert_eq!(act(&served, "resume", json!({})), json!({ "status": "open" }));
+    assert!(!why().contains("paused"), "{}", why());
+
+    // Another process pauses it.
+    served.runtime.block_on(other.pause()).expect("paused");
+    while get(served.address, "/api/v1/summary").json()["status"] != json!("paused") {
+        std::thread::yield_now();
+    }
+
+    // The requests of debounced adds and of cancelled runs are shown.
+    served.runtime.block_on(async {
+        other.resume().await.expect("resumed");
+        let item = other.get().await.expect("the queue is open");
+        let cancelled = other.cancel_running("a").await.expect("answered");
+        assert_eq!(cancelled, CancelledRun::Cancelled);
+        assert!(why().contains("its run was cancelled"), "{}", why());
+        drop(item);
+        let (quiet, most) = (Duration::from_secs(60), Duration::from_secs(600));
+        let _ = other.add_with("b", Add::debounce(quiet).at_most(most)).await.expect("added");
+    });
+    let row = get(served.address, "/api/v1/key?key=b").json();
+    let why = row["why"].as_str().expect("a sentence");
+    assert!(why.starts_with("due in ") && why.contains("further adds postpone it"), "{row}");
 }

@@ -19,6 +19,7 @@ const BATCH: usize = 1000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     Revive,
+    RunNow,
     /// Cancels the key if it is in this state, or in any state with `None`.
     Cancel(Option<State>),
 }
@@ -28,6 +29,7 @@ impl Change {
     const fn state(self) -> Option<State> {
         match self {
             Self::Revive => Some(State::Parked),
+            Self::RunNow => Some(State::Waiting),
             Self::Cancel(only) => only,
         }
     }
@@ -35,6 +37,7 @@ impl Change {
     const fn done(self) -> &'static str {
         match self {
             Self::Revive => "revived",
+            Self::RunNow => "made ready",
             Self::Cancel(_) => "cancelled",
         }
     }
@@ -49,6 +52,7 @@ impl Change {
         let Shared { engine, place, .. } = shared;
         match self {
             Self::Revive => engine.revive(place, keys).await,
+            Self::RunNow => engine.make_ready(place, keys, State::Waiting).await,
             Self::Cancel(only) => {
                 let cancelled = engine.cancel(place, keys, only).await?;
                 Ok(cancelled.into_iter().map(|taken| taken.map(Cancelled::any)).collect())
@@ -94,6 +98,45 @@ impl Queue {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<bool>, UpdateError> {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
+    }
+
+    /// Makes each of these keys ready if it is waiting, for its due time or its backoff, and forgets its failures.
+    /// Returns for each key, in the order of `keys`, whether it was waiting.
+    ///
+    /// The run keeps its priority, its adds and their reasons. Each transaction changes up to 1,000 keys.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call is harmless.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some of the keys may be ready.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use std::time::Duration;
+    ///
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_after("alice", Duration::from_secs(3600)).await?;
+    /// assert_eq!(queue.run_now_keys(["alice", "bob"]).await?, [true, false]);
+    /// assert_eq!(queue.get().await.expect("the queue is open").as_str(), Some("alice"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn run_now_keys<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<bool>, UpdateError> {
+        self.change_keys(Change::RunNow, keys.into_iter().map(Into::into).collect()).await
     }
 
     /// Cancels these keys, as [`cancel`](Self::cancel) does. Returns for each key, in the order of `keys`,

@@ -394,9 +394,20 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked keys, are
-    /// those of [`cancel`](Self::cancel). Returns for each key whether it was parked.
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>>;
+    /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules
+    /// for the keys, and for locked keys, are those of [`cancel`](Self::cancel). Returns for each key whether
+    /// it was in that state.
+    fn make_ready<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>>;
+
+    /// Makes parked keys ready, as [`make_ready`](Self::make_ready) does.
+    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+        self.make_ready(queue, keys, State::Parked)
+    }
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
     /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the

@@ -325,9 +325,9 @@ impl Row {
         ((!self.is_nothing()).then_some(self), cancelled)
     }
 
-    /// Makes a parked key ready. Returns false if the key was not parked.
-    pub(crate) fn revive(&mut self, now: Micros) -> bool {
-        if !self.parked {
+    /// Makes a key in this state ready: parked or waiting. Returns false if it is in another state.
+    pub(crate) fn make_ready(&mut self, from: State, now: Micros) -> bool {
+        if self.state(now) != from {
             return false;
         }
         let asked = self.asked;

@@ -357,8 +357,15 @@ impl Engine for Memory {
         })
     }
 
-    fn revive<'a>(&'a self, _: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        self.changed(keys, |rows, key, now| rows.get_mut(key).is_some_and(|row| row.revive(now)))
+    fn make_ready<'a>(
+        &'a self,
+        _: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        self.changed(keys, move |rows, key, now| {
+            rows.get_mut(key).is_some_and(|row| row.make_ready(from, now))
+        })
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

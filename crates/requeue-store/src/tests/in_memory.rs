@@ -328,8 +328,25 @@ impl Engine for InMemory {
         answer(keys.iter().map(cancel).collect())
     }
 
-    fn revive<'a>(&'a self, _: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        answer(vec![Some(false); keys.len()])
+    fn make_ready<'a>(
+        &'a self,
+        _: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        let entries = self.entries();
+        let make_ready = |key: &Key| {
+            let found = entries.iter().find(|entry| entry.key == *key && entry.state == from);
+            if let Some(&Entry { priority, adds, reasons, .. }) = found {
+                self.queue().cancel(key);
+                let add = requeue::Add::now().priority(priority.number().into()).reason(reasons);
+                for _ in 0..adds {
+                    let _ = self.queue().add_with(key.clone(), add);
+                }
+            }
+            Some(found.is_some())
+        };
+        answer(keys.iter().map(make_ready).collect())
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

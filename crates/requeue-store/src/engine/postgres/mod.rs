@@ -304,8 +304,13 @@ impl Engine for Postgres {
         Box::pin(std::future::ready(Ok(self.listener.cancels(queue.id))))
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { named(queue, self.sessions.revive(queue, &keys).await) })
+    fn make_ready<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move { named(queue, self.sessions.make_ready(queue, &keys, from).await) })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

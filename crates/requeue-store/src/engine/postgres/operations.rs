@@ -322,14 +322,15 @@ impl Sessions {
         })
     }
 
-    pub(super) async fn revive(
+    pub(super) async fn make_ready(
         &self,
         queue: &Place,
         keys: &[Key],
+        from: State,
     ) -> Result<Vec<Option<bool>>, EngineError> {
-        let sql = "select locked, revived from requeue.revive($1, $2)";
+        let sql = "select locked, revived from requeue.revive($1, $2, $3)";
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        let row = self.row(sql, &[&number(queue), &bytes]).await?;
+        let row = self.row(sql, &[&number(queue), &bytes, &number_of(from)]).await?;
         let mut revived = vec![Some(false); keys.len()];
         numbers(&row, 0).into_iter().for_each(|n| revived[n] = None);
         numbers(&row, 1).into_iter().for_each(|n| revived[n] = Some(true));

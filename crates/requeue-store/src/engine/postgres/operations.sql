@@ -586,9 +586,11 @@ begin
     return 1;
 end $$;
 
--- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.
+-- Makes parked keys ready, or with 1 as `in_state` waiting keys. Returns the numbers of the keys in the batch that were in
+-- that state.
 create or replace function requeue.revive(
-    in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
+    in_queue integer, in_keys bytea[], in_state integer default 3,
+    out revived integer[], out locked integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
@@ -602,9 +604,10 @@ begin
     t := requeue.now();
     with changed as (
         update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
-            not_before = 0, error = null
+            not_before = 0, error = null, bound = null
         from unnest(held.numbers, held.ids) as p (n, id)
-        where x.ctid = p.id and x.state = 2 and requeue.is_readable(x)
+        where x.ctid = p.id and requeue.is_readable(x)
+            and (in_state = 3 and x.state = 2 or in_state = 1 and x.state = 0 and x.at > t)
         returning p.n
     )
     select coalesce(array_agg(c.n), '{}') into revived from changed c;

@@ -359,11 +359,17 @@ impl Engine for Redis {
         })
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+    fn make_ready<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
         Box::pin(async move {
             let Some(first) = keys.first() else { return Ok(Vec::new()) };
             let (shards, number) = self.find(queue, first)?;
             let mut command = self.scripts.revive.on(&shards[number]);
+            command.arg(values::name_of(Some(from)));
             keys.iter().for_each(|key| _ = command.arg(&**key));
             let answer = self.run(&shards[number], &self.scripts.revive, &command).await?;
             let digits = values::digits(answer, keys.len())?;

@@ -285,8 +285,13 @@ impl Engine for Sqlite {
         Box::pin(self.look(queue, |at, queue| at.cancels(&queue)))
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.revive(&queue, &keys)))
+    fn make_ready<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        from: State,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(self.add_to(queue, move |at, queue| at.make_ready(&queue, &keys, from)))
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

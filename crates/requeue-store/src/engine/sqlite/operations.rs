@@ -336,18 +336,23 @@ impl Work<'_> {
         epochs.try_fold(0, |sum: u64, epoch| Ok(sum.wrapping_add(epoch?.unsigned_abs())))
     }
 
-    pub(super) fn revive(&self, queue: &Place, keys: &[Key]) -> Result<Vec<Option<bool>>> {
-        let revive = |key: &Key| {
+    pub(super) fn make_ready(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+        from: State,
+    ) -> Result<Vec<Option<bool>>> {
+        let make_ready = |key: &Key| {
             let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
                 return Ok(Some(false));
             };
-            let revived = row.revive(self.now);
-            if revived {
+            let is_changed = row.make_ready(from, self.now);
+            if is_changed {
                 keep(self.connection, queue.id, key, Some(&row))?;
             }
-            Ok(Some(revived))
+            Ok(Some(is_changed))
         };
-        keys.iter().map(revive).collect()
+        keys.iter().map(make_ready).collect()
     }
 
     pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {

@@ -179,6 +179,7 @@ impl Pair {
             Step::CancelRunning(which) if self.cancels_runs => self.cancel_running(*which).await,
             Step::CancelRunning(_) => {}
             Step::Revive(keys) => self.revive(keys).await,
+            Step::RunNow(keys) => self.run_now(keys).await,
             Step::Walk(state, limit) => self.walk(*state, *limit).await,
             Step::SetPaused(paused) => {
                 self.engine.set_paused(&self.place, *paused).await.expect("paused");
@@ -299,18 +300,41 @@ impl Pair {
                 assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
                 let Some(Parked { asked, .. }) = parked else { continue };
                 // The key has the adds, reasons and priority that it had when it was parked.
-                for _ in 0..asked.adds {
-                    let request = model::AddRequest {
-                        when: core::When::After(Duration::ZERO),
-                        merge: Merge::Earliest,
-                        priority: asked.priority.number().into(),
-                        reasons: asked.reasons,
-                        failed: false,
-                        debounce: None,
-                    };
-                    self.model.add(&which, TEAM, &request, self.time());
+                self.make_ready(which, asked.adds, asked.reasons);
+            }
+        }
+    }
+
+    async fn run_now(&mut self, keys: &BTreeSet<u32>) {
+        let keys = keys.iter().copied().map(key).collect();
+        for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
+            let ready = self.engine.make_ready(&self.place, part.clone(), State::Waiting).await;
+            let ready = ready.expect("answered");
+            assert_eq!(ready.len(), part.len());
+            for (which, ready) in part.iter().map(number).zip(ready) {
+                let waits = self.state(which) == Some(State::Waiting);
+                assert_eq!(ready, Some(waits), "whether {which} was waiting");
+                if let Some(seen) = self.model.see(&which).filter(|_| waits) {
+                    self.until.remove(&which);
+                    self.model.cancel(&which);
+                    self.make_ready(which, seen.adds, seen.reasons);
                 }
             }
+        }
+    }
+
+    /// Adds a key to the model, which does not have it.
+    fn make_ready(&mut self, which: u32, adds: u32, reasons: u32) {
+        for _ in 0..adds {
+            let request = model::AddRequest {
+                when: core::When::After(Duration::ZERO),
+                merge: Merge::Earliest,
+                priority: priority(which).number().into(),
+                reasons,
+                failed: false,
+                debounce: None,
+            };
+            self.model.add(&which, TEAM, &request, self.time());
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Step {
     /// Cancels the run of a key in flight.
     CancelRunning(u32),
     Revive(BTreeSet<u32>),
+    /// Makes waiting keys ready.
+    RunNow(BTreeSet<u32>),
     /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
     Walk(Option<State>, usize),
     /// Pauses or resumes the queue.
@@ -128,6 +130,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
         2 => (0..KEYS).prop_map(Step::CancelRunning),
         1 => keys().prop_map(Step::Revive),
+        1 => keys().prop_map(Step::RunNow),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
         // A queue is not paused most of the time.
         1 => Just(Step::SetPaused(true)),

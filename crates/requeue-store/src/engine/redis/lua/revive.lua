@@ -1,11 +1,18 @@
--- Revives keys. ARGV: the keys. Answers one digit per key: 1 if it was parked.
-local at = now()
+-- Makes parked or waiting keys ready. ARGV: 'parked' or 'waiting', and the keys. Answers one digit per key: 1 if it was in
+-- that state.
+local at, from, keys = now(), ARGV[1], keys_given(1)
 local changed, answers = {}, {}
-load(ARGV)
-for i, key in ipairs(ARGV) do
+load(keys)
+for i, key in ipairs(keys) do
   local row = rows[key]
+  local is_in
+  if from == 'parked' then
+    is_in = row and row.parked == 1
+  else
+    is_in = row and row.epoch == 0 and row.at > at
+  end
   answers[i] = 0
-  if row and row.parked == 1 then
+  if is_in then
     local adds, reasons = row.adds, row.reasons
     take_back(row)
     row.adds, row.reasons, row.at, row.since = adds, reasons, at, at
