@@ -20,6 +20,7 @@ pub(crate) struct Pacing {
     pub(crate) times: Times,
     /// The interval between starts, and the number of commands that may start at once after a pause.
     pub(crate) rate: Option<(Every, u32)>,
+    pace: Option<Pace>,
     rerun: Rerun,
     order: args::Order,
     has_priorities: bool,
@@ -27,14 +28,12 @@ pub(crate) struct Pacing {
     group_jobs: Option<u32>,
 }
 
-/// The spacing of the starts of one key.
+/// The waits of an added key before its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
     /// The time from the first add to the start.
     pub(crate) delay: Option<Duration>,
     pub(crate) debounce: Option<Debounce>,
-    /// The least time between two starts: the pace of the queue.
-    pub(crate) min_interval: Option<Duration>,
 }
 
 impl Times {
@@ -85,8 +84,8 @@ impl Pacing {
             times: Times {
                 delay: some(flags.delay),
                 debounce: flags.debounce.filter(|debounce| !debounce.quiet.is_zero()),
-                min_interval: some(flags.min_interval),
             },
+            pace: flags.pace.or(some(flags.min_interval).map(Pace::min_interval)),
             rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),
             rerun: flags.on_readd.unwrap_or_default(),
             order: flags.order.unwrap_or(match has_priorities {
@@ -113,8 +112,8 @@ impl Pacing {
         let clock = TokioClock::current();
         let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
         let mut queue = measured(queue.hasher(RandomState::new()), metrics);
-        if let Some(interval) = self.times.min_interval {
-            queue = queue.pace(Pace::min_interval(interval));
+        if let Some(pace) = self.pace {
+            queue = queue.pace(pace);
         }
         // Without priorities, the groups of a fair queue only take turns.
         if self.order == args::Order::Priority
@@ -193,7 +192,7 @@ mod tests {
             (Some(3), debounce(5, 50), &[0, 1], 6),
             (Some(9), debounce(5, 7), &[0, 3, 6], 9),
         ] {
-            let times = Times { delay: delay.map(|n| n * second), debounce, min_interval: None };
+            let times = Times { delay: delay.map(|n| n * second), debounce };
             let clock = FakeClock::new();
             let queue = Queue::builder().clock(clock.clone()).build().unwrap();
             let origin = queue.now();

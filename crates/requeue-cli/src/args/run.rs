@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use requeue::{ReAdd, Rerun};
+use requeue::{Pace, ReAdd, Rerun};
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -22,7 +22,7 @@ use crate::args::unsupported::WithoutDashboard;
 #[cfg(not(feature = "store"))]
 use crate::args::unsupported::WithoutStore;
 use crate::args::unsupported::{OfParallel, Unsupported};
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_rerun, parse_size};
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
@@ -353,6 +353,13 @@ pub(crate) struct Alone {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) min_interval: Option<Duration>,
+
+    /// Most starts of a key in any TIME, as in 10/1m
+    ///
+    /// Above this pace, a key waits, and its next run serves all adds. --min-interval TIME is the same as --pace 1/TIME.
+    #[arg(long, value_name = "RUNS/TIME", value_parser = parse_pace, help_heading = "Pace")]
+    #[arg(conflicts_with = "min_interval", hide_short_help = true)]
+    pub(crate) pace: Option<Pace>,
 
     /// Effect of an add on a key whose command runs: after or restart[,MAX] [default: after]
     ///

@@ -76,6 +76,7 @@ impl<const OWN: bool> Table for InStore<OWN> {
             Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
             Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
                 .value(),
+            Flag::new("pace", "`requeue work --rate` limits the starts of all keys").value(),
             Flag::new("order", "`requeue add --priority` gives keys one of three priorities")
                 .value(),
             Flag::new("group-by", GROUPS).value(),

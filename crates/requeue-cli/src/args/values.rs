@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use requeue::Rerun;
+use requeue::{Pace, Rerun};
 
 use crate::duration::parse_duration;
 use crate::process::command;
@@ -87,6 +87,17 @@ impl FromStr for Every {
         }
         Duration::try_from_secs_f64(unit / number).map(Self).map_err(|_| WRONG)
     }
+}
+
+/// Parses "10/1m": the most starts of a key in a time. "10/m" is the same.
+pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
+    const WRONG: &str = "expected 1 to 1000 starts and a time above 0, like 10/1m or 50/s";
+    const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
+    let (runs, per) = text.split_once('/').ok_or(WRONG)?;
+    let is_unit = per.starts_with(|first: char| first.is_ascii_alphabetic());
+    let per = parse_duration(&format!("{}{per}", if is_unit { "1" } else { "" }));
+    let pace = Pace::new(runs.parse().map_err(|_| WRONG)?, per.map_err(|_| WRONG)?);
+    pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
 /// The byte that ends a record.
@@ -205,6 +216,20 @@ mod tests {
         assert_eq!(parse_rerun("restart,0"), restart(Duration::MAX));
         for text in ["", "restart,", "after,1s", "restart,x", "never"] {
             assert!(parse_rerun(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pace_is_a_number_of_runs_in_a_time() {
+        let pace = |runs, seconds| Ok(Pace::new(runs, Duration::from_secs_f64(seconds)));
+        assert_eq!(parse_pace("50/1s"), pace(50, 1.0));
+        assert_eq!(parse_pace("50/s"), pace(50, 1.0));
+        assert_eq!(parse_pace("1000/1h 30m"), pace(1000, 5400.0));
+        assert_eq!(parse_pace("1/0.5"), pace(1, 0.5));
+        for text in
+            ["", "5", "/", "5/", "/s", "0/s", "1001/s", "-1/s", "1.5/s", "5/0", "5/-1s", "5/x"]
+        {
+            assert!(parse_pace(text).is_err(), "{text}");
         }
     }
 

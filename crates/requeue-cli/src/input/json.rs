@@ -1,6 +1,7 @@
 //! Keys as JSON objects: parses them, and writes them so that they can be parsed again.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use base64::Engine;
@@ -10,7 +11,7 @@ use requeue::Merge;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::duration::{Debounce, parse_debounce, parse_duration};
+use crate::duration::{parse_debounce, parse_duration};
 use crate::input::change::{AddOptions, Change, Why};
 
 /// The fields of a record.
@@ -66,11 +67,12 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
     }
     let after = match (line.after, line.at) {
         (None, None) => None,
-        (Some(after), None) => Some(parse_after(&after)?),
+        (Some(after), None) => Some(parse_field("after", &after, parse_duration)?),
         (None, Some(at)) => Some(until(&at)?),
         (Some(_), Some(_)) => return Err(bad("it has both `after` and `at`".to_owned())),
     };
-    let debounce = line.debounce.map(|value| parse_debounced(&value)).transpose()?;
+    let debounce = line.debounce.map(|value| parse_field("debounce", &value, parse_debounce));
+    let debounce = debounce.transpose()?;
     if debounce.is_some() && after.is_some() {
         return Err(bad("it has both `debounce` and a due time".to_owned()));
     }
@@ -83,22 +85,18 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
     Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, revive }))
 }
 
-fn parse_after(after: &Value) -> Result<Duration, Why> {
-    let parsed = match after {
-        Value::Number(seconds) => parse_duration(&seconds.to_string()),
-        Value::String(text) => parse_duration(text),
-        _ => parse_duration(""),
-    };
-    parsed.map_err(|expected| Why::Json(format!("after: {after}: {expected}")))
-}
-
-fn parse_debounced(value: &Value) -> Result<Debounce, Why> {
+/// Parses a field whose value is a number of seconds or a text.
+fn parse_field<T, E: Display>(
+    name: &str,
+    value: &Value,
+    parse: fn(&str) -> Result<T, E>,
+) -> Result<T, Why> {
     let parsed = match value {
-        Value::Number(seconds) => parse_debounce(&seconds.to_string()),
-        Value::String(text) => parse_debounce(text),
-        _ => parse_debounce(""),
+        Value::Number(seconds) => parse(&seconds.to_string()),
+        Value::String(text) => parse(text),
+        _ => parse(""),
     };
-    parsed.map_err(|expected| Why::Json(format!("debounce: {value}: {expected}")))
+    parsed.map_err(|expected| Why::Json(format!("{name}: {value}: {expected}")))
 }
 
 /// Returns the duration until a time, or zero if the time has passed.

@@ -93,6 +93,7 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
 fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
     let cases: &[(&[&str], _)] = &[
         (&["run"], "run"),
+        (&["run", "-j2"], "run"),
         #[cfg(feature = "store")]
         (&["run", "--store", "sqlite:x"], "run"),
         #[cfg(feature = "store")]

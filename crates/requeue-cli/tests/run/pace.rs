@@ -126,6 +126,21 @@ fn a_key_starts_again_no_sooner_than_asked_and_others_do() {
 }
 
 #[test]
+fn a_key_starts_as_often_as_its_pace_permits() {
+    let dir = directory("pace");
+    let mut live = Live::start(&dir, &["--pace", "3/1h", "-j1", "-c", "echo $1 $REQUEUE_ADDS"]);
+    for _ in 0..3 {
+        live.send("a\n");
+        live.wait_for("a 1");
+    }
+    live.send("a\na\nb\n");
+    live.wait_for("b 1");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.count("runs"), ended.count("unfinished")), (4, 1), "{}", ended.stderr);
+}
+
+#[test]
 fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
     for (burst, at_once) in [(&[][..], 1), (&["--burst", "1"], 1), (&["--burst", "3"], 3)] {
         let dir = directory("rate");
@@ -258,6 +273,8 @@ fn a_pace_that_makes_no_sense_is_refused() {
         (&["--rate", "0"], "a number above 0"),
         (&["--rate", "1", "--burst", "0"], "--burst"),
         (&["--delay", "soon"], "a time like 1.5s"),
+        (&["--pace", "5"], "1 to 1000 starts and a time above 0"),
+        (&["--pace", "5/s", "--min-interval", "1s"], "cannot be used with"),
         (&["--order", "lifo"], "fifo"),
     ] {
         let ended = run(&[args, &["echo"]].concat(), "");

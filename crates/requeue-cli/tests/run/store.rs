@@ -429,6 +429,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--delay", "1s"][..], "requeue add --after"),
         (&["--debounce", "1s"], "requeue add --debounce"),
         (&["--min-interval", "1s"], "--rate"),
+        (&["--pace", "5/s"], "--rate"),
         (&["--order", "fifo"], "--priority"),
         (&["--group-by", "x"], "--queue"),
         (&["--group-jobs", "1", "--group-by", "x"], "--queue"),

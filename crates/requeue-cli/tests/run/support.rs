@@ -236,7 +236,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition of another process or of a file holds, which no event reports.
 #[track_caller]
 pub(crate) fn until(is_so: impl Fn() -> bool) {
     let start = Instant::now();
