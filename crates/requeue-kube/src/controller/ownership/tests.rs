@@ -244,6 +244,41 @@ async fn owned_objects_belong_to_the_shard_of_their_owner() {
     assert_eq!(replica.runs().await, [""; 0]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_keys_of_a_gained_shard_wait_for_its_list() {
+    let (ours, other) = (name_in(1), name_in(2));
+    let api = FakeApi::new(true, [map(&ours, 1), map(&other, 1)]);
+    let replica = Replica::start(&api, by_uid(), QUICK);
+    replica.ownership.gain([1]);
+    assert_eq!(replica.runs().await, [ours.as_str()]);
+    api.lists_take(60);
+    replica.ownership.gain([2]);
+    sleep(QUICK).await;
+    replica.owned.apply(&owned_by::<ConfigMap, _>(secret("child"), &other));
+    replica.owned.apply(&owned_by::<ConfigMap, _>(secret("another child"), &ours));
+    assert_eq!(replica.runs().await, [ours.as_str()], "the shard that stays goes on");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(replica.runs().await, [other.as_str()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_overtake_the_objects_of_a_gained_shard() {
+    let (changed, gained) = (name_in(1), names_in(2).take(3));
+    let maps: Vec<_> =
+        [changed.clone()].into_iter().chain(gained).map(|name| map(&name, 1)).collect();
+    let api = FakeApi::new(true, maps);
+    let replica = Replica::with(&api, by_uid(), Duration::from_secs(10), Config::default());
+    replica.ownership.gain([1]);
+    replica.log.reaches(2).await;
+    replica.ownership.gain([2]);
+    replica.log.reaches(3).await;
+    api.change(|maps| maps[0].metadata.resource_version = Some("2".into()));
+    replica.log.reaches(10).await;
+    let log = replica.log.names();
+    let begins: Vec<_> = log.iter().filter_map(|entry| entry.strip_suffix(" begins")).collect();
+    assert_eq!((begins.len(), begins[2]), (5, changed.as_str()), "{begins:?}");
+}
+
 /// The user maintains the store and the stream, which cannot start again.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
@@ -303,7 +338,8 @@ async fn a_function_of_the_user_assigns_objects_to_shards() {
 
 #[tokio::test(start_paused = true)]
 async fn a_function_without_a_shard_for_an_object_ends_the_controller_with_an_error() {
-    let cases: [(fn(&ObjectKey) -> u32, &str); 2] = [
+    type ShardOf = fn(&ObjectKey) -> u32;
+    let cases: [(ShardOf, &str); 2] = [
         (|key| panic!("no shard of {key}"), "it panicked: no shard of ns/a"),
         (|_| 2, "it returned 2, but there are 2 shards"),
     ];
