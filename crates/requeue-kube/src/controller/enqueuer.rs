@@ -25,6 +25,8 @@ pub(super) struct Lookups {
     /// Returns true if an object is in the store and in the controller's shard. `None` without a
     /// shard.
     pub(super) is_ours: Option<IsOurs>,
+    /// The shards that are held, if they change while the controller runs.
+    pub(super) ownership: Option<Ownership>,
 }
 
 pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
@@ -42,8 +44,6 @@ pub(super) struct Enqueuer {
     pub(super) failures: Failures,
     pub(super) writes: Writes,
     lookups: Lookups,
-    /// The shards that are held, if they change while the controller runs.
-    pub(super) ownership: Option<Ownership>,
     /// `Some` in standby. Then nothing is added to the queue. It contains the keys to add at the
     /// end of the standby that are not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
@@ -58,9 +58,8 @@ impl Enqueuer {
         open: bool,
         lookups: Lookups,
         writes: Writes,
-        ownership: Option<Ownership>,
     ) -> Result<Self, RunnerError> {
-        let places = ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
+        let places = lookups.ownership.as_ref().map(|ownership| Arc::clone(ownership.places()));
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
         Ok(Self {
             queue: config.queue(places)?.name(name).track_times().build()?,
@@ -72,7 +71,6 @@ impl Enqueuer {
             failures: Failures::new(config.limiter()),
             writes,
             lookups,
-            ownership,
             standby: Mutex::new((!open).then(BTreeSet::new)),
         })
     }
@@ -139,7 +137,7 @@ impl Enqueuer {
 
     /// Forgets the shard of an object that is gone, once nothing of it is left in the queue.
     fn forget_place(&self, key: &ObjectKey) {
-        if let Some(ownership) = &self.ownership
+        if let Some(ownership) = self.ownership()
             && self.version(key).is_none()
             && self.queue.look_up(key).is_none()
         {
@@ -162,7 +160,7 @@ impl Enqueuer {
 
     /// Adds a key to the queue, unless its shard is not held.
     pub(super) fn put(&self, key: ObjectKey, add: Add) {
-        match &self.ownership {
+        match self.ownership() {
             Some(ownership) => {
                 ownership.admit(&key, || self.queue.add_with(key.clone(), add));
             }
@@ -224,9 +222,14 @@ impl Enqueuer {
         self.lookups.is_ours.as_ref().is_none_or(|is_ours| is_ours(&self.scope.normal(key.clone())))
     }
 
+    /// Returns the shards that are held, if they change while the controller runs.
+    pub(super) const fn ownership(&self) -> Option<&Ownership> {
+        self.lookups.ownership.as_ref()
+    }
+
     /// Remembers the shard of an owner that an owned object names, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        if let Some(ownership) = &self.ownership {
+        if let Some(ownership) = self.ownership() {
             ownership.learn(&self.scope.normal(key.clone()), uid);
         }
     }
@@ -242,7 +245,7 @@ impl Enqueuer {
 
     pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
         let key = self.scope.normal(key);
-        if self.ownership.as_ref().is_some_and(|ownership| !ownership.is_held(&key)) {
+        if self.ownership().is_some_and(|ownership| !ownership.is_held(&key)) {
             return;
         }
         if let Some(gone) = &mut *self.standby() {

@@ -172,6 +172,7 @@ where
                     is_ours(contains, store.clone(), dyntype.clone())
                 }),
             },
+            ownership: ownership.clone(),
         };
         let enqueuer = Arc::new(Enqueuer::new(
             &config,
@@ -181,7 +182,6 @@ where
             leads,
             lookups,
             writes,
-            ownership.clone(),
         )?);
         if let Some(ownership) = ownership {
             let forget = Arc::downgrade(&enqueuer);

@@ -148,7 +148,7 @@ impl ShardFilter {
 impl Source {
     /// A watch of the controller's own kind. `store` receives each event first, so that every
     /// delivered object is in the store.
-    pub(super) fn main<K: Resource + Send + 'static>(
+    pub(super) fn main<K>(
         name: String,
         kind: Kind,
         events: MakeEvents<K>,
@@ -157,16 +157,16 @@ impl Source {
         reader: Store<K>,
     ) -> Self
     where
-        K: Clone + Sync,
+        K: Resource + Clone + Send + Sync + 'static,
         K::DynamicType: Eq + Hash + Clone + Send + Sync,
     {
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
-            let ownership = enqueuer.ownership.clone();
+            let ownership = enqueuer.ownership().cloned();
             let mut filter = ShardFilter::new(following.shard, ownership.clone(), &following.name);
             let on_event = move |event: Event<K>, origin: Origin<'_>, list: Option<Listing>| {
                 let Some(event) = filter.own(event) else { return };
-                if let (Event::Init, Some(ownership)) = (&event, &enqueuer.ownership) {
+                if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
                     // The objects of the other shards were gained or have left.
                     watch.forget(|key| !ownership.is_listed(key));
                 }
@@ -181,7 +181,7 @@ impl Source {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     Observation::of(object.meta()).property(property)
                 });
-                if let (Some(list), Some(ownership)) = (list, &enqueuer.ownership) {
+                if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
                     changes.retain_mut(|change| list.keeps(change, ownership));
                 }
                 changes.into_iter().for_each(|change| enqueuer.changed(change, origin));
@@ -287,7 +287,7 @@ impl Following {
                 tokio::time::sleep(delay).await;
             }
         }
-        let ownership = self.enqueuer.ownership.as_ref();
+        let ownership = self.enqueuer.ownership();
         if let Some(error) = ownership.and_then(|ownership| ownership.places().failure()) {
             return Err(error);
         }

@@ -237,7 +237,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the function that returns the group of a key, for example its namespace or tenant.
     ///
     /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group.
-    /// The function is called at each add, outside the lock.
+    /// The function is called at each add, outside the lock. A queue with groups takes 40 bytes more
+    /// for each key.
     ///
     /// # Examples
     ///

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{WatchStreamExt, reflector, watcher};
+use kube::runtime::{WatchStreamExt, predicates, reflector, watcher};
 use tokio::time::sleep;
 
 use self::api::FakeApi;
@@ -73,6 +73,16 @@ impl Replica {
     }
 
     fn with(api: &FakeApi, ownership: Ownership, takes: Duration, config: Config) -> Self {
+        Self::of(api, ownership, takes, config, |controller| controller)
+    }
+
+    fn of(
+        api: &FakeApi,
+        ownership: Ownership,
+        takes: Duration,
+        config: Config,
+        options: fn(Controller<ConfigMap>) -> Controller<ConfigMap>,
+    ) -> Self {
         static NAMES: AtomicUsize = AtomicUsize::new(0);
         let (owned, owned_events) = Feed::new();
         let controller = Controller::new(api.maps(), watcher::Config::default())
@@ -88,7 +98,8 @@ impl Replica {
             log.note(format!("{} ends", object.name));
             Ok::<_, Infallible>(Action::await_change())
         };
-        let stream = controller.run_refs(reconcile, policy::backoff, Arc::new(log.clone()));
+        let stream =
+            options(controller).run_refs(reconcile, policy::backoff, Arc::new(log.clone()));
         Self { ownership, log, store, owned, reading: Reading::of(stream) }
     }
 
@@ -204,7 +215,10 @@ async fn a_lost_shard_stops_its_runs_at_once() {
 async fn a_shard_that_comes_back_runs_again_although_nothing_has_changed() {
     let name = name_in(3);
     let api = FakeApi::new(true, [map(&name, 1)]);
-    let replica = Replica::start(&api, by_uid(), QUICK);
+    // Not even the filter sees a change.
+    let replica = Replica::of(&api, by_uid(), QUICK, config(), |controller| {
+        controller.filter(predicates::generation)
+    });
     replica.ownership.gain([3]);
     assert_eq!(replica.runs().await, [name.as_str()]);
     // The watch has no time to list in between.
@@ -242,6 +256,41 @@ async fn owned_objects_belong_to_the_shard_of_their_owner() {
     replica.ownership.release([2]).await;
     replica.owned.apply(&child(&other, 4));
     assert_eq!(replica.runs().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keys_of_a_gained_shard_wait_for_its_list() {
+    let (ours, other) = (name_in(1), name_in(2));
+    let api = FakeApi::new(true, [map(&ours, 1), map(&other, 1)]);
+    let replica = Replica::start(&api, by_uid(), QUICK);
+    replica.ownership.gain([1]);
+    assert_eq!(replica.runs().await, [ours.as_str()]);
+    api.lists_take(60);
+    replica.ownership.gain([2]);
+    sleep(QUICK).await;
+    replica.owned.apply(&owned_by::<ConfigMap, _>(secret("child"), &other));
+    replica.owned.apply(&owned_by::<ConfigMap, _>(secret("another child"), &ours));
+    assert_eq!(replica.runs().await, [ours.as_str()], "the shard that stays goes on");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(replica.runs().await, [other.as_str()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_overtake_the_objects_of_a_gained_shard() {
+    let (changed, gained) = (name_in(1), names_in(2).take(3));
+    let maps: Vec<_> =
+        [changed.clone()].into_iter().chain(gained).map(|name| map(&name, 1)).collect();
+    let api = FakeApi::new(true, maps);
+    let replica = Replica::with(&api, by_uid(), Duration::from_secs(10), Config::default());
+    replica.ownership.gain([1]);
+    replica.log.reaches(2).await;
+    replica.ownership.gain([2]);
+    replica.log.reaches(3).await;
+    api.change(|maps| maps[0].metadata.resource_version = Some("2".into()));
+    replica.log.reaches(10).await;
+    let log = replica.log.names();
+    let begins: Vec<_> = log.iter().filter_map(|entry| entry.strip_suffix(" begins")).collect();
+    assert_eq!((begins.len(), begins[2]), (5, changed.as_str()), "{begins:?}");
 }
 
 /// The user maintains the store and the stream, which cannot start again.
@@ -303,7 +352,8 @@ async fn a_function_of_the_user_assigns_objects_to_shards() {
 
 #[tokio::test(start_paused = true)]
 async fn a_function_without_a_shard_for_an_object_ends_the_controller_with_an_error() {
-    let cases: [(fn(&ObjectKey) -> u32, &str); 2] = [
+    type ShardOf = fn(&ObjectKey) -> u32;
+    let cases: [(ShardOf, &str); 2] = [
         (|key| panic!("no shard of {key}"), "it panicked: no shard of ns/a"),
         (|_| 2, "it returned 2, but there are 2 shards"),
     ];

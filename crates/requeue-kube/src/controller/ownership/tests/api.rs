@@ -1,7 +1,9 @@
 //! An API server with ConfigMaps. It selects shards, or ignores the selector.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{Request, Response, Uri};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -10,6 +12,7 @@ use kube::client::Body;
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::shard::fnv1a;
 
@@ -24,13 +27,15 @@ pub(super) struct FakeApi {
     maps: Arc<watch::Sender<Maps>>,
     /// The selectors of the lists so far.
     selectors: Arc<Mutex<Vec<String>>>,
+    /// The time that a list takes, in seconds.
+    list_takes: Arc<AtomicU64>,
 }
 
 impl FakeApi {
     pub(super) fn new(honours: bool, maps: impl IntoIterator<Item = ConfigMap>) -> Self {
         let maps = Maps { version: 1, maps: maps.into_iter().collect() };
         let maps = Arc::new(watch::Sender::new(maps));
-        Self { honours, maps, selectors: Arc::default() }
+        Self { honours, maps, selectors: Arc::default(), list_takes: Arc::default() }
     }
 
     /// Replaces all objects. Every watch ends, and lists again.
@@ -43,6 +48,10 @@ impl FakeApi {
             maps.version += 1;
             change(&mut maps.maps);
         });
+    }
+
+    pub(super) fn lists_take(&self, seconds: u64) {
+        self.list_takes.store(seconds, Ordering::Relaxed);
     }
 
     pub(super) fn all(&self) -> Vec<ConfigMap> {
@@ -80,6 +89,7 @@ impl FakeApi {
             });
             return Response::new(Body::from(serde_json::to_vec(&gone).unwrap()));
         }
+        sleep(Duration::from_secs(self.list_takes.load(Ordering::Relaxed))).await;
         let selector = query.split('&').find_map(|part| part.strip_prefix("shardSelector="));
         let selector = selector.unwrap_or_default().replace("%27", "'").replace("%7C", "|");
         let maps = maps.borrow();

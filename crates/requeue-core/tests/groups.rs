@@ -1,0 +1,72 @@
+//! Operations on one group.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use requeue_core::{Add, Config, CustomOrder, Finish, Group, Order, Queue, Time};
+
+const NOW: Time = Time::ZERO;
+
+/// Last in, first out.
+struct Stack<K>(Vec<K>);
+
+impl<K: Send> CustomOrder<K> for Stack<K> {
+    fn push(&mut self, key: K) {
+        self.0.push(key);
+    }
+
+    fn touch(&mut self, _: &K) {}
+
+    fn pop(&mut self) -> Option<K> {
+        self.0.pop()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A key whose clone panics when `BREAKS` is set.
+#[derive(PartialEq, Eq, Debug)]
+struct Fragile(u64);
+
+static BREAKS: AtomicBool = AtomicBool::new(false);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        assert!(!BREAKS.load(Ordering::Relaxed), "on purpose");
+        Self(self.0)
+    }
+}
+
+fn get(queue: &mut Queue<Fragile>) -> Option<u64> {
+    let popped = queue.get_by_order(NOW, |key| key.0);
+    let out = popped.item?;
+    let _ = queue.finish(&out.ticket, Finish::Succeed, NOW);
+    Some(out.key.0)
+}
+
+#[test]
+fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
+    let order = Order::Custom(Box::new(Stack(Vec::new())));
+    let mut queue = Queue::new(Config { order, groups: true, ..Config::default() });
+    let group = |key: u64| Group::new(key / 10);
+    for key in [20, 10, 11, 12] {
+        let _ = queue.add(Fragile(key), key, Add::now(), group(key), NOW);
+    }
+    queue.pause_group(group(10), true);
+    assert_eq!(get(&mut queue), Some(20), "the others were skipped");
+    assert_eq!(get(&mut queue), None);
+    queue.pause_group(group(10), false);
+    assert!(queue.return_skipped(group(10), 1), "there may be more");
+
+    // A clone that panics changes nothing. The call can be repeated.
+    BREAKS.store(true, Ordering::Relaxed);
+    let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        queue.return_skipped(group(10), 2)
+    }));
+    BREAKS.store(false, Ordering::Relaxed);
+    assert!(returned.is_err());
+    assert!(!queue.return_skipped(group(10), 3));
+    let order: Vec<_> = std::iter::from_fn(|| get(&mut queue)).collect();
+    assert_eq!(order, [12, 11, 10], "the oldest was pushed first");
+}
