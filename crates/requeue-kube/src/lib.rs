@@ -51,6 +51,8 @@
 //! | clean up before an object is deleted | [`finalizer()`] |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
+//! | watch a kind once for several controllers | [`shared::SharedWatch`] |
+//! | find the objects that refer to another one | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
 //! | set concurrency, debounce and backoff | [`controller::Config`] |
 //! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |
 //!
@@ -92,6 +94,7 @@ pub mod metrics;
 pub mod policy;
 mod relist;
 pub mod shard;
+pub mod shared;
 pub mod watch;
 
 pub use crate::controller::Controller;

@@ -54,6 +54,7 @@ use crate::ObjectQueue;
 use crate::metrics::Metrics;
 use crate::relist;
 use crate::shard::Shard;
+use crate::shared::{Object, SharedWatch};
 
 /// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -164,15 +165,31 @@ where
 struct Main<K: 'static> {
     name: String,
     kind: Kind,
-    events: MakeEvents<K>,
+    events: MainEvents<K>,
     predicate: Option<AnyPredicate<K>>,
     /// Writes observed objects to the store. Does nothing if the user maintains the store.
     store: OnEvent<K>,
 }
 
-impl<K: Resource + Send + 'static> Main<K> {
+/// The origin of the events of the controller's own kind.
+enum MainEvents<K: 'static> {
+    Own(MakeEvents<K>),
+    Shared(MakeEvents<Object<K>>),
+}
+
+impl<K: Resource + Clone + Send + Sync + 'static> Main<K> {
     fn source(self) -> Source {
-        Source::main(self.name, self.kind, self.events, self.predicate, self.store)
+        let Self { name, kind, events, predicate, store } = self;
+        match events {
+            MainEvents::Own(events) => Source::main(name, kind, events, predicate, store),
+            MainEvents::Shared(events) => {
+                let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
+                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
+                });
+                let source = Source::main(name, kind, events, predicate, |_| {});
+                Source { is_shared: true, ..source }
+            }
+        }
     }
 }
 
@@ -209,7 +226,7 @@ where
             watcher::watcher(relist::consistent(api, &of, &wc), wc).boxed()
         };
         Self::of(
-            Box::new(events),
+            MainEvents::Own(Box::new(events)),
             store,
             dyntype,
             Box::new(move |event| writer.apply_watcher_event(event)),
@@ -224,8 +241,8 @@ where
     ///
     /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report
     /// what was deleted while its watch was disconnected. Here it is therefore a stream of raw
-    /// events: omit `applied_objects()`. For the same reason there are no equivalents of
-    /// `for_shared_stream`: kube's shared streams contain no events.
+    /// events: omit `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no
+    /// deletions, use [`for_shared`](Self::for_shared).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -258,11 +275,29 @@ where
         reader: Store<K>,
         dyntype: K::DynamicType,
     ) -> Self {
-        Self::of(source::made(events), reader, dyntype, Box::new(|_| {}))
+        Self::of(MainEvents::Own(source::made(events)), reader, dyntype, Box::new(|_| {}))
+    }
+
+    /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
+    /// watch.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use requeue_kube::Controller;
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn controllers(maps: &SharedWatch<ConfigMap>) -> [Controller<ConfigMap>; 2] {
+    ///     ["first", "second"].map(|name| Controller::for_shared(maps).name(name))
+    /// }
+    /// ```
+    pub fn for_shared(watch: &SharedWatch<K>) -> Self {
+        let (store, dyntype, watch) = (watch.store(), watch.dyntype().clone(), watch.clone());
+        let events = MainEvents::Shared(Box::new(move |_| watch.events()));
+        Self::of(events, store, dyntype, Box::new(|_| {}))
     }
 
     fn of(
-        events: MakeEvents<K>,
+        events: MainEvents<K>,
         store: Store<K>,
         dyntype: K::DynamicType,
         write: OnEvent<K>,

@@ -355,7 +355,7 @@ impl Watches {
         for (number, source) in sources.enumerate() {
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
-                backoff: backoff.clone().unwrap_or_default(),
+                backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
                 readiness: readiness.clone(),
                 number,
                 name: source.name.clone(),

@@ -35,12 +35,15 @@ pub(super) struct Source {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
+    /// The events come from a shared watch, which has a backoff of its own.
+    pub(super) is_shared: bool,
 }
 
 /// The parts that a running watch needs.
 pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
-    pub(super) backoff: TriggerBackoff,
+    /// `None` for a shared watch.
+    pub(super) backoff: Option<TriggerBackoff>,
     pub(super) readiness: Readiness,
     /// The name of the watch.
     pub(super) name: String,
@@ -124,7 +127,8 @@ impl Source {
             };
             following.follow(events, on_event)
         };
-        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
+        let follow = Box::new(|following| Box::pin(follow(following)) as _);
+        Self { name, kind, follow, is_shared: false }
     }
 
     /// A watch of another kind. `targets` returns the objects that an object concerns. If a mapper
@@ -161,7 +165,8 @@ impl Source {
             };
             following.follow(events, on_event)
         };
-        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
+        let follow = Box::new(|following| Box::pin(follow(following)) as _);
+        Self { name, kind, follow, is_shared: false }
     }
 }
 
@@ -181,8 +186,10 @@ impl Following {
             match event {
                 Ok(event) => {
                     // A list that has begun may still fail.
-                    if !matches!(event, Event::Init | Event::InitApply(_)) {
-                        self.backoff.reset();
+                    if let Some(backoff) = &self.backoff
+                        && !matches!(event, Event::Init | Event::InitApply(_))
+                    {
+                        backoff.reset();
                     }
                     let is_listed = matches!(event, Event::InitDone);
                     let origin = Origin::of(&self.kind, &event);
@@ -192,11 +199,12 @@ impl Following {
                         self.readiness.listed(self.number);
                     }
                 }
+                Err(error) if self.backoff.is_none() => (self.failed)(error),
                 Err(error) => {
                     // kube's watchers retry silently, even if permission is denied.
                     tracing::warn!(watch = self.name, %error, "a watch failed");
                     (self.failed)(error);
-                    let Some(delay) = self.backoff.next() else {
+                    let Some(delay) = self.backoff.as_ref().and_then(TriggerBackoff::next) else {
                         return Err(RunnerError::WatchEnded(self.name));
                     };
                     tokio::time::sleep(delay).await;

@@ -4,3 +4,4 @@
 
 mod optional;
 mod server;
+mod shared;
