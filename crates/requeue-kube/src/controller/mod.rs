@@ -47,7 +47,9 @@ pub use self::readiness::Readiness;
 pub use self::request::Request;
 use self::run::Target;
 use self::source::{AnyPredicate, MakeEvents, Source, TriggerBackoff};
+pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
+pub(crate) use self::triggers::signals;
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::ObjectQueue;
@@ -392,6 +394,18 @@ where
     /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the start, the shutdown and the metrics for a manager.
+    pub(crate) fn managed(mut self, managed: Managed) -> Self {
+        let Managed { lead, graceful, forced, metrics } = managed;
+        if let Some((lead, election)) = lead {
+            (self.start.on, self.start.election) = (Some(lead), Some(election));
+        }
+        self.graceful.push(graceful);
+        self.forced.push(forced);
+        self.metrics = metrics.or(self.metrics);
         self
     }
 

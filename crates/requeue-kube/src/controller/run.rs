@@ -53,6 +53,11 @@ where
     K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: fmt::Debug + Eq + Hash + Clone,
 {
+    /// Returns the name of the controller, or the default.
+    pub(crate) fn effective_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| K::kind(&self.dyntype).to_lowercase())
+    }
+
     /// Returns the controller's stream. It starts the controller when it is polled, and stops it
     /// when it is dropped.
     pub(super) fn stream<T, F, P, C, Fut>(
@@ -71,7 +76,7 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let (results, stream) = mpsc::channel(RESULTS);
-        let name = self.name.clone().unwrap_or_else(|| default_name::<K>(&self.dyntype));
+        let name = self.effective_name();
         let claim = name.clone();
         let engine = async move {
             let mut permit = Permit::default();
@@ -311,10 +316,6 @@ where
         let object = store.get(&key.to_ref(dyntype.clone()));
         object.is_some_and(|object| shard.contains(object.meta()))
     })
-}
-
-fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
-    K::kind(dyntype).to_lowercase()
 }
 
 /// Waits for the first list of each watch.

@@ -269,7 +269,8 @@ where
 
     /// Starts the watch, unless it has begun.
     fn begin(&self) {
-        if let Some(watch) = lock(&self.0.start).take() {
+        let watch = lock(&self.0.start).take();
+        if let Some(watch) = watch {
             lock(&self.0.task).spawn(watch);
         }
     }

@@ -116,7 +116,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a subscriber knows from its events.
+/// The state that a subscriber knows from its events.
 #[derive(Default)]
 struct Replica {
     known: BTreeMap<ObjectKey, u32>,
