@@ -304,12 +304,13 @@ async fn follow<K>(
     }
 
     let _ending = Ending(&hub);
+    let watch = K::kind(&lock(&hub).dyntype).into_owned();
     let mut events = std::pin::pin!(events.default_backoff());
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => lock(&hub).event(event),
             Err(error) => {
-                tracing::warn!(%error, "a shared watch failed");
+                tracing::warn!(watch, %error, "a shared watch failed");
                 lock(&hub).failed(&Arc::new(error));
             }
         }
