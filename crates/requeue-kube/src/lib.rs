@@ -50,7 +50,10 @@
 //! | reconcile when another object changes | [`Controller::watches`], [`Controller::reconcile_on`] |
 //! | clean up before an object is deleted | [`finalizer()`] |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
+//! | run several controllers in one process | [`Manager`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
+//! | watch a kind once for several controllers | [`shared::SharedWatch`] |
+//! | find the objects that refer to another one | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
 //! | set concurrency, debounce and backoff | [`controller::Config`] |
 //! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |
 //!
@@ -92,15 +95,18 @@ pub mod controller;
 pub mod finalizer;
 mod key;
 pub mod leader;
+pub mod manager;
 pub mod metrics;
 pub mod policy;
 mod relist;
 pub mod shard;
+pub mod shared;
 pub mod watch;
 
 pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
+pub use crate::manager::Manager;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

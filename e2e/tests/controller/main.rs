@@ -6,6 +6,7 @@ mod backoff;
 mod deletes;
 mod faults;
 mod kinds;
+mod manager;
 mod optional;
 mod order;
 mod process;

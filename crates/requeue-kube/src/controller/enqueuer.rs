@@ -90,7 +90,7 @@ impl Enqueuer {
         }
     }
 
-    /// Adds all objects in `store`, with low priority.
+    /// Adds all objects in `store` that this controller reconciles, with low priority.
     pub(super) fn add_all<K>(&self, store: &Store<K>)
     where
         K: Resource + Clone + 'static,
@@ -100,7 +100,8 @@ impl Enqueuer {
             store.state().iter().map(|object| ObjectKey::of(&**object)).collect();
         // The order of a store's objects is random.
         keys.sort_unstable();
-        for key in keys {
+        // A store that others maintain may have objects of other shards.
+        for key in keys.into_iter().filter(|key| self.is_ours(key)) {
             self.add(key, LOW_PRIORITY, Reason::Bulk);
         }
     }

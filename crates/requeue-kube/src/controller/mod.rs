@@ -49,13 +49,16 @@ pub use self::readiness::Readiness;
 pub use self::request::Request;
 use self::run::Target;
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
+pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
+pub(crate) use self::triggers::signals;
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::ObjectQueue;
 use crate::metrics::Metrics;
 use crate::relist;
 use crate::shard::Shard;
+use crate::shared::{Object, SharedWatch};
 
 /// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -167,10 +170,16 @@ where
 struct Main<K: 'static> {
     name: String,
     kind: Kind,
-    events: MakeEvents<K>,
+    events: MainEvents<K>,
     predicate: Option<AnyPredicate<K>>,
     /// Writes observed objects to the store. Does nothing if the user maintains the store.
     store: OnEvent<K>,
+}
+
+/// The origin of the events of the controller's own kind.
+enum MainEvents<K: 'static> {
+    Own(MakeEvents<K>),
+    Shared(MakeEvents<Object<K>>),
 }
 
 impl<K> Main<K>
@@ -179,7 +188,21 @@ where
     K::DynamicType: Eq + Hash + Clone + Send + Sync,
 {
     fn source(self, reader: Store<K>) -> Source {
-        Source::main(self.name, self.kind, self.events, self.predicate, self.store, reader)
+        let Self { name, kind, events, predicate, store } = self;
+        match events {
+            MainEvents::Own(events) => {
+                let objects = move || reader.state().iter().map(|it| (**it).clone()).collect();
+                Source::main(name, kind, events, predicate, store, objects)
+            }
+            MainEvents::Shared(events) => {
+                let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
+                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
+                });
+                let objects = move || reader.state().into_iter().map(Object).collect();
+                let source = Source::main(name, kind, events, predicate, |_| {}, objects);
+                Source { is_shared: true, ..source }
+            }
+        }
     }
 }
 
@@ -214,7 +237,7 @@ where
             watcher::watcher(api, wc.clone()).boxed()
         };
         Self::of(
-            MakeEvents::Watch(Box::new(events)),
+            MainEvents::Own(MakeEvents::Watch(Box::new(events))),
             store,
             dyntype,
             Box::new(move |event| writer.apply_watcher_event(event)),
@@ -229,8 +252,8 @@ where
     ///
     /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report
     /// what was deleted while its watch was disconnected. Here it is therefore a stream of raw
-    /// events: omit `applied_objects()`. For the same reason there are no equivalents of
-    /// `for_shared_stream`: kube's shared streams contain no events.
+    /// events: omit `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no
+    /// deletions, use [`for_shared`](Self::for_shared).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -263,11 +286,29 @@ where
         reader: Store<K>,
         dyntype: K::DynamicType,
     ) -> Self {
-        Self::of(source::made(events), reader, dyntype, Box::new(|_| {}))
+        Self::of(MainEvents::Own(source::made(events)), reader, dyntype, Box::new(|_| {}))
+    }
+
+    /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
+    /// watch.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use requeue_kube::Controller;
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn controllers(maps: &SharedWatch<ConfigMap>) -> [Controller<ConfigMap>; 2] {
+    ///     ["first", "second"].map(|name| Controller::for_shared(maps).name(name))
+    /// }
+    /// ```
+    pub fn for_shared(watch: &SharedWatch<K>) -> Self {
+        let (store, dyntype, watch) = (watch.store(), watch.dyntype().clone(), watch.clone());
+        let events = MainEvents::Shared(MakeEvents::Watch(Box::new(move |_| watch.events())));
+        Self::of(events, store, dyntype, Box::new(|_| {}))
     }
 
     fn of(
-        events: MakeEvents<K>,
+        events: MainEvents<K>,
         store: Store<K>,
         dyntype: K::DynamicType,
         write: OnEvent<K>,
@@ -371,6 +412,18 @@ where
     /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the start, the shutdown and the metrics for a manager.
+    pub(crate) fn managed(mut self, managed: Managed) -> Self {
+        let Managed { lead, graceful, forced, metrics } = managed;
+        if let Some((lead, election)) = lead {
+            (self.start.on, self.start.election) = (Some(lead), Some(election));
+        }
+        self.graceful.push(graceful);
+        self.forced.push(forced);
+        self.metrics = metrics.or(self.metrics);
         self
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -19,6 +20,7 @@ use super::source::{self, AnyPredicate, Events, MakeEvents, Selected, Source, Ta
 use crate::ObjectKey;
 use crate::relist;
 use crate::shard::Shard;
+use crate::shared::{Object, SharedWatch};
 
 impl<K> Controller<K>
 where
@@ -144,6 +146,17 @@ where
         Child::DynamicType: Debug + Eq + Hash + Clone,
     {
         self.owns_events(source::made(events), dyntype, None)
+    }
+
+    /// As [`owns`](Self::owns), from a shared watch.
+    pub fn owns_shared<Child>(self, watch: &SharedWatch<Child>) -> Self
+    where
+        Child: Clone + Resource + Send + Sync + 'static,
+        Child::DynamicType: Eq + Hash + Clone,
+    {
+        let (dyntype, watch) = (watch.dyntype().clone(), watch.clone());
+        let events = MakeEvents::Watch(Box::new(move |_| watch.events()));
+        self.owns_events(events, dyntype, None).shared()
     }
 
     fn owns_events<Child>(
@@ -297,6 +310,32 @@ where
         I::IntoIter: Send,
     {
         self.related("watched", dyntype, source::made(events), None, keys(mapper))
+    }
+
+    /// As [`watches`](Self::watches), from a shared watch. The mapper receives the object of the store.
+    pub fn watches_shared<Other, I>(
+        self,
+        watch: &SharedWatch<Other>,
+        mapper: impl Fn(Arc<Other>) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + Send + Sync + 'static,
+        Other::DynamicType: Eq + Hash + Clone,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        let (dyntype, watch) = (watch.dyntype().clone(), watch.clone());
+        let events = MakeEvents::Watch(Box::new(move |_| watch.events()));
+        let mapper = keys(move |object: Object<Other>| mapper(object.0));
+        self.related("watched", dyntype, events, None, mapper).shared()
+    }
+
+    /// Marks the latest watch as a shared one.
+    fn shared(mut self) -> Self {
+        if let Some(source) = self.related.last_mut() {
+            source.is_shared = true;
+        }
+        self
     }
 
     fn related<O>(

@@ -57,6 +57,11 @@ where
     K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: fmt::Debug + Eq + Hash + Clone,
 {
+    /// Returns the name of the controller, or the default.
+    pub(crate) fn effective_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| K::kind(&self.dyntype).to_lowercase())
+    }
+
     /// Returns the controller's stream. It starts the controller when it is polled, and stops it
     /// when it is dropped.
     pub(super) fn stream<T, F, P, C, Fut>(
@@ -75,7 +80,7 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let (results, stream) = mpsc::channel(RESULTS);
-        let name = self.name.clone().unwrap_or_else(|| default_name::<K>(&self.dyntype));
+        let name = self.effective_name();
         let claim = name.clone();
         let engine = async move {
             let mut permit = Permit::default();
@@ -357,10 +362,6 @@ where
     })
 }
 
-fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
-    K::kind(dyntype).to_lowercase()
-}
-
 /// Waits for the first list of each watch.
 async fn lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
     tokio::time::timeout(timeout, readiness.ready())
@@ -399,7 +400,7 @@ impl Watches {
         for (number, source) in sources.enumerate() {
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
-                backoff: backoff.clone().unwrap_or_default(),
+                backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
                 readiness: readiness.clone(),
                 number,
                 name: source.name.clone(),

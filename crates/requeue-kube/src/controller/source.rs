@@ -1,6 +1,5 @@
 //! One watch of a controller: reads a stream of events, and reports changes to the enqueuer.
 
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use futures_util::{Stream, StreamExt};
 use kube::api::{Api, Resource};
 use kube::core::ApiResource;
 use kube::runtime::Predicate;
-use kube::runtime::reflector::Store;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 
@@ -66,12 +64,15 @@ pub(super) struct Source {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
+    /// The events come from a shared watch, which has a backoff of its own.
+    pub(super) is_shared: bool,
 }
 
 /// The parts that a running watch needs.
 pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
-    pub(super) backoff: TriggerBackoff,
+    /// `None` for a shared watch.
+    pub(super) backoff: Option<TriggerBackoff>,
     pub(super) readiness: Readiness,
     /// The name of the watch.
     pub(super) name: String,
@@ -154,11 +155,10 @@ impl Source {
         events: MakeEvents<K>,
         predicate: Option<AnyPredicate<K>>,
         mut store: impl FnMut(&Event<K>) + Send + 'static,
-        reader: Store<K>,
+        objects: impl Fn() -> Vec<K> + Send + 'static,
     ) -> Self
     where
-        K: Resource + Clone + Send + Sync + 'static,
-        K::DynamicType: Eq + Hash + Clone + Send + Sync,
+        K: Resource + Send + Sync + 'static,
     {
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
@@ -188,7 +188,7 @@ impl Source {
             };
             match ownership {
                 Some(ownership) => {
-                    following.follow_shards(events, on_event, &reader, &ownership).await
+                    following.follow_shards(events, on_event, objects, &ownership).await
                 }
                 None => {
                     let mut events = events.start(Selected::of(following.shard));
@@ -199,7 +199,8 @@ impl Source {
                 }
             }
         };
-        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
+        let follow = Box::new(|following| Box::pin(follow(following)) as _);
+        Self { name, kind, follow, is_shared: false }
     }
 
     /// A watch of another kind. `targets` returns the objects that an object concerns. If a mapper
@@ -236,7 +237,8 @@ impl Source {
             };
             following.follow(&mut events, on_event).await
         };
-        Self { name, kind, follow: Box::new(|following| Box::pin(follow(following))) }
+        let follow = Box::new(|following| Box::pin(follow(following)) as _);
+        Self { name, kind, follow, is_shared: false }
     }
 }
 
@@ -266,8 +268,10 @@ impl Following {
         match event {
             Ok(event) => {
                 // A list that has begun may still fail.
-                if !matches!(event, Event::Init | Event::InitApply(_)) {
-                    self.backoff.reset();
+                if let Some(backoff) = &self.backoff
+                    && !matches!(event, Event::Init | Event::InitApply(_))
+                {
+                    backoff.reset();
                 }
                 let is_listed = matches!(event, Event::InitDone);
                 let origin = Origin::of(&self.kind, &event);
@@ -277,11 +281,12 @@ impl Following {
                     self.readiness.listed(self.number);
                 }
             }
+            Err(error) if self.backoff.is_none() => (self.failed)(error),
             Err(error) => {
                 // kube's watchers retry silently, even if permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
-                let Some(delay) = self.backoff.next() else {
+                let Some(delay) = self.backoff.as_ref().and_then(TriggerBackoff::next) else {
                     return Err(RunnerError::WatchEnded(self.name.clone()));
                 };
                 tokio::time::sleep(delay).await;
@@ -305,12 +310,11 @@ impl Following {
         &mut self,
         source: MakeEvents<K>,
         mut on_event: impl FnMut(Event<K>, Origin<'_>, Option<Listing>),
-        reader: &Store<K>,
+        objects: impl Fn() -> Vec<K>,
         ownership: &Ownership,
     ) -> Result<(), RunnerError>
     where
-        K: Resource + Clone + Send + 'static,
-        K::DynamicType: Eq + Hash + Clone,
+        K: Resource + Send + 'static,
     {
         let mut list = Listing { version: ownership.version(), is_restart: false };
         let mut is_listing = true;
@@ -327,8 +331,7 @@ impl Following {
                         (events, is_listing) = (watch_held(watch, ownership), true);
                         continue;
                     }
-                    let objects = reader.state();
-                    let listed = objects.iter().map(|object| Event::InitApply((**object).clone()));
+                    let listed = objects().into_iter().map(Event::InitApply);
                     for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
                         let end = matches!(event, Event::InitDone).then_some(list);
                         let origin = Origin::of(&self.kind, &event);

@@ -6,11 +6,24 @@ use futures_util::future::BoxFuture;
 
 use super::RunnerError;
 use crate::leader::{LeaderElector, LeadershipLost, Status, Term};
+use crate::metrics::Metrics;
+
+/// The parts that a manager sets for its controllers.
+pub(crate) struct Managed {
+    /// With an election: completes when the process leads. The manager stops the controller when the
+    /// term ends.
+    pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
+    pub(crate) graceful: BoxFuture<'static, ()>,
+    pub(crate) forced: BoxFuture<'static, ()>,
+    pub(crate) metrics: Option<Metrics>,
+}
 
 #[derive(Default)]
 pub(super) struct Start {
     pub(super) on: Option<BoxFuture<'static, ()>>,
     pub(super) elector: Option<LeaderElector>,
+    /// The status of an election that another part holds.
+    pub(super) election: Option<Status>,
 }
 
 impl Start {
@@ -24,26 +37,33 @@ impl Start {
         if let Some(on) = self.on {
             on.await;
         }
-        Permit(match self.elector {
-            Some(elector) => Some(elector.acquire().await),
-            None => None,
-        })
+        match self.elector {
+            Some(elector) => {
+                let term = elector.acquire().await;
+                Permit { status: Some(term.status()), term: Some(term) }
+            }
+            None => Permit { status: self.election, term: None },
+        }
     }
 }
 
 /// The right to run: for one term, or permanently if there is no election.
 #[derive(Default)]
-pub(super) struct Permit(Option<Term>);
+pub(super) struct Permit {
+    /// The term that this controller holds.
+    term: Option<Term>,
+    status: Option<Status>,
+}
 
 impl Permit {
     /// Returns the status of the election, or `None` if the permit never expires.
     pub(super) fn status(&self) -> Option<Status> {
-        self.0.as_ref().map(Term::status)
+        self.status.clone()
     }
 
     /// Waits until the permit is lost.
     pub(super) async fn lost(&self) -> LeadershipLost {
-        match &self.0 {
+        match &self.term {
             Some(term) => term.lost().await,
             None => future::pending().await,
         }
@@ -52,7 +72,7 @@ impl Permit {
     /// Releases the lease after the controller has ended with `ended`. If work may still be
     /// running, it does not release the lease, which then expires.
     pub(super) async fn end(self, ended: Result<(), RunnerError>) -> Result<(), RunnerError> {
-        let Some(term) = self.0 else { return ended };
+        let Some(term) = self.term else { return ended };
         if let Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }) = ended {
             return ended;
         }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures_util::future::select;
+use futures_util::future::{BoxFuture, select};
 use futures_util::{FutureExt, Stream, StreamExt};
 use kube::api::Resource;
 use serde::de::DeserializeOwned;
@@ -88,18 +88,9 @@ where
     ///
     /// The stream panics if a signal handler cannot be installed.
     pub fn shutdown_on_signal(mut self) -> Self {
-        let (first, shutdown) = oneshot::channel();
-        self.graceful.push(shutdown.map(|_| ()).boxed());
-        self.forced.push(
-            async {
-                signal().await;
-                tracing::info!("shutting down; a second signal drops the runs in flight");
-                // An error means that the controller is already shutting down.
-                _ = first.send(());
-                signal().await;
-            }
-            .boxed(),
-        );
+        let (first, second) = signals();
+        self.graceful.push(first);
+        self.forced.push(second);
         self
     }
 
@@ -171,6 +162,20 @@ where
         self.warmup = warmup;
         self
     }
+}
+
+/// Returns a future that completes at the first signal, and one that completes at the second. The second
+/// one must be polled for the first one to complete.
+pub(crate) fn signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    let (first, shutdown) = oneshot::channel();
+    let second = async {
+        signal().await;
+        tracing::info!("shutting down; a second signal drops the runs in flight");
+        // An error means that the shutdown has begun already.
+        _ = first.send(());
+        signal().await;
+    };
+    (shutdown.map(|_| ()).boxed(), second.boxed())
 }
 
 /// Completes at the next Ctrl-C or SIGTERM.

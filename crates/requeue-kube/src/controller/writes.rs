@@ -59,7 +59,8 @@ impl Kind {
 /// object. After that it runs, and the metric `stale_sync_timeouts_total` counts it.
 ///
 /// With several watches of one kind, the first event that shows a write counts, because the others
-/// may have selectors that exclude the object. The store of another watch may still be behind.
+/// may have selectors that exclude the object. The store of another watch may still be behind. A
+/// [`SharedWatch`](crate::shared::SharedWatch) has only one store.
 ///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
 /// for its own kind, and [`owns_stream`] with

@@ -45,7 +45,8 @@
 //!
 //! # Several controllers with one Lease
 //!
-//! A program with one Lease for several controllers, or with a [`Fence`], connects the parts
+//! [`Manager::leader_election`](crate::Manager::leader_election) runs several controllers with one
+//! Lease. A program with a [`Fence`], or with other work besides controllers, connects the parts
 //! itself. In standby, these controllers already run their watches and stores, so that they start
 //! at once when the process leads:
 //!

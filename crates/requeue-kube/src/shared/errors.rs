@@ -13,7 +13,9 @@ pub(super) fn copy(error: &Arc<watcher::Error>) -> watcher::Error {
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),
     };
     match &**error {
-        watcher::Error::InitialListFailed(cause) => watcher::Error::InitialListFailed(copied(cause)),
+        watcher::Error::InitialListFailed(cause) => {
+            watcher::Error::InitialListFailed(copied(cause))
+        }
         watcher::Error::WatchStartFailed(cause) => watcher::Error::WatchStartFailed(copied(cause)),
         watcher::Error::WatchFailed(cause) => watcher::Error::WatchFailed(copied(cause)),
         watcher::Error::WatchError(status) => watcher::Error::WatchError(status.clone()),

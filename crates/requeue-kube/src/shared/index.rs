@@ -39,7 +39,11 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         Q: Hash + Eq + ?Sized,
     {
         let entries = self.read();
-        entries.objects.get(value).map(|found| found.values().cloned().collect()).unwrap_or_default()
+        entries
+            .objects
+            .get(value)
+            .map(|found| found.values().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Returns the keys of the objects with this value, in order.

@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod manager;
 mod optional;
 mod server;
+mod shared;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::Channel;
@@ -94,6 +95,16 @@ impl Server {
         let state = &mut *self.state();
         state.kinds.values_mut().for_each(|kind| kind.oldest = state.version + 1);
         state.version += 1;
+    }
+
+    /// Returns the number of open watches of a path.
+    pub(crate) async fn watches(&self, path: &str) -> usize {
+        // Only a write shows that the client has closed its side.
+        let is_open = |watch: &mpsc::UnboundedSender<String>| watch.send(String::new()).is_ok();
+        self.state().kinds.get_mut(path).unwrap().watches.retain(is_open);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let state = self.state();
+        state.kinds[path].watches.iter().filter(|watch| !watch.is_closed()).count()
     }
 
     /// Returns the number of requests for a path, with the verb `list` or `watch`.

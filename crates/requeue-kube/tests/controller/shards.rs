@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, reflector};
 use requeue_kube::shard::{Shard, ShardBy};
+use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 
 use super::common::*;
@@ -92,6 +93,35 @@ async fn each_object_and_its_changes_are_in_one_shard() {
         }
         assert_eq!(sharded.runs().await, ours, "deletions");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bulk_run_leaves_out_the_objects_of_other_shards_that_a_shared_store_has() {
+    let shard = Shard::new(0, 2).unwrap();
+    let maps: Vec<_> = (0..20).map(|number| map(&numbered(number), 1)).collect();
+    let ours = maps.iter().filter(|map| shard.contains(&map.metadata)).count();
+    let (feed, events) = Feed::new();
+    let watch = SharedWatch::of_stream(events);
+    let (start, started) = tokio::sync::oneshot::channel::<()>();
+    let (bulk, trigger) = tokio::sync::mpsc::unbounded_channel();
+    let trigger = stream::unfold(trigger, async |mut it| Some((it.recv().await?, it)));
+    let controller = Controller::for_shared(&watch)
+        .name("bulk runs of a shard")
+        .shard(shard)
+        .start_on(async { _ = started.await })
+        .reconcile_all_on(trigger);
+    let log = Log::new();
+    let stream = controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone()));
+    let _reading = Reading::of(stream);
+    feed.list(&maps);
+    a_moment().await;
+    assert_eq!((watch.store().len(), log.names().len()), (20, 0));
+    start.send(()).unwrap();
+    a_moment().await;
+    assert_eq!(log.names().len(), ours, "the end of the standby");
+    bulk.send(()).unwrap();
+    a_moment().await;
+    assert_eq!(log.names().len(), 2 * ours, "a bulk run");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@
 mod algorithm;
 mod controller;
 mod fence;
+mod manager;
 mod mocked;
 mod server;
 mod simulation;

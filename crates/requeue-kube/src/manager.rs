@@ -1,0 +1,446 @@
+//! Several controllers in one process: one start, one election, one shutdown.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Stream, StreamExt, future};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use serde::de::DeserializeOwned;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::Controller;
+use crate::controller::{self, Action, Error, Managed, RunnerError, signals};
+use crate::leader::{LeaderElector, LeadershipLost, Term};
+use crate::metrics::Metrics;
+use crate::shared::SharedWatch;
+
+/// Runs several controllers in one process.
+///
+/// - **Start.** All controllers start their watches at the same time. Each begins to reconcile when its
+///   own watches have listed and, with an election, this process leads.
+/// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
+///   all of them are ready.
+/// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
+/// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
+///   time, and then the lease is released.
+/// - **Errors.** The first controller that cannot continue ends all of them, and
+///   [`run`](Self::run) returns its name and its error. A result of a run is only logged.
+/// - **Watches.** [`watch`](Self::watch) returns one [`SharedWatch`] for all controllers that need the
+///   same objects.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+/// use kube::runtime::watcher;
+/// use kube::{Api, Client};
+/// use requeue_kube::controller::{Action, Controller};
+/// use requeue_kube::{Manager, policy};
+///
+/// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
+/// # async fn secret(_: Arc<Secret>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let client = Client::try_default().await?;
+///     let context = Arc::new(client.clone());
+///     let mut manager = Manager::new().shutdown_on_signal();
+///
+///     let wc = watcher::Config::default();
+///     let secrets = manager.watch(Api::<Secret>::all(client.clone()), wc.clone());
+///     let maps = Controller::new(Api::<ConfigMap>::all(client), wc).owns_shared(&secrets);
+///     let of_maps = Arc::clone(&context);
+///     manager.add(maps, |maps| maps.run(map, policy::backoff, of_maps));
+///     let secrets = Controller::for_shared(&secrets);
+///     manager.add(secrets, |secrets| secrets.run(secret, policy::backoff, context));
+///
+///     manager.run().await?;
+///     Ok(())
+/// }
+/// ```
+#[must_use = "a manager does nothing until it is run"]
+pub struct Manager {
+    controllers: Vec<(String, Start)>,
+    readiness: Readiness,
+    watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
+    elector: Option<LeaderElector>,
+    metrics: Option<Metrics>,
+    graceful: Vec<BoxFuture<'static, ()>>,
+    forced: Vec<BoxFuture<'static, ()>>,
+}
+
+/// Returns the work of a controller.
+type Start = Box<dyn FnOnce(Managed) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
+
+impl Manager {
+    /// Creates a manager without controllers.
+    pub fn new() -> Self {
+        Self {
+            controllers: Vec::new(),
+            readiness: Readiness::default(),
+            watches: HashMap::new(),
+            elector: None,
+            metrics: None,
+            graceful: Vec::new(),
+            forced: Vec::new(),
+        }
+    }
+
+    /// Adds a controller. `run` receives it when the manager runs, and returns its stream: that of
+    /// [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to it.
+    ///
+    /// The controllers of a manager need different [names](Controller::name). The manager sets the
+    /// start, the shutdown and the metrics, so do not set them for the controller. Its
+    /// [`Config`](controller::Config) remains.
+    pub fn add<K, E, S>(
+        &mut self,
+        controller: Controller<K>,
+        run: impl FnOnce(Controller<K>) -> S + Send + 'static,
+    ) where
+        K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+        K::DynamicType: fmt::Debug + Eq + Hash + Clone,
+        E: StdError + Send + 'static,
+        S: Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>> + Send + 'static,
+    {
+        let name = controller.effective_name();
+        self.readiness.add(name.clone(), controller.readiness());
+        let label = name.clone();
+        let start = |managed| follow(label, run(controller.managed(managed))).boxed();
+        self.controllers.push((name, Box::new(start)));
+    }
+
+    /// Returns the shared watch of the objects that `api` and `wc` select: the same one each time, for
+    /// the same kind, namespace and configuration. It uses the client of the first call.
+    pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
+    where
+        K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+        K::DynamicType: Default + Eq + Hash + Clone,
+    {
+        self.watch_with(api, wc, K::DynamicType::default())
+    }
+
+    /// As [`watch`](Self::watch), for a kind that is known only at run time.
+    pub fn watch_with<K>(
+        &mut self,
+        api: Api<K>,
+        wc: watcher::Config,
+        dyntype: K::DynamicType,
+    ) -> SharedWatch<K>
+    where
+        K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+        K::DynamicType: Eq + Hash + Clone,
+    {
+        let objects = (TypeId::of::<K>(), format!("{} {wc:?}", api.resource_url()));
+        let known = self.watches.get(&objects).and_then(|watch| watch.downcast_ref());
+        known.cloned().unwrap_or_else(|| {
+            let watch = SharedWatch::new_with(api, wc, dyntype);
+            self.watches.insert(objects, Box::new(watch.clone()));
+            watch
+        })
+    }
+
+    /// Runs the controllers only while this process leads: of several replicas, one works, and the
+    /// others stand by with their stores up to date.
+    ///
+    /// It works as for [one controller](Controller::leader_election): the lease is renewed until all
+    /// controllers have shut down, and then released. If the lease is lost, all runs are dropped.
+    pub fn leader_election(mut self, elector: LeaderElector) -> Self {
+        self.elector = Some(elector);
+        self
+    }
+
+    /// Publishes the metrics of all controllers and of the election in a Prometheus registry.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Shuts all controllers down [gracefully](Controller::graceful_shutdown_on) when `trigger`
+    /// completes.
+    pub fn graceful_shutdown_on(
+        mut self,
+        trigger: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        self.graceful.push(trigger.boxed());
+        self
+    }
+
+    /// Shuts all controllers down gracefully on Ctrl-C or SIGTERM. A second signal drops the runs in
+    /// flight.
+    ///
+    /// # Panics
+    ///
+    /// [`run`](Self::run) panics if a signal handler cannot be installed.
+    pub fn shutdown_on_signal(mut self) -> Self {
+        let (first, second) = signals();
+        self.graceful.push(first);
+        self.forced.push(second);
+        self
+    }
+
+    /// Returns a handle for `/readyz`, which reports whether every controller has received the first
+    /// lists of its watches. It also reports controllers that are added later.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Runs the controllers until all of them have ended.
+    ///
+    /// # Errors
+    ///
+    /// A controller could not continue, or the lease was lost. In the first case, the others have shut
+    /// down gracefully.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime, and when a controller's stream panics.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
+    pub async fn run(self) -> Result<(), ManagerError> {
+        let Self { controllers, readiness, watches, elector, metrics, graceful, forced } = self;
+        // From now on, only the controllers keep the watches.
+        drop(watches);
+        let [lead, stop, force] = std::array::from_fn(|_| CancellationToken::new());
+        let elector = elector.map(|elector| match &metrics {
+            Some(metrics) => elector.metrics(metrics),
+            None => elector,
+        });
+        let election = elector.as_ref().map(LeaderElector::status);
+        let mut tasks = JoinSet::new();
+        for (name, start) in controllers {
+            let running = start(Managed {
+                lead: election.clone().map(|it| (lead.clone().cancelled_owned().boxed(), it)),
+                graceful: stop.clone().cancelled_owned().boxed(),
+                forced: force.clone().cancelled_owned().boxed(),
+                metrics: metrics.clone(),
+            });
+            tasks.spawn(async { (name, running.await) }.in_current_span());
+        }
+        let stops = async {
+            let graceful = any_of(graceful).map(|()| stop.cancel());
+            let forced = any_of(forced).map(|()| force.cancel());
+            future::join(graceful, forced).await;
+            future::pending::<Infallible>().await
+        };
+        let controlled = async {
+            let mut work = pin!(work(tasks, &stop));
+            let term = tokio::select! {
+                biased;
+                done = &mut work => return done.ended,
+                term = acquired(elector, &readiness, &stop) => term,
+            };
+            lead.cancel();
+            let done = tokio::select! {
+                biased;
+                // Returning drops the controllers.
+                lost = lost(term.as_ref()) => return Err(ManagerError::LeadershipLost(lost)),
+                done = &mut work => done,
+            };
+            // After dropped runs, the lease is not released, but expires.
+            if let Some(term) = term.filter(|_| !done.is_cut_off)
+                && let Err(error) = term.release().await
+            {
+                tracing::warn!(%error, "the lease was not released, and expires");
+            }
+            done.ended
+        };
+        tokio::select! {
+            biased;
+            never = stops => match never {},
+            ended = controlled => ended,
+        }
+    }
+}
+
+/// Reads a controller's stream until it ends.
+async fn follow<K, E>(
+    name: String,
+    stream: impl Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>>,
+) -> Result<(), RunnerError>
+where
+    K: Resource + 'static,
+    E: StdError,
+{
+    let mut stream = pin!(stream);
+    while let Some(result) = stream.next().await {
+        match result {
+            Ok(_) => {}
+            Err(Error::RunnerError(error)) => return Err(error),
+            Err(error) => tracing::warn!(controller = name, %error),
+        }
+    }
+    Ok(())
+}
+
+/// The end of all controllers.
+struct Done {
+    ended: Result<(), ManagerError>,
+    /// Runs were dropped.
+    is_cut_off: bool,
+}
+
+/// Waits for all controllers. The first that fails stops the others.
+async fn work(
+    mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
+    stop: &CancellationToken,
+) -> Done {
+    let mut done = Done { ended: Ok(()), is_cut_off: false };
+    while let Some(joined) = tasks.join_next().await {
+        let (name, error) = match joined.map_err(JoinError::try_into_panic) {
+            Ok((_, Ok(()))) | Err(Err(_)) => continue,
+            Ok((name, Err(error))) => (name, error),
+            Err(Ok(panic)) => resume_unwind(panic),
+        };
+        done.is_cut_off |= matches!(error, RunnerError::CutOff { .. });
+        stop.cancel();
+        if done.ended.is_ok() {
+            done.ended = Err(ManagerError::Controller { name, error });
+        } else {
+            tracing::error!(controller = name, %error, "another controller has failed, too");
+        }
+    }
+    done
+}
+
+/// Waits until the controllers may start: with an election, until all of them are ready and this
+/// process leads. After a stop it does not take part.
+async fn acquired(
+    elector: Option<LeaderElector>,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) -> Option<Term> {
+    let elector = elector?;
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => future::pending().await,
+        term = async {
+            readiness.ready().await;
+            elector.acquire().await
+        } => Some(term),
+    }
+}
+
+async fn lost(term: Option<&Term>) -> LeadershipLost {
+    match term {
+        Some(term) => term.lost().await,
+        None => future::pending().await,
+    }
+}
+
+/// Completes when one of the futures does.
+async fn any_of(futures: Vec<BoxFuture<'static, ()>>) {
+    if futures.is_empty() {
+        future::pending::<()>().await;
+    }
+    future::select_all(futures).await;
+}
+
+impl Default for Manager {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.controllers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Manager").field("controllers", &names).finish_non_exhaustive()
+    }
+}
+
+/// Reports whether all controllers of a [`Manager`] have received the first lists of their watches.
+///
+/// Use it for a readiness probe. A process in standby is ready, too.
+///
+/// ```
+/// use requeue_kube::Manager;
+///
+/// let manager = Manager::new();
+/// let readiness = manager.readiness();
+/// // In the handler of `/readyz`:
+/// let answer = match readiness.waiting_for() {
+///     watches if watches.is_empty() => Ok(()),
+///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
+/// };
+/// # assert_eq!(answer, Ok(()));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<Vec<(String, controller::Readiness)>>>);
+
+impl Readiness {
+    fn add(&self, name: String, readiness: controller::Readiness) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, readiness));
+    }
+
+    fn all(&self) -> Vec<(String, controller::Readiness)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns true if every controller is ready.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.all().iter().all(|(_, readiness)| readiness.is_ready())
+    }
+
+    /// Returns the watches that have not received their first list, with their controllers, as in
+    /// `website: ConfigMap.v1 (owned)`.
+    #[must_use]
+    pub fn waiting_for(&self) -> Vec<String> {
+        let of = |(name, readiness): (String, controller::Readiness)| {
+            readiness.waiting_for().into_iter().map(move |watch| format!("{name}: {watch}"))
+        };
+        self.all().into_iter().flat_map(of).collect()
+    }
+
+    /// Waits until every controller is ready.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
+    pub async fn ready(&self) {
+        for (_, readiness) in self.all() {
+            readiness.ready().await;
+        }
+    }
+}
+
+/// The reason why a [`Manager`] could not continue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// This controller could not continue. The others were shut down.
+    Controller {
+        /// The [name](Controller::name) of the controller.
+        name: String,
+        /// Its error.
+        error: RunnerError,
+    },
+    /// The process is no longer the leader. All runs in flight were dropped at an `await`.
+    LeadershipLost(LeadershipLost),
+}
+
+impl fmt::Display for ManagerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Controller { name, error } => write!(f, "controller {name:?}: {error}"),
+            Self::LeadershipLost(lost) => lost.fmt(f),
+        }
+    }
+}
+
+impl StdError for ManagerError {}

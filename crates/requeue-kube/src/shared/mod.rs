@@ -1,0 +1,523 @@
+//! One watch and one store for several controllers of a process.
+//!
+//! Two controllers that need the objects of one kind usually have a watch and a store each. With a
+//! [`SharedWatch`], they have one of each together. So they list once after an outage, and each object
+//! is in memory once.
+//!
+//! ```no_run
+//! use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+//! use kube::runtime::reflector::ObjectRef;
+//! use kube::runtime::watcher;
+//! use kube::{Api, Client, ResourceExt};
+//! use requeue_kube::Controller;
+//! use requeue_kube::shared::SharedWatch;
+//!
+//! fn controllers(client: Client) -> (Controller<Pod>, Controller<ConfigMap>) {
+//!     let pods = SharedWatch::new(Api::<Pod>::all(client.clone()), watcher::Config::default());
+//!     let by_node = pods.by_index(|pod: &Pod| pod.spec.as_ref()?.node_name.clone());
+//!     let nodes = Api::<Node>::all(client.clone());
+//!     let on_node = move |node: Node| {
+//!         let pods = by_node.keys(&node.name_any());
+//!         pods.into_iter().map(|pod| pod.to_ref(())).collect::<Vec<ObjectRef<Pod>>>()
+//!     };
+//!     // Each pod runs when its node changes.
+//!     let of_pods =
+//!         Controller::for_shared(&pods).watches(nodes, watcher::Config::default(), on_node);
+//!     let maps = Api::<ConfigMap>::all(client);
+//!     let of_maps = Controller::new(maps, watcher::Config::default()).owns_shared(&pods);
+//!     (of_pods, of_maps)
+//! }
+//! ```
+
+mod errors;
+mod index;
+mod object;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, Stream, StreamExt};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::Store;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+pub use self::index::Index;
+use self::index::{Indexed, Update};
+pub(crate) use self::object::Object;
+use crate::{ObjectKey, relist};
+
+/// A watch of one kind, scope and selector, and its store, for several controllers of a process.
+///
+/// Pass it to [`Controller::for_shared`], [`owns_shared`] and [`watches_shared`]. The watch begins when
+/// the first of these controllers starts, and ends when all of them and all clones of this value are
+/// gone.
+///
+/// - **Deletions are delivered**, also those that the watch has missed. kube's shared streams deliver
+///   none.
+/// - **Each subscriber is a queue.** A slow subscriber delays no other one, and takes memory only for
+///   the keys of objects that have changed since it last read. It then reads their latest state.
+/// - **A late subscriber** first receives the current state, as a first list.
+/// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
+///   objects that have changed.
+/// - **Errors** of the watch are reported by each controller. The watch has kube's backoff, and not that
+///   of [`Controller::trigger_backoff`].
+///
+/// With a [shard](crate::Controller::shard), each controller drops the objects of other shards, but the
+/// store has all objects.
+///
+/// The store has each object once. Each subscriber also remembers the key, the uid, the version and the
+/// targets of each object: about 100 bytes, and 16 for each target.
+///
+/// [`Controller::for_shared`]: crate::Controller::for_shared
+/// [`owns_shared`]: crate::Controller::owns_shared
+/// [`watches_shared`]: crate::Controller::watches_shared
+/// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
+pub struct SharedWatch<K>(Arc<Inner<K>>)
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone;
+
+struct Inner<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    dyntype: K::DynamicType,
+    hub: Arc<Mutex<Hub<K>>>,
+    /// The watch, before it begins.
+    start: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// The watch, after that. Dropping it ends the watch.
+    task: Mutex<JoinSet<()>>,
+}
+
+/// The state that the watch changes and the subscribers read. It has one lock, so that a subscriber sees
+/// each change exactly once: in the store when it takes a list, or as a key.
+struct Hub<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    dyntype: K::DynamicType,
+    writer: Writer<K>,
+    store: Store<K>,
+    indexes: Vec<Box<dyn Update<K>>>,
+    subscribers: BTreeMap<u64, Subscriber<K>>,
+    /// The number of subscribers so far.
+    numbers: u64,
+    is_listed: bool,
+    end: Option<End>,
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Ended,
+    Panicked,
+}
+
+/// The changes that a subscriber has not read.
+struct Subscriber<K> {
+    /// It reads the whole store first. The other changes come after that.
+    lists: bool,
+    order: VecDeque<ObjectKey>,
+    /// The objects that have changed, and the last state of those that were deleted.
+    changed: HashMap<ObjectKey, Option<Arc<K>>>,
+    /// The latest error.
+    error: Option<Arc<watcher::Error>>,
+    wake: Arc<Notify>,
+}
+
+impl<K> SharedWatch<K>
+where
+    K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    /// Creates a watch of the objects that `api` and `wc` select.
+    pub fn new(api: Api<K>, wc: watcher::Config) -> Self
+    where
+        K::DynamicType: Default,
+    {
+        Self::new_with(api, wc, K::DynamicType::default())
+    }
+
+    /// As [`new`](Self::new), for a kind that is known only at run time.
+    pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
+        let api = relist::consistent(api, &dyntype, &wc);
+        Self::of_stream_with(watcher::watcher(api, wc), dyntype)
+    }
+}
+
+impl<K> SharedWatch<K>
+where
+    K: Clone + Resource + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    /// Shares a stream of raw events, such as a watcher whose objects are changed by `modify`.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::Api;
+    /// use kube::runtime::{WatchStreamExt, watcher};
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
+    /// let events = watcher(api, watcher::Config::default())
+    ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
+    /// SharedWatch::of_stream(events)
+    /// # }
+    /// ```
+    pub fn of_stream(events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static) -> Self
+    where
+        K::DynamicType: Default,
+    {
+        Self::of_stream_with(events, K::DynamicType::default())
+    }
+
+    /// As [`of_stream`](Self::of_stream), for a kind that is known only at run time.
+    pub fn of_stream_with(
+        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+        dyntype: K::DynamicType,
+    ) -> Self {
+        let writer = Writer::new(dyntype.clone());
+        let store = writer.as_reader();
+        let hub = Arc::new(Mutex::new(Hub {
+            dyntype: dyntype.clone(),
+            writer,
+            store,
+            indexes: Vec::new(),
+            subscribers: BTreeMap::new(),
+            numbers: 0,
+            is_listed: false,
+            end: None,
+        }));
+        let start = follow(Arc::clone(&hub), events).boxed();
+        let task = Mutex::new(JoinSet::new());
+        Self(Arc::new(Inner { dyntype, hub, start: Mutex::new(Some(start)), task }))
+    }
+
+    /// Returns a reader of the store, which has the objects as they were last seen.
+    ///
+    /// The store is empty before the first controller has started the watch. For a kind whose objects
+    /// are only looked up, use [`watches_shared`](crate::Controller::watches_shared) with a mapper that
+    /// returns nothing: the controller then starts when the store is complete.
+    #[must_use]
+    pub fn store(&self) -> Store<K> {
+        self.hub().store.clone()
+    }
+
+    /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
+    ///
+    /// Use it in a mapper, to find the objects that refer to a changed object. `f` is called once for
+    /// each change of an object, and once for each object of a list. It must be fast, because it delays
+    /// the watch.
+    ///
+    /// # Panics
+    ///
+    /// A panic of `f` ends the watch. The streams of all its controllers then panic.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use requeue_kube::shared::{Index, SharedWatch};
+    ///
+    /// fn by_image(pods: &SharedWatch<Pod>) -> Index<String, Pod> {
+    ///     pods.by_index(|pod: &Pod| {
+    ///         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    ///         containers.filter_map(|container| container.image.clone()).collect::<Vec<_>>()
+    ///     })
+    /// }
+    /// ```
+    pub fn by_index<V, I>(&self, f: impl Fn(&K) -> I + Send + 'static) -> Index<V, K>
+    where
+        V: Hash + Eq + Clone + Send + Sync + 'static,
+        I: IntoIterator<Item = V> + 'static,
+    {
+        let index = Index::new();
+        let mut indexed = Box::new(Indexed(index.clone(), f));
+        let mut hub = self.hub();
+        indexed.replace(&hub.objects());
+        hub.indexes.push(indexed);
+        index
+    }
+
+    pub(crate) fn dyntype(&self) -> &K::DynamicType {
+        &self.0.dyntype
+    }
+
+    /// Returns the events of a new subscriber. The watch begins when the stream is first polled.
+    pub(crate) fn events(&self) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
+        let (number, wake) = self.hub().subscribe();
+        let shared = self.clone();
+        let subscription = Subscription { shared, number, wake, pending: VecDeque::new() };
+        stream::unfold(subscription, async |mut it| Some((it.next().await?, it))).boxed()
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub<K>> {
+        lock(&self.0.hub)
+    }
+
+    /// Starts the watch, unless it has begun.
+    fn begin(&self) {
+        let watch = lock(&self.0.start).take();
+        if let Some(watch) = watch {
+            lock(&self.0.task).spawn(watch);
+        }
+    }
+}
+
+/// Passes the events of the watch to the hub, until the stream ends.
+async fn follow<K>(
+    hub: Arc<Mutex<Hub<K>>>,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+) where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    /// Ends the streams of all subscribers, also after a panic.
+    struct Ending<'a, K>(&'a Mutex<Hub<K>>)
+    where
+        K: Resource + Clone + 'static,
+        K::DynamicType: Eq + Hash + Clone;
+
+    impl<K> Drop for Ending<'_, K>
+    where
+        K: Resource + Clone + 'static,
+        K::DynamicType: Eq + Hash + Clone,
+    {
+        fn drop(&mut self) {
+            let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
+            let mut hub = lock(self.0);
+            hub.end = Some(end);
+            hub.subscribers.values().for_each(|subscriber| subscriber.wake.notify_one());
+        }
+    }
+
+    let _ending = Ending(&hub);
+    let watch = K::kind(&lock(&hub).dyntype).into_owned();
+    let mut events = std::pin::pin!(events.default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => lock(&hub).event(event),
+            Err(error) => {
+                tracing::warn!(watch, %error, "a shared watch failed");
+                lock(&hub).failed(&Arc::new(error));
+            }
+        }
+        // A stream that is always ready must yield to other tasks.
+        tokio::task::consume_budget().await;
+    }
+}
+
+impl<K> Hub<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn event(&mut self, event: Event<K>) {
+        self.writer.apply_watcher_event(&event);
+        match event {
+            Event::Init | Event::InitApply(_) => {}
+            Event::InitDone => {
+                self.is_listed = true;
+                if !self.indexes.is_empty() {
+                    let objects = self.objects();
+                    self.indexes.iter_mut().for_each(|index| index.replace(&objects));
+                }
+                self.subscribers.values_mut().for_each(Subscriber::list);
+            }
+            Event::Apply(object) => {
+                let key = ObjectKey::of(&object);
+                if let Some(object) = self.get(&key) {
+                    self.indexes.iter_mut().for_each(|index| index.put(&key, &object));
+                }
+                self.changed(&key, None);
+            }
+            Event::Delete(object) => {
+                let key = ObjectKey::of(&object);
+                self.indexes.iter_mut().for_each(|index| index.remove(&key));
+                self.changed(&key, Some(&Arc::new(object)));
+            }
+        }
+    }
+
+    fn changed(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+        for subscriber in self.subscribers.values_mut() {
+            subscriber.change(key, deleted);
+        }
+    }
+
+    fn failed(&mut self, error: &Arc<watcher::Error>) {
+        for subscriber in self.subscribers.values_mut() {
+            subscriber.error = Some(Arc::clone(error));
+            subscriber.wake.notify_one();
+        }
+    }
+
+    fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.store.get(&key.to_ref(self.dyntype.clone()))
+    }
+
+    fn objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
+        self.store.state().into_iter().map(|object| (ObjectKey::of(&*object), object)).collect()
+    }
+
+    fn subscribe(&mut self) -> (u64, Arc<Notify>) {
+        self.numbers += 1;
+        let wake = Arc::new(Notify::new());
+        let subscriber = Subscriber {
+            lists: true,
+            order: VecDeque::new(),
+            changed: HashMap::new(),
+            error: None,
+            wake: Arc::clone(&wake),
+        };
+        self.subscribers.insert(self.numbers, subscriber);
+        (self.numbers, wake)
+    }
+
+    /// Returns the next events of a subscriber, or none if it has read all.
+    fn take(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
+        let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
+        if let Some(error) = subscriber.error.take() {
+            return vec![Err(errors::copy(&error))];
+        }
+        if subscriber.lists && self.is_listed {
+            subscriber.lists = false;
+            let objects = self.store.state().into_iter();
+            let list = objects.map(|object| Event::InitApply(Object(object)));
+            return [Event::Init]
+                .into_iter()
+                .chain(list)
+                .chain([Event::InitDone])
+                .map(Ok)
+                .collect();
+        }
+        let Some((key, deleted)) = subscriber.pop() else { return Vec::new() };
+        let deleted = deleted.map(|object| Event::Delete(Object(object)));
+        let here = self.get(&key).map(|object| Event::Apply(Object(object)));
+        deleted.into_iter().chain(here).map(Ok).collect()
+    }
+}
+
+impl<K> Subscriber<K> {
+    /// Makes the subscriber read the whole store.
+    fn list(&mut self) {
+        self.lists = true;
+        // The list also shows these changes.
+        self.order.clear();
+        self.changed.clear();
+        self.wake.notify_one();
+    }
+
+    fn change(&mut self, key: &ObjectKey, deleted: Option<&Arc<K>>) {
+        if self.lists {
+            return;
+        }
+        match self.changed.entry(key.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(deleted.cloned());
+                self.order.push_back(key.clone());
+                self.wake.notify_one();
+            }
+            // An object that was created again was also deleted.
+            Entry::Occupied(mut entry) => {
+                if let Some(object) = deleted {
+                    entry.insert(Some(Arc::clone(object)));
+                }
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<(ObjectKey, Option<Arc<K>>)> {
+        let key = self.order.pop_front()?;
+        let deleted = self.changed.remove(&key)?;
+        Some((key, deleted))
+    }
+}
+
+/// A subscriber's side.
+struct Subscription<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    shared: SharedWatch<K>,
+    number: u64,
+    wake: Arc<Notify>,
+    pending: VecDeque<watcher::Result<Event<Object<K>>>>,
+}
+
+impl<K> Subscription<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    async fn next(&mut self) -> Option<watcher::Result<Event<Object<K>>>> {
+        self.shared.begin();
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Some(event);
+            }
+            let end = {
+                let mut hub = self.shared.hub();
+                self.pending.extend(hub.take(self.number));
+                hub.end.filter(|_| self.pending.is_empty())
+            };
+            match end {
+                Some(End::Ended) => return None,
+                Some(End::Panicked) => {
+                    panic!("the function of an index of a shared watch panicked")
+                }
+                None if self.pending.is_empty() => self.wake.notified().await,
+                None => {}
+            }
+        }
+    }
+}
+
+impl<K> Drop for Subscription<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn drop(&mut self) {
+        self.shared.hub().subscribers.remove(&self.number);
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K> Clone for SharedWatch<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K> fmt::Debug for SharedWatch<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedWatch")
+            .field("kind", &K::kind(&self.0.dyntype))
+            .finish_non_exhaustive()
+    }
+}

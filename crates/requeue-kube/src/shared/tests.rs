@@ -1,0 +1,218 @@
+//! Subscribers that read at any time, and the indexes, compared with the store.
+
+use std::collections::BTreeMap;
+
+use futures_util::stream;
+use k8s_openapi::api::core::v1::ConfigMap;
+use proptest::prelude::*;
+
+use super::*;
+
+fn map(name: u8, version: u32) -> ConfigMap {
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some(name.to_string());
+    map.metadata.uid = Some("uid".to_owned());
+    map.metadata.resource_version = Some(version.to_string());
+    map
+}
+
+fn version(map: &ConfigMap) -> u32 {
+    map.metadata.resource_version.as_ref().unwrap().parse().unwrap()
+}
+
+fn shared() -> SharedWatch<ConfigMap> {
+    SharedWatch::of_stream(stream::pending())
+}
+
+/// Reads the next events of a subscriber, as `+` or `-`, and the version.
+fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
+    let events = shared.hub().take(number);
+    let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
+        Event::Init => "init".to_owned(),
+        Event::InitDone => "done".to_owned(),
+        Event::InitApply(object) | Event::Apply(object) => format!("+{}", version(&object.0)),
+        Event::Delete(object) => format!("-{}", version(&object.0)),
+    };
+    events.into_iter().map(text).collect()
+}
+
+fn list(shared: &SharedWatch<ConfigMap>, objects: impl IntoIterator<Item = ConfigMap>) {
+    let mut hub = shared.hub();
+    hub.event(Event::Init);
+    objects.into_iter().for_each(|object| hub.event(Event::InitApply(object)));
+    hub.event(Event::InitDone);
+}
+
+#[test]
+fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
+    let shared = shared();
+    let (fast, _) = shared.hub().subscribe();
+    let (slow, _) = shared.hub().subscribe();
+    assert!(read(&shared, fast).is_empty(), "nothing is listed yet");
+    list(&shared, [map(0, 1)]);
+    for subscriber in [fast, slow] {
+        assert_eq!(read(&shared, subscriber), ["init", "+1", "done"]);
+    }
+    for version in 2..100 {
+        shared.hub().event(Event::Apply(map(0, version)));
+        assert_eq!(read(&shared, fast), [format!("+{version}")]);
+    }
+    shared.hub().event(Event::Apply(map(1, 100)));
+    assert_eq!(shared.hub().subscribers[&slow].order.len(), 2);
+    assert_eq!(read(&shared, slow), ["+99"]);
+    assert_eq!(read(&shared, slow), ["+100"]);
+    assert!(read(&shared, slow).is_empty());
+}
+
+#[test]
+fn a_deletion_is_read_even_if_the_object_was_created_again() {
+    let shared = shared();
+    let (subscriber, _) = shared.hub().subscribe();
+    list(&shared, [map(0, 1)]);
+    read(&shared, subscriber);
+    for event in [Event::Delete(map(0, 2)), Event::Apply(map(0, 3)), Event::Apply(map(0, 4))] {
+        shared.hub().event(event);
+    }
+    assert_eq!(read(&shared, subscriber), ["-2", "+4"]);
+    for event in [Event::Delete(map(0, 5)), Event::Apply(map(0, 6)), Event::Delete(map(0, 7))] {
+        shared.hub().event(event);
+    }
+    assert_eq!(read(&shared, subscriber), ["-7"]);
+}
+
+#[test]
+fn a_list_replaces_the_changes_that_were_not_read() {
+    let shared = shared();
+    let (subscriber, _) = shared.hub().subscribe();
+    list(&shared, [map(0, 1), map(1, 1)]);
+    shared.hub().event(Event::Apply(map(0, 2)));
+    list(&shared, [map(0, 3)]);
+    assert_eq!(read(&shared, subscriber), ["init", "+3", "done"]);
+    assert!(read(&shared, subscriber).is_empty());
+    // A late subscriber reads the current state.
+    let (late, _) = shared.hub().subscribe();
+    assert_eq!(read(&shared, late), ["init", "+3", "done"]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8),
+    Delete(u8),
+    /// A list, before which the watch has missed that these objects were put or deleted.
+    List(Vec<(u8, bool)>),
+    Subscribe,
+    Unsubscribe(usize),
+    Read(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4u8).prop_map(Step::Put),
+        4 => (0..4u8).prop_map(Step::Delete),
+        1 => prop::collection::vec((0..4u8, any::<bool>()), 0..4).prop_map(Step::List),
+        1 => Just(Step::Subscribe),
+        1 => (0..4usize).prop_map(Step::Unsubscribe),
+        6 => (0..4usize).prop_map(Step::Read),
+    ]
+}
+
+/// The state that a subscriber knows from its events.
+#[derive(Default)]
+struct Replica {
+    known: BTreeMap<ObjectKey, u32>,
+    list: BTreeMap<ObjectKey, u32>,
+}
+
+impl Replica {
+    fn apply(&mut self, event: Event<Object<ConfigMap>>) {
+        match event {
+            Event::Init => self.list.clear(),
+            Event::InitApply(Object(map)) => {
+                self.list.insert(ObjectKey::of(&*map), version(&map));
+            }
+            Event::InitDone => self.known = std::mem::take(&mut self.list),
+            Event::Apply(Object(map)) => {
+                self.known.insert(ObjectKey::of(&*map), version(&map));
+            }
+            Event::Delete(Object(map)) => {
+                self.known.remove(&ObjectKey::of(&*map));
+            }
+        }
+    }
+
+    /// Reads the next events. Returns false if there are none.
+    fn read(&mut self, shared: &SharedWatch<ConfigMap>, number: u64) -> bool {
+        let events = shared.hub().take(number);
+        let is_some = !events.is_empty();
+        events.into_iter().for_each(|event| self.apply(event.unwrap()));
+        is_some
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_subscriber_and_every_index_ends_with_the_state_of_the_store(
+        steps in prop::collection::vec(any_step(), 0..80)
+    ) {
+        let shared = shared();
+        let by_parity = |map: &ConfigMap| Some(version(map) % 2);
+        let early = shared.by_index(by_parity);
+        let (mut cluster, mut now) = (BTreeMap::<u8, ConfigMap>::new(), 0);
+        let mut subscribers = Vec::new();
+        list(&shared, []);
+        for step in steps {
+            now += 1;
+            match step {
+                Step::Put(name) => {
+                    cluster.insert(name, map(name, now));
+                    shared.hub().event(Event::Apply(map(name, now)));
+                }
+                Step::Delete(name) => {
+                    if cluster.remove(&name).is_some() {
+                        shared.hub().event(Event::Delete(map(name, now)));
+                    }
+                }
+                Step::List(missed) => {
+                    for (name, put) in missed {
+                        match put {
+                            true => drop(cluster.insert(name, map(name, now))),
+                            false => drop(cluster.remove(&name)),
+                        }
+                    }
+                    list(&shared, cluster.values().cloned());
+                }
+                Step::Subscribe => {
+                    let (number, _) = shared.hub().subscribe();
+                    subscribers.push((number, Replica::default()));
+                }
+                Step::Unsubscribe(number) => if number < subscribers.len() {
+                    let (number, _) = subscribers.swap_remove(number);
+                    shared.hub().subscribers.remove(&number);
+                }
+                Step::Read(number) => if let Some((number, replica)) = subscribers.get_mut(number) {
+                    replica.read(&shared, *number);
+                }
+            }
+        }
+        let late = shared.by_index(by_parity);
+        let truth: BTreeMap<_, _> =
+            cluster.values().map(|map| (ObjectKey::of(map), version(map))).collect();
+        for (number, mut replica) in subscribers {
+            while replica.read(&shared, number) {}
+            prop_assert_eq!(&replica.known, &truth);
+        }
+        for index in [early, late] {
+            let found = [0, 1].map(|parity| index.get(&parity));
+            for (parity, maps) in found.iter().enumerate() {
+                let keys: Vec<_> = maps.iter().map(|map| ObjectKey::of(&**map)).collect();
+                prop_assert_eq!(index.keys(&(parity as u32)), keys);
+                prop_assert!(maps.iter().all(|map| version(map) as usize % 2 == parity));
+            }
+            let found: BTreeMap<_, _> =
+                found.iter().flatten().map(|map| (ObjectKey::of(&**map), version(map))).collect();
+            prop_assert_eq!(&found, &truth);
+            let parities = truth.values().map(|version| version % 2);
+            prop_assert_eq!(index.len(), parities.collect::<std::collections::BTreeSet<_>>().len());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Controllers that share a watch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::Api;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{self, Event};
+use requeue_kube::controller::Action;
+use requeue_kube::shared::SharedWatch;
+use requeue_kube::{Controller, policy};
+use serde_json::json;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::server::Server;
+
+const MAPS: &str = "/api/v1/configmaps";
+const SECRETS: &str = "/api/v1/secrets";
+
+/// The runs of a controller, and the errors that it has reported.
+#[derive(Default)]
+struct Seen {
+    runs: Mutex<Vec<String>>,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Seen {
+    /// Returns the runs since the last call, in order of their names.
+    fn runs(&self) -> Vec<String> {
+        let mut runs = std::mem::take(&mut *self.runs.lock().unwrap());
+        runs.sort_unstable();
+        runs
+    }
+}
+
+/// Starts a controller, which runs until the handle is dropped.
+fn start(controller: Controller<ConfigMap>) -> (Arc<Seen>, AbortOnDropHandle<()>) {
+    let seen = Arc::<Seen>::default();
+    let reconcile = async |map: ObjectRef<ConfigMap>, seen: Arc<Seen>| {
+        seen.runs.lock().unwrap().push(map.name);
+        Ok::<_, kube::Error>(Action::await_change())
+    };
+    let stream = controller.run_refs(reconcile, policy::backoff, Arc::clone(&seen));
+    let reports = Arc::clone(&seen);
+    let running = tokio::spawn(stream.for_each(move |item| {
+        reports.errors.lock().unwrap().extend(item.err().map(|error| error.to_string()));
+        async {}
+    }));
+    (seen, AbortOnDropHandle::new(running))
+}
+
+async fn a_while() {
+    sleep(Duration::from_secs(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
+    let server = Server::new(&[MAPS, SECRETS]);
+    server.put(MAPS, "a", json!({}));
+    let client = server.client();
+    let wc = watcher::Config::default();
+    let maps = SharedWatch::new(Api::<ConfigMap>::all(client.clone()), wc.clone());
+    let secrets = SharedWatch::new(Api::<Secret>::all(client), wc);
+    let owner = |name: &str| {
+        json!({ "ownerReferences": [
+        { "apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "u" }
+    ] })
+    };
+    let to_b = |_: Arc<Secret>| Some(ObjectRef::new("b").within("ns"));
+    let first = Controller::for_shared(&maps).name("shared 1").owns_shared(&secrets);
+    let second = Controller::for_shared(&maps).name("shared 2").watches_shared(&secrets, to_b);
+    let ((first, one), (second, two)) = (start(first), start(second));
+    a_while().await;
+    assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["a".to_owned()]));
+    server.put(SECRETS, "s", owner("a"));
+    a_while().await;
+    assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    server.delete(SECRETS, "s");
+    server.delete(MAPS, "a");
+    a_while().await;
+    assert_eq!(first.runs(), ["a"]);
+    assert_eq!(second.runs(), ["a", "b"]);
+
+    // A late controller starts with the current state.
+    server.put(MAPS, "c", json!({}));
+    let (late, three) = start(Controller::for_shared(&maps).name("shared 3"));
+    a_while().await;
+    assert_eq!(late.runs(), ["c"]);
+    for path in [MAPS, SECRETS] {
+        assert_eq!((server.count("list", path), server.count("watch", path)), (1, 1), "{path}");
+    }
+    // The watch ends with the last of them.
+    drop((maps, secrets, one, two));
+    a_while().await;
+    assert_eq!((server.watches(MAPS).await, server.watches(SECRETS).await), (1, 0));
+    drop(three);
+    a_while().await;
+    assert_eq!(server.watches(MAPS).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_there_is_one_list_and_one_run_for_each_changed_object() {
+    let server = Server::new(&[MAPS]);
+    ["a", "b", "c"].iter().for_each(|name| server.put(MAPS, name, json!({})));
+    let maps = SharedWatch::new(Api::<ConfigMap>::all(server.client()), watcher::Config::default());
+    let running: Vec<_> = (0..3)
+        .map(|number| start(Controller::for_shared(&maps).name(format!("outage {number}"))))
+        .collect();
+    a_while().await;
+    running.iter().for_each(|(seen, _)| assert_eq!(seen.runs(), ["a", "b", "c"]));
+    server.disconnect();
+    server.compact();
+    server.put(MAPS, "a", json!({ "labels": { "changed": "yes" } }));
+    server.delete(MAPS, "b");
+    server.put(MAPS, "d", json!({}));
+    a_while().await;
+    for (seen, _) in &running {
+        assert_eq!(seen.runs(), ["a", "b", "d"]);
+        let errors = seen.errors.lock().unwrap();
+        assert!(errors.len() == 1 && errors[0].contains("Expired"), "{errors:?}");
+    }
+    assert_eq!(server.count("list", MAPS), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_finds_the_objects_that_a_changed_object_concerns() {
+    let server = Server::new(&[MAPS, SECRETS]);
+    let of = |secret: &str| json!({ "labels": { "secret": secret } });
+    server.put(MAPS, "a", of("x"));
+    server.put(MAPS, "b", of("y"));
+    server.put(SECRETS, "x", json!({}));
+    let client = server.client();
+    let wc = watcher::Config::default();
+    let maps = SharedWatch::new(Api::<ConfigMap>::all(client.clone()), wc.clone());
+    let by_secret = maps.by_index(|map: &ConfigMap| {
+        let labels: Option<&BTreeMap<_, _>> = map.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get("secret").cloned())
+    });
+    let index = by_secret.clone();
+    let mapper = move |secret: Secret| {
+        let maps = index.keys(secret.metadata.name.as_deref().unwrap_or_default());
+        maps.into_iter().map(|map| map.to_ref(())).collect::<Vec<ObjectRef<ConfigMap>>>()
+    };
+    let controller = Controller::for_shared(&maps).name("index");
+    let (seen, _running) = start(controller.watches(Api::<Secret>::all(client), wc, mapper));
+    a_while().await;
+    seen.runs();
+    server.put(SECRETS, "x", json!({ "labels": { "changed": "yes" } }));
+    a_while().await;
+    assert_eq!(seen.runs(), ["a"]);
+    // Now `b` refers to it, and `a` does not.
+    server.put(MAPS, "b", of("x"));
+    server.put(MAPS, "a", of("y"));
+    a_while().await;
+    assert_eq!(by_secret.get("x").len(), 1);
+    seen.runs();
+    server.put(SECRETS, "x", json!({ "labels": { "changed": "again" } }));
+    a_while().await;
+    assert_eq!(seen.runs(), ["a", "b"], "`a` was concerned before");
+    server.delete(MAPS, "b");
+    a_while().await;
+    assert!(by_secret.get("x").is_empty() && by_secret.len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_of_an_index_that_panics_ends_the_controllers() {
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some("a".to_owned());
+    let events = stream::iter([Event::Init, Event::InitApply(map), Event::InitDone].map(Ok));
+    let maps = SharedWatch::of_stream(events);
+    let _index = maps.by_index(|_: &ConfigMap| -> Option<u32> { panic!("on purpose") });
+    let (_, running) = start(Controller::for_shared(&maps).name("panics"));
+    assert!(running.await.unwrap_err().is_panic());
+}
+
+#[tokio::test(start_paused = true)]
+async fn controllers_end_when_a_shared_stream_has_ended() {
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some("a".to_owned());
+    let events = stream::iter([Event::Init, Event::InitApply(map), Event::InitDone].map(Ok));
+    let maps = SharedWatch::of_stream(events);
+    let (seen, running) = start(Controller::for_shared(&maps).name("ends"));
+    running.await.unwrap();
+    assert_eq!(seen.runs(), ["a"]);
+}
