@@ -91,6 +91,7 @@ pub mod leader;
 pub mod metrics;
 pub mod policy;
 pub mod shard;
+pub mod shards;
 pub mod watch;
 
 pub use crate::controller::Controller;

@@ -30,7 +30,7 @@ pub enum ShardBy {
 
 impl ShardBy {
     /// Returns the field in the API server's terms.
-    const fn field(self) -> &'static str {
+    pub(crate) const fn field(self) -> &'static str {
         match self {
             Self::Uid => "object.metadata.uid",
             Self::Namespace => "object.metadata.namespace",
@@ -170,7 +170,7 @@ impl Shard {
 }
 
 /// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))

@@ -41,7 +41,7 @@ impl std::error::Error for LeadershipLost {}
 
 /// The way in which an elector's part in an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Released,
     Lost(LeadershipLost),
 }

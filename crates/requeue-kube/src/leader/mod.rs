@@ -139,23 +139,25 @@ mod calls;
 mod clock;
 mod config;
 mod driver;
-mod election;
+pub(crate) mod election;
 mod elector;
 mod events;
 mod fence;
 mod leadership;
 mod lease;
-mod lost;
+pub(crate) mod lost;
 mod status;
 mod term;
 #[cfg(test)]
 mod tests;
 mod token;
 
+pub(crate) use self::clock::Clock;
 pub use self::config::{Config, ConfigError};
 pub use self::elector::LeaderElector;
 pub use self::fence::{ClaimError, Fence};
 pub use self::leadership::Leadership;
+pub(crate) use self::lease::Lease;
 pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};
