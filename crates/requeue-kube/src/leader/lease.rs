@@ -79,12 +79,7 @@ impl Lease {
     }
 
     /// Returns the object to create, with this metadata, for the first term.
-    pub(crate) fn create(
-        metadata: &Value,
-        holder: &str,
-        seconds: i32,
-        now: Timestamp,
-    ) -> Value {
+    pub(crate) fn create(metadata: &Value, holder: &str, seconds: i32, now: Timestamp) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",

@@ -155,6 +155,8 @@ mod token;
 pub(crate) use self::clock::Clock;
 pub use self::config::{Config, ConfigError};
 pub use self::elector::LeaderElector;
+pub(crate) use self::events::Events;
+pub(crate) use self::fence::Right;
 pub use self::fence::{ClaimError, Fence};
 pub use self::leadership::Leadership;
 pub(crate) use self::lease::Lease;

@@ -139,12 +139,20 @@ impl GroupLease {
     }
 
     /// Returns the object of a new group, without holders.
-    pub(super) fn create(name: &str, group: &str, layout: &Layout, seconds: u64, now: Timestamp) -> Value {
+    pub(super) fn create(
+        name: &str,
+        group: &str,
+        layout: &Layout,
+        seconds: u64,
+        now: Timestamp,
+    ) -> Value {
         let mut annotations = Assignment::new(layout.count).annotations();
         annotations.insert(BY.to_owned(), json!(layout.by));
         annotations.insert(OBJECTS.to_owned(), json!(layout.objects));
-        let metadata = json!({ "name": name, "labels": { LABEL: group }, "annotations": annotations });
-        let mut json = Lease::create(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
+        let metadata =
+            json!({ "name": name, "labels": { LABEL: group }, "annotations": annotations });
+        let mut json =
+            Lease::create(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
         // No process holds this Lease.
         json["spec"] = json!({ "leaseDurationSeconds": seconds });
         json

@@ -26,7 +26,8 @@ pub(super) fn desired(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<
     let mut free = quotas.clone();
     // Each member keeps those of its shards for which it has the highest scores.
     for (member, name) in live.iter().enumerate() {
-        let mut own: Vec<_> = (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
+        let mut own: Vec<_> =
+            (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
         own.sort_by_key(|shard| (std::cmp::Reverse(scores.of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();
@@ -119,7 +120,11 @@ mod tests {
                 assert!(apply(&mut assignment, &names(0..members)) <= count / members);
                 let loads = loads(&assignment, &names(0..members));
                 assert_eq!(loads.iter().sum::<usize>(), count);
-                assert!(loads.iter().all(|load| (count / members..=count.div_ceil(members)).contains(load)));
+                assert!(
+                    loads
+                        .iter()
+                        .all(|load| (count / members..=count.div_ceil(members)).contains(load))
+                );
             }
             for first in 1..11_usize {
                 let moved = apply(&mut assignment, &names(first..11));
@@ -165,7 +170,10 @@ mod tests {
     #[test]
     fn the_scores_are_those_of_all_versions() {
         let scores = Scores::new(&names(0..2));
-        let found: Vec<_> = (0..2).flat_map(|m| (0..2).map(move |s| (m, s))).map(|(m, s)| scores.of(m, s)).collect();
+        let found: Vec<_> = (0..2)
+            .flat_map(|m| (0..2).map(move |s| (m, s)))
+            .map(|(m, s)| scores.of(m, s))
+            .collect();
         insta_like(&found);
     }
 

@@ -121,13 +121,25 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Local {
     Elsewhere,
-    Held { number: i32 },
+    Held {
+        number: i32,
+    },
     /// Its runs are draining.
-    Releasing { number: i32, since: Time, cancelled: bool },
+    Releasing {
+        number: i32,
+        since: Time,
+        cancelled: bool,
+    },
     /// No run is left. The object still names this replica.
-    Drained { number: i32, since: Time },
+    Drained {
+        number: i32,
+        since: Time,
+    },
     /// A write of a new holder was sent.
-    Given { number: i32, since: Time },
+    Given {
+        number: i32,
+        since: Time,
+    },
 }
 
 struct Sent {
@@ -152,7 +164,11 @@ pub(super) enum Call {
     /// Its `resourceVersion` is the precondition.
     Replace(Value),
     /// The uid and the version are preconditions.
-    Delete { name: String, uid: String, version: u64 },
+    Delete {
+        name: String,
+        uid: String,
+        version: u64,
+    },
 }
 
 /// The result of a call.
@@ -241,11 +257,6 @@ pub(super) enum Source {
     Itself,
 }
 
-impl std::fmt::Debug for Group {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} {:?} sent {} pause {:?} unres {:?} confl {:?} read {} own {:?} {:?} {:?} {:?}", self.phase, self.local, self.sent.is_some(), self.pause, self.unresolved, self.conflict, self.read, self.own.is_some(), self.desired, self.members, self.group.as_ref().map(|g|g.uid()))
-    }
-}
 impl Group {
     pub(super) fn new(settings: Settings, jitter: JitterSource, now: Time) -> Self {
         Self {
@@ -370,7 +381,14 @@ impl Group {
                 let changed = self.members.absent(&name, now);
                 self.changed(changed);
             }
-            (_, Answer::Lease(_) | Answer::Deleted | Answer::NotFound | Answer::Conflict | Answer::Failed) => {
+            (
+                _,
+                Answer::Lease(_)
+                | Answer::Deleted
+                | Answer::NotFound
+                | Answer::Conflict
+                | Answer::Failed,
+            ) => {
                 self.pause_after_failure(now);
             }
         }
@@ -576,11 +594,12 @@ impl Group {
                 (Local::Given { number, since }, true) if number == slot.number => {
                     Local::Drained { number, since }
                 }
-                (Local::Held { number } | Local::Releasing { number, .. } | Local::Drained { number, .. }, true)
-                    if number == slot.number =>
-                {
-                    local
-                }
+                (
+                    Local::Held { number }
+                    | Local::Releasing { number, .. }
+                    | Local::Drained { number, .. },
+                    true,
+                ) if number == slot.number => local,
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);
@@ -678,7 +697,11 @@ impl Group {
             return None;
         }
         if self.read || self.conflict.is_some() {
-            return Some(self.call(now, Sending::ReadGroup, Call::Read(self.settings.name.clone())));
+            return Some(self.call(
+                now,
+                Sending::ReadGroup,
+                Call::Read(self.settings.name.clone()),
+            ));
         }
         let seconds = self.settings.lease_duration.as_secs();
         let Some(group) = &self.group else {
@@ -751,8 +774,8 @@ impl Group {
         let desired = self.desired.as_ref()?;
         let me = &self.settings.member;
         let longest = self.longest();
-        let may_take = self.phase == Phase::Member
-            && !self.members.has_foreign(group.uid(), longest, now);
+        let may_take =
+            self.phase == Phase::Member && !self.members.has_foreign(group.uid(), longest, now);
         let mut assignment = group.assignment.clone();
         for (shard, slot) in group.assignment.slots().iter().enumerate() {
             let mine = desired[shard].as_ref() == Some(me);

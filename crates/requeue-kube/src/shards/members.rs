@@ -64,12 +64,6 @@ pub(super) struct Members {
     lease_duration: Duration,
 }
 
-impl std::fmt::Debug for Members {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (n,m) in &self.seen { write!(f, "{n} {:?} {:?} gone {} {}; ", m.state, m.since, m.gone, m.joined())?; }
-        write!(f, "{:?}", self.unknown)
-    }
-}
 impl Members {
     pub(super) fn new(lease_duration: Duration) -> Self {
         Self { seen: BTreeMap::new(), unknown: BTreeMap::new(), lease_duration }
@@ -98,7 +92,8 @@ impl Members {
         let Some(member) = self.seen.get_mut(lease.name()) else {
             let state = if released { State::Dead } else { State::Live };
             let name = Arc::from(lease.name());
-            self.seen.insert(name, Member { lease, since: now, state, unlisted: false, gone: false });
+            self.seen
+                .insert(name, Member { lease, since: now, state, unlisted: false, gone: false });
             return true;
         };
         (member.unlisted, member.gone) = (false, false);
@@ -223,14 +218,21 @@ impl Members {
 
     /// Returns a dead member whose Lease can be deleted.
     pub(super) fn garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
-        let mut garbage = self.seen.iter().filter(|(name, member)| {
-            member.state == State::Dead && !member.gone && !holds(name)
-        });
+        let mut garbage = self
+            .seen
+            .iter()
+            .filter(|(name, member)| member.state == State::Dead && !member.gone && !holds(name));
         garbage.next().map(|(_, member)| member)
     }
 
     /// Forgets members without a Lease that hold no shards.
-    pub(super) fn forget(&mut self, group: &str, holds: impl Fn(&str) -> bool, longest: Duration, now: Time) {
+    pub(super) fn forget(
+        &mut self,
+        group: &str,
+        holds: impl Fn(&str) -> bool,
+        longest: Duration,
+        now: Time,
+    ) {
         let gone: Vec<_> = self
             .seen
             .iter()

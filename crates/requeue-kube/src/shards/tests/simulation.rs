@@ -219,7 +219,8 @@ impl World {
             request_limit: self.config.request_limit(),
             handover_limit: self.handover_limit,
         };
-        let now = Time::from_nanos(offset + (u128::from(self.now) * u128::from(rate) / 1000) as u64);
+        let now =
+            Time::from_nanos(offset + (u128::from(self.now) * u128::from(rate) / 1000) as u64);
         let jitter = JitterSource::new(self.random.u64(..));
         let often = |random: &mut fastrand::Rng, most: u32| random.u32(..most) * random.u32(..2);
         let replica = Replica {
@@ -304,7 +305,9 @@ impl World {
             Event::Arrives { .. } | Event::ListArrives { .. } => return self.serve(event),
             Event::Start(who) => {
                 let who = *who;
-                return if self.replicas[who].is_none() { self.start(who) };
+                return if self.replicas[who].is_none() {
+                    self.start(who)
+                };
             }
             Event::Chaos => return self.chaos(),
         };
@@ -359,7 +362,8 @@ impl World {
                         && lease.name() != "web"
                     {
                         let joined = serde_json::json!(group.uid());
-                        let json = lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
+                        let json =
+                            lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
                         *lease = crate::leader::Lease::from_json(json).unwrap();
                     }
                     replica.shown.insert(lease.name().to_owned(), lease.clone());
@@ -390,17 +394,14 @@ impl World {
             Event::Arrives { who, epoch, number, member, what } => {
                 let answer = match what {
                     What::Group(Call::Read(name))
-                        if self.planted == Some(Planted::NoFreshRead) && name != "web" && self.runs(who, epoch) =>
+                        if self.planted == Some(Planted::NoFreshRead)
+                            && name != "web"
+                            && self.runs(who, epoch) =>
                     {
                         let shown = self.replica(who).shown.get(&name).cloned();
                         Answered::Group(shown.map_or(Answer::NotFound, Answer::Lease))
                     }
-                    What::Group(call) => {
-                        let call2 = call.clone();
-                        let a = self.server.call(call);
-                        if std::env::var_os("DEBUG").is_some() { println!("{:?} {member} {call2:?} -> {a:?}", Duration::from_nanos(self.now)); }
-                        Answered::Group(a)
-                    }
+                    What::Group(call) => Answered::Group(self.server.call(call)),
                     What::Election(call) => {
                         let call = match call {
                             election::Call::Get => Call::Read(member.to_string()),
@@ -488,7 +489,9 @@ impl World {
     fn time(&mut self, who: usize) -> Time {
         let now = self.now;
         let replica = self.replica(who);
-        Time::from_nanos(replica.offset + (u128::from(now) * u128::from(replica.rate) / 1000) as u64)
+        Time::from_nanos(
+            replica.offset + (u128::from(now) * u128::from(replica.rate) / 1000) as u64,
+        )
     }
 
     fn real(&mut self, who: usize, time: Time) -> Real {
@@ -646,7 +649,6 @@ impl World {
     /// Plays the controller.
     fn changes(&mut self, who: usize) {
         while let Some(change) = self.replica(who).group.change() {
-            if std::env::var_os("DEBUG").is_some() { println!("{:?} {} {change:?}", Duration::from_nanos(self.now), self.replica(who).member); }
             let epoch = self.replica(who).epoch;
             match change {
                 Change::Release(shards) => {
@@ -704,8 +706,9 @@ impl World {
             }
             let names: Vec<_> =
                 self.server.leases.keys().filter(|name| *name != "web").cloned().collect();
-            if self.deletes_members && let Some(name) = self.random.choice(names) {
-                if std::env::var_os("DEBUG").is_some() { println!("{:?} delete {name}", Duration::from_nanos(self.now)); }
+            if self.deletes_members
+                && let Some(name) = self.random.choice(names)
+            {
                 self.server.delete(&name);
             }
             return;
@@ -784,7 +787,8 @@ impl World {
 
     /// Measures the times without a holder.
     fn refresh(&mut self) {
-        let running = self.replicas.iter().flatten().filter(|replica| self.now < replica.until_real);
+        let running =
+            self.replicas.iter().flatten().filter(|replica| self.now < replica.until_real);
         let acting = running.fold(0, |all, replica| all | replica.acting);
         for (shard, unheld) in self.unheld.iter_mut().enumerate() {
             if acting & 1 << shard == 0 {
@@ -803,24 +807,23 @@ impl World {
         let now = self.now;
         let running: Vec<_> = self.replicas.iter().flatten().collect();
         assert_eq!(running.len(), members);
-        if std::env::var_os("DEBUG").is_some() {
-            for replica in &running {
-                println!("{} {:?} {}", replica.member, replica.group, replica.acting);
-            }
-            println!("{:#?}", self.server.leases);
-        }
-        let loads: Vec<_> = running.iter().map(|replica| replica.acting.count_ones() as usize).collect();
+        let loads: Vec<_> =
+            running.iter().map(|replica| replica.acting.count_ones() as usize).collect();
         let count = self.layout.count;
         assert!(
             self.unheld.iter().all(Option::is_none)
-                && loads.iter().all(|load| (count / members..=count.div_ceil(members)).contains(load)),
-            "{count} shards are distributed as {loads:?} at {:?}", Duration::from_nanos(now)
+                && loads
+                    .iter()
+                    .all(|load| (count / members..=count.div_ceil(members)).contains(load)),
+            "{count} shards are distributed as {loads:?} at {:?}",
+            Duration::from_nanos(now)
         );
         assert_eq!(self.server.leases.len(), members + 1, "Leases are left");
         let group = super::server::lease(&self.server.leases["web"]);
         let group = GroupLease::read(group).unwrap();
         for (shard, slot) in group.assignment.slots().iter().enumerate() {
-            let holder = running.iter().find(|replica| Some(&replica.member) == slot.holder.as_ref());
+            let holder =
+                running.iter().find(|replica| Some(&replica.member) == slot.holder.as_ref());
             assert!(holder.is_some_and(|replica| replica.acting & 1 << shard != 0));
         }
     }
@@ -851,7 +854,10 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     if members > 1 {
         world.calm(lease * 3 + 5 * SECOND, members - 1);
         let gap = Duration::from_nanos(world.longest_gap);
-        assert!(gap <= world.config.lease_duration + Duration::from_secs(1), "{gap:?} after a crash");
+        assert!(
+            gap <= world.config.lease_duration + Duration::from_secs(1),
+            "{gap:?} after a crash"
+        );
     }
     // A join.
     world.at(world.now, Event::Start(who));
