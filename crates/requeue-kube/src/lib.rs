@@ -50,6 +50,7 @@
 //! | reconcile when another object changes | [`Controller::watches`], [`Controller::reconcile_on`] |
 //! | clean up before an object is deleted | [`finalizer()`] |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
+//! | share the objects between replicas | [`shards`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
 //! | set concurrency, debounce and backoff | [`controller::Config`] |
 //! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |

@@ -10,7 +10,7 @@ use kube::{Api, Client, Error, Resource};
 use serde_json::{Value, json};
 
 use super::assignment::LABEL;
-use super::group::{Answer, Call, Watched};
+use super::protocol::{Answer, Call, Watched};
 use crate::leader::Lease;
 
 pub(super) struct Calls {

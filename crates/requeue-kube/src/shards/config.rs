@@ -6,7 +6,6 @@ use kube::Client;
 
 use super::assignment::Layout;
 use super::error::ShardsError;
-use super::membership::Membership;
 use crate::leader::Config;
 use crate::metrics::Metrics;
 use crate::shard::ShardBy;
@@ -152,27 +151,6 @@ impl Shards {
         Client::try_from(config)
     }
 
-    /// Joins the group.
-    ///
-    /// If the API server cannot be reached, it tries again until it can.
-    ///
-    /// # Errors
-    ///
-    /// The configuration is invalid, a permission is missing, or the group has other shards.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime with time and I/O.
-    ///
-    /// # Cancel safety
-    ///
-    /// If it is dropped, this process does not join. A Lease that it has created expires.
-    pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
-        self.check()?;
-        super::rights::review(&client, &self.lease.namespace).await?;
-        Membership::join(self, client).await
-    }
-
     pub(super) fn layout(&self) -> Layout {
         Layout {
             count: self.count as usize,
@@ -181,7 +159,7 @@ impl Shards {
         }
     }
 
-    fn check(&self) -> Result<(), ShardsError> {
+    pub(super) fn check(&self) -> Result<(), ShardsError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             name.starts_with(plain)

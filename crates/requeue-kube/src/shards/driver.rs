@@ -17,8 +17,9 @@ use super::assignment::{JOINED, LABEL};
 use super::calls::Calls;
 use super::config::Shards;
 use super::error::ShardsError;
-use super::group::{self, Answer, Call, End, Gain, Group, Settings, Source, Step, Watched};
-use super::membership::{Change, HeldShard, View};
+use super::group::Group;
+use super::held::{Change, Command, HeldShard, View};
+use super::protocol::{self, Answer, Call, End, Gain, Settings, Source, Step, Watched};
 use crate::leader::{
     Clock, Events, LeaderElector, Leadership, LeadershipLost, RunError, Term, Token,
 };
@@ -26,13 +27,6 @@ use crate::metrics::ShardMeters;
 
 /// The pause after a member Lease could not be created.
 const PAUSE: Duration = Duration::from_secs(1);
-
-#[derive(Debug)]
-pub(super) enum Command {
-    Drained(Vec<usize>),
-    Stop,
-    Confirm,
-}
 
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
@@ -142,7 +136,7 @@ impl<'a> Driver<'a> {
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
             self.publish();
             let until = match step {
-                Step::Call { call, .. } => {
+                Step::Call(call) => {
                     self.call = Some(self.calls.make(call));
                     continue;
                 }
@@ -166,7 +160,7 @@ impl<'a> Driver<'a> {
             };
             tokio::select! {
                 biased;
-                () = lost(self.term.as_ref()) => {}
+                () = lost(self.term.as_ref()) => return Ended::Over(self.end(End::Lost).await),
                 answer = ready(&mut self.call) => {
                     self.call = None;
                     self.group.answer(self.clock.now(), answer);
@@ -237,15 +231,15 @@ impl<'a> Driver<'a> {
             let number =
                 |shards: Vec<usize>| shards.into_iter().map(|shard| shard as u32).collect();
             let change = match change {
-                group::Change::Gained(gained) => {
+                protocol::Change::Gained(gained) => {
                     self.report(&gained);
                     let held = gained.into_iter().filter_map(|gain| self.held(&gain)).collect();
                     Change::Gained(held)
                 }
-                group::Change::Release(shards) => Change::Release(number(shards)),
-                group::Change::Cancel(shards) => Change::Cancel(number(shards)),
-                group::Change::Lost(shards) => Change::Lost(number(shards)),
-                group::Change::Moved(moved) => {
+                protocol::Change::Release(shards) => Change::Release(number(shards)),
+                protocol::Change::Cancel(shards) => Change::Cancel(number(shards)),
+                protocol::Change::Lost(shards) => Change::Lost(number(shards)),
+                protocol::Change::Moved(moved) => {
                     moved.into_iter().for_each(|(_, gap)| self.count_gap(gap));
                     continue;
                 }

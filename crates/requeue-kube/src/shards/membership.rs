@@ -1,19 +1,15 @@
 //! A process's membership in a shard group: the public handle.
 
-use std::fmt;
-use std::sync::Arc;
-
-use futures_util::future::BoxFuture;
 use kube::Client;
-use requeue::Time;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::config::Shards;
-use super::driver::{self, Command};
+use super::driver;
 use super::error::ShardsError;
-use crate::leader::{Fence, Leadership, LeadershipLost, Right, Token};
-use crate::shard::{Shard, ShardBy};
+use super::held::{Change, Command};
+use super::rights;
+use crate::leader::LeadershipLost;
 
 /// The membership of this process in a shard group.
 ///
@@ -51,28 +47,31 @@ pub struct Membership {
     ended: Option<Result<(), ShardsError>>,
 }
 
-/// A change of the shards that a process holds.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Change {
-    /// This process holds these shards, and must reconcile all of their objects.
+impl Shards {
+    /// Joins the group.
     ///
-    /// A shard that was drained can be gained again, with the same token, if its handover is no
-    /// longer necessary.
-    Gained(Vec<HeldShard>),
-    /// Start no more runs for these shards, wait for those in flight, and call
-    /// [`Membership::drained`].
-    Release(Vec<u32>),
-    /// The [time limit](Shards::handover_timeout) of the release has passed. Cancel the runs that are
-    /// left, and call [`Membership::drained`] when they have ended.
-    Cancel(Vec<u32>),
-    /// Another process has changed the holder of these shards, which no member does. Cancel their
-    /// runs now.
-    Lost(Vec<u32>),
+    /// If the API server cannot be reached, it tries again until it can.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is invalid, a permission is missing, or the group has other shards.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and I/O.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped, this process does not join. A Lease that it has created expires.
+    pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
+        self.check()?;
+        rights::review(&client, &self.lease.namespace).await?;
+        Membership::join(self, client).await
+    }
 }
 
 impl Membership {
-    pub(super) async fn join(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+    async fn join(shards: Shards, client: Client) -> Result<Self, ShardsError> {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
@@ -155,108 +154,5 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// The state that the driver and the held shards share.
-#[derive(Debug, Default)]
-pub(super) struct View {
-    /// The fencing numbers of the shards on which this process acts.
-    pub(super) held: Vec<Option<i32>>,
-    /// The start of the last read or write of the group object.
-    pub(super) confirmed: Option<Time>,
-}
-
-/// A shard that this process holds.
-///
-/// It is cheap to clone, and does not delay a handover.
-#[derive(Clone)]
-pub struct HeldShard {
-    pub(super) index: u32,
-    pub(super) count: u32,
-    pub(super) by: ShardBy,
-    pub(super) token: Arc<Token>,
-    pub(super) leadership: Leadership,
-    pub(super) view: watch::Receiver<View>,
-    pub(super) commands: mpsc::UnboundedSender<Command>,
-}
-
-impl HeldShard {
-    /// The default name of the annotation of [`fence`](Self::fence).
-    pub const ANNOTATION: &str = "requeue/shard-term";
-
-    /// Returns the number of the shard, from 0.
-    #[must_use]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// Returns the range of hashes of the shard.
-    #[must_use]
-    pub fn shard(&self) -> Shard {
-        // The index is below the count, which the driver has checked.
-        Shard::new(self.index, self.count)
-            .map_or_else(|_| unreachable!(), |shard| shard.by(self.by))
-    }
-
-    /// Returns the fencing token: the uid of the group object, and the number of the shard's holder.
-    ///
-    /// Within one group object, a later holder of the same shard has a greater number.
-    #[must_use]
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// Returns true if this process holds the shard at this moment, by a clock that also counts while
-    /// the machine is suspended.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.leadership.is_leading() && self.is_named()
-    }
-
-    /// Returns a fence, with which the API server rejects late writes of former holders.
-    ///
-    /// Its annotation is [`ANNOTATION`](Self::ANNOTATION).
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
-    }
-
-    fn is_named(&self) -> bool {
-        let number = self.view.borrow().held.get(self.index as usize).copied().flatten();
-        number == Some(self.token.transitions())
-    }
-}
-
-impl Right for HeldShard {
-    fn check(&self) -> Result<(), LeadershipLost> {
-        self.leadership.check()?;
-        if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
-    }
-
-    /// Reads the group object, because the member Lease says nothing about the holder of a shard.
-    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
-        Box::pin(async move {
-            let since = self.leadership.now();
-            let _ = self.commands.send(Command::Confirm);
-            let mut view = self.view.clone();
-            let confirmed = view.wait_for(|view| view.confirmed.is_some_and(|at| at >= since));
-            tokio::select! {
-                biased;
-                lost = self.leadership.lost() => return Err(lost),
-                confirmed = confirmed => drop(confirmed),
-            }
-            self.check()
-        })
-    }
-}
-
-impl fmt::Debug for HeldShard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldShard")
-            .field("index", &self.index)
-            .field("token", &self.token)
-            .field("held", &self.is_held())
-            .finish_non_exhaustive()
     }
 }

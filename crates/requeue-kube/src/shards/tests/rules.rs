@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use super::server::{Server, lease};
 use crate::leader::Lease;
 use crate::shards::assignment::{GroupLease, JOINED, LABEL, Layout, STOPPING};
-use crate::shards::group::{
-    Answer, Call, Change, End, Gain, Group, Settings, Source, Step, Watched,
-};
+use crate::shards::group::Group;
+use crate::shards::protocol::{Answer, Call, Change, End, Gain, Settings, Source, Step, Watched};
 
 const LEASE: f64 = 15.0;
 
@@ -104,7 +103,7 @@ impl Driven {
         let group = loop {
             match self.poll() {
                 Step::Join { group } => break group,
-                Step::Call { call, .. } => {
+                Step::Call(call) => {
                     let answer = self.server.call(call);
                     self.group.answer(self.now, answer);
                     self.watch();
@@ -119,7 +118,7 @@ impl Driven {
 
     fn call(&mut self) -> Call {
         match self.poll() {
-            Step::Call { call, .. } => call,
+            Step::Call(call) => call,
             other => panic!("no call at {:?} but {other:?}", self.now),
         }
     }
@@ -128,7 +127,7 @@ impl Driven {
     /// the same moment. Returns the names of the objects.
     fn run(&mut self) -> Vec<String> {
         let mut names = Vec::new();
-        while let Step::Call { call, .. } = self.poll() {
+        while let Step::Call(call) = self.poll() {
             names.push(name(&call));
             let answer = self.server.call(call);
             self.group.answer(self.now, answer);

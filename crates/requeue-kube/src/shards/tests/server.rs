@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::leader::Lease;
-use crate::shards::group::{Answer, Call, Watched};
+use crate::shards::protocol::{Answer, Call, Watched};
 
 #[derive(Default)]
 pub(super) struct Server {

@@ -24,7 +24,8 @@ use crate::leader::Config;
 use crate::leader::election::{self, Election};
 use crate::leader::lost;
 use crate::shards::assignment::{GroupLease, JOINED, LABEL, Layout};
-use crate::shards::group::{Answer, Call, Change, End, Group, Settings, Step, Watched};
+use crate::shards::group::Group;
+use crate::shards::protocol::{Answer, Call, Change, End, Settings, Step, Watched};
 
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;
@@ -144,7 +145,6 @@ struct World {
     unheld: Vec<Option<Real>>,
     longest_gap: Real,
     moves: u64,
-    takeovers: u64,
 }
 
 impl World {
@@ -186,7 +186,6 @@ impl World {
             unheld: vec![Some(0); count],
             longest_gap: 0,
             moves: 0,
-            takeovers: 0,
             random,
         };
         world.server.ignores_versions = planted == Some(Planted::NoPrecondition);
@@ -602,11 +601,7 @@ impl World {
                     let at = self.real(who, at);
                     return self.wake(who, 0, at);
                 }
-                Step::Call { call, until } => {
-                    self.send(who, 0, What::Group(call));
-                    let at = self.real(who, until);
-                    return self.wake(who, 0, at);
-                }
+                Step::Call(call) => self.send(who, 0, What::Group(call)),
                 Step::Relist => self.list(who),
                 Step::Join { group } => {
                     let member = Arc::clone(&self.replica(who).member);
