@@ -30,7 +30,7 @@ pub enum ShardBy {
 
 impl ShardBy {
     /// Returns the field in the API server's terms.
-    const fn field(self) -> &'static str {
+    pub(crate) const fn field(self) -> &'static str {
         match self {
             Self::Uid => "object.metadata.uid",
             Self::Namespace => "object.metadata.namespace",

@@ -9,7 +9,7 @@ use requeue::Time;
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// The clock that starts when the machine starts.
     #[cfg(unix)]
     Boot,
@@ -23,14 +23,14 @@ pub(super) enum Clock {
 }
 
 impl Clock {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         #[cfg(unix)]
         return Self::Boot;
         #[cfg(not(unix))]
         return Self::Since(std::time::Instant::now());
     }
 
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         match self {
             #[cfg(unix)]
             Self::Boot => boot_time(),
@@ -45,7 +45,7 @@ impl Clock {
     }
 
     /// Waits for this time. A suspension of the machine delays the result by at most [`LOOK`].
-    pub(super) async fn reach(&self, at: Time) {
+    pub(crate) async fn reach(&self, at: Time) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
@@ -73,7 +73,7 @@ fn boot_time() -> Time {
 }
 
 /// Returns the host's name, which is part of the identity.
-pub(super) fn host() -> String {
+pub(crate) fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]

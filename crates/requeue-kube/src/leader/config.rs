@@ -1,9 +1,11 @@
 //! The configuration of an election: its Lease and its times.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use kube::Client;
+use serde_json::{Value, json};
 
 /// The Lease and the times of an election.
 ///
@@ -22,14 +24,19 @@ use kube::Client;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) lease_duration: Duration,
-    pub(super) renew_deadline: Duration,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) lease_duration: Duration,
+    pub(crate) renew_deadline: Duration,
     pub(super) retry_period: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
     pub(super) events: bool,
+    /// The elector has one attempt: to create the Lease.
+    pub(super) only_create: bool,
+    /// The labels and annotations with which the Lease is created.
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
 }
 
 impl Config {
@@ -47,7 +54,43 @@ impl Config {
             drain_timeout: Duration::from_secs(30),
             host: None,
             events: true,
+            only_create: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
         }
+    }
+
+    /// Makes an elector for this Lease, which must not exist yet, with these labels and annotations.
+    ///
+    /// The elector creates the Lease, or gives up. It never takes it over, so the Lease has one
+    /// term only.
+    pub(crate) fn only_create(
+        mut self,
+        name: &str,
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+    ) -> Self {
+        name.clone_into(&mut self.name);
+        (self.only_create, self.labels, self.annotations) = (true, labels, annotations);
+        self
+    }
+
+    /// Lets the elector try again: a planted fault.
+    #[cfg(test)]
+    pub(crate) fn retries(mut self) -> Self {
+        self.only_create = false;
+        self
+    }
+
+    pub(super) fn metadata(&self) -> Value {
+        let mut metadata = json!({ "name": self.name });
+        if !self.labels.is_empty() {
+            metadata["labels"] = json!(self.labels);
+        }
+        if !self.annotations.is_empty() {
+            metadata["annotations"] = json!(self.annotations);
+        }
+        metadata
     }
 
     /// Sets the duration of the lease, in whole seconds, because the Lease counts in seconds.
@@ -133,16 +176,16 @@ impl Config {
 
     /// Returns the time limit of a request. A leader's request ends with its lease, if that is
     /// earlier.
-    pub(super) fn request_limit(&self) -> Duration {
+    pub(crate) fn request_limit(&self) -> Duration {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
-    pub(super) fn lease_seconds(&self) -> i32 {
+    pub(crate) fn lease_seconds(&self) -> i32 {
         // `check` has ensured that it fits.
         i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX)
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
         if self.namespace.is_empty() || self.name.is_empty() {
             return Err(ConfigError::Unnamed {

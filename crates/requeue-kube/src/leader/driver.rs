@@ -17,17 +17,18 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Polls the Lease, and takes it when it is free, until this process leads.
+    /// Polls the Lease, and takes it when it is free, until this process leads. Returns `None` if
+    /// its only attempt has failed.
     ///
     /// # Cancel safety
     ///
     /// It can be dropped. A request that was in flight then counts as failed.
-    pub(super) async fn acquire(&mut self) -> Token {
+    pub(super) async fn acquire(&mut self) -> Option<Token> {
         loop {
-            // Before this process leads, no step can end its part in the election.
-            let _ = self.step().await;
-            if let Some(token) = self.election.token() {
-                return token.clone();
+            let ended = self.step().await.is_some();
+            let token = self.election.token();
+            if ended || token.is_some() {
+                return token.cloned();
             }
         }
     }

@@ -23,7 +23,7 @@ use super::token::Token;
 
 /// One elector's part in an election. The caller passes the time, and makes the requests that it
 /// returns.
-pub(super) struct Election {
+pub(crate) struct Election {
     config: Config,
     identity: String,
     jitter: JitterSource,
@@ -87,7 +87,7 @@ struct Sent {
 /// The next step of the driver.
 #[must_use]
 #[derive(Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Make this call. If there is no response by `until`, it counts as failed.
     Call { call: Call, until: Time },
     /// Do nothing until this time.
@@ -97,7 +97,7 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     Get,
     Create(Value),
     /// Its `resourceVersion` is the precondition.
@@ -106,7 +106,7 @@ pub(super) enum Call {
 
 /// The result of a call.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Lease(Lease),
     NotFound,
     /// Another client has written or created the Lease.
@@ -116,14 +116,15 @@ pub(super) enum Answer {
 }
 
 impl Election {
-    pub(super) fn new(config: Config, identity: String, jitter: JitterSource, now: Time) -> Self {
+    pub(crate) fn new(config: Config, identity: String, jitter: JitterSource, now: Time) -> Self {
+        let request = if config.only_create { Request::Hold } else { Request::Read };
         Self {
             config,
             identity,
             jitter,
             seen: None,
             role: Role::Follower,
-            plan: Plan { request: Request::Read, at: now },
+            plan: Plan { request, at: now },
             sent: None,
         }
     }
@@ -131,7 +132,7 @@ impl Election {
     /// Returns the next step at `now`. `wall` is the time of day.
     ///
     /// If the previous call has no answer yet, it counts as failed.
-    pub(super) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
+    pub(crate) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
         self.answer(now, Answer::Failed);
         self.step_down_when_late(now);
         if let Role::Ended(end) = &self.role {
@@ -150,7 +151,7 @@ impl Election {
     }
 
     /// Handles the result of the call in flight.
-    pub(super) fn answer(&mut self, now: Time, answer: Answer) {
+    pub(crate) fn answer(&mut self, now: Time, answer: Answer) {
         let Some(sent) = self.sent.take() else { return };
         self.step_down_when_late(now);
         match self.role {
@@ -161,7 +162,7 @@ impl Election {
     }
 
     /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
@@ -175,7 +176,7 @@ impl Election {
     }
 
     /// Returns the token of the current term, or `None` if this elector does not lead.
-    pub(super) fn token(&self) -> Option<&Token> {
+    pub(crate) fn token(&self) -> Option<&Token> {
         match &self.role {
             Role::Leader(held) => Some(&held.token),
             Role::Follower | Role::Ended(_) => None,
@@ -184,7 +185,7 @@ impl Election {
 
     /// Returns the time at which the last successful renewal was sent, and the time at which it
     /// expires.
-    pub(super) fn times(&self) -> Option<(Time, Time)> {
+    pub(crate) fn times(&self) -> Option<(Time, Time)> {
         match &self.role {
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
@@ -205,7 +206,7 @@ impl Election {
         match (request, &self.seen) {
             (Request::Read, _) => Call::Get,
             (Request::Hold | Request::Release, None) => {
-                Call::Create(Lease::create(&self.config.name, &self.identity, seconds, wall))
+                Call::Create(Lease::create(&self.config.metadata(), &self.identity, seconds, wall))
             }
             (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
             (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
@@ -246,6 +247,9 @@ impl Election {
                 }
             }
             (_, Answer::NotFound | Answer::Conflict | Answer::Failed) => {}
+        }
+        if self.config.only_create {
+            return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };

@@ -104,6 +104,15 @@ impl LeaderElector {
     /// If it is dropped, this process withdraws from the election. If that happens while it takes
     /// the Lease over, no other replica can lead until the Lease expires.
     pub async fn acquire(self) -> Term {
+        match self.try_acquire().await {
+            Some(term) => term,
+            // Only an elector with a single attempt gives up. It is not public.
+            None => pending().await,
+        }
+    }
+
+    /// As [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
+    pub(crate) async fn try_acquire(self) -> Option<Term> {
         let Self { client, config, shared } = self;
         let Config { namespace, name, drain_timeout, .. } = config.clone();
         let events =
@@ -118,7 +127,7 @@ impl LeaderElector {
             identity = shared.identity,
             "waiting to become the leader"
         );
-        let token = Arc::new(driver.acquire().await);
+        let token = Arc::new(driver.acquire().await?);
         tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
         shared.show_leading(true);
         if let Some(events) = &events {
@@ -142,7 +151,7 @@ impl LeaderElector {
                 end
             }
         });
-        Term { leadership: Some(leadership), shared, task, drain_timeout }
+        Some(Term { leadership: Some(leadership), shared, task, drain_timeout })
     }
 
     /// Waits until this process leads, and runs `lead` as long as it does.

@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 /// it.
 const LIMIT: Duration = Duration::from_secs(1);
 
-pub(super) struct Events {
+pub(crate) struct Events {
     recorder: Recorder,
     lease: ObjectReference,
     identity: String,
 }
 
 impl Events {
-    pub(super) fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
         let reporter =
             Reporter { controller: "requeue-kube".to_owned(), instance: Some(identity.to_owned()) };
         let lease = ObjectReference {
@@ -32,13 +32,23 @@ impl Events {
     }
 
     /// Publishes an Event which reports that `identity` has done `what` to the Lease with this uid.
-    pub(super) fn publish(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
+    pub(crate) fn publish(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
+        self.publish_note("LeaderElection", what, format!("{} {what}", self.identity), uid)
+    }
+
+    pub(crate) fn publish_note(
+        &self,
+        reason: &'static str,
+        what: &'static str,
+        note: String,
+        uid: &str,
+    ) -> JoinHandle<()> {
         let recorder = self.recorder.clone();
         let lease = ObjectReference { uid: Some(uid.to_owned()), ..self.lease.clone() };
         let event = Event {
             type_: EventType::Normal,
-            reason: "LeaderElection".to_owned(),
-            note: Some(format!("{} {what}", self.identity)),
+            reason: reason.to_owned(),
+            note: Some(note),
             action: what.to_owned(),
             secondary: None,
         };

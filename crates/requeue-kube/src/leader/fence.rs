@@ -1,7 +1,9 @@
 //! Fencing: the API server rejects writes of a leader of an earlier term.
 
 use std::fmt;
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as Operations, PatchOperation, TestOperation};
 use kube::api::{Patch, ResourceExt};
@@ -63,15 +65,35 @@ use super::token::Token;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Fence {
-    leadership: Leadership,
+    right: Arc<dyn Right>,
+    token: Arc<Token>,
     annotation: String,
+}
+
+/// The right to write that a token stands for.
+pub(crate) trait Right: fmt::Debug + Send + Sync {
+    /// Returns an error if the right is over, by the clock.
+    fn check(&self) -> Result<(), LeadershipLost>;
+
+    /// Asks the API server, and returns an error if the right is over.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>>;
+}
+
+impl Right for Leadership {
+    fn check(&self) -> Result<(), LeadershipLost> {
+        Self::check(self)
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
+        Box::pin(Self::confirm(self))
+    }
 }
 
 impl Leadership {
     /// Returns a fence, with which the API server rejects late writes of earlier terms.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        Fence::new(self.clone())
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Fence::ANNOTATION)
     }
 }
 
@@ -81,8 +103,8 @@ impl Fence {
     /// [`with_annotation`](Fence::with_annotation) sets another.
     pub const ANNOTATION: &str = "requeue/leader-term";
 
-    pub(super) fn new(leadership: Leadership) -> Self {
-        Self { leadership, annotation: Self::ANNOTATION.to_owned() }
+    pub(crate) fn new(right: Arc<dyn Right>, token: Arc<Token>, annotation: &str) -> Self {
+        Self { right, token, annotation: annotation.to_owned() }
     }
 
     /// Sets the name of the annotation, for example if two elections write to one object.
@@ -96,7 +118,7 @@ impl Fence {
     /// term.
     #[must_use]
     pub fn annotation(&self) -> (String, String) {
-        (self.annotation.clone(), self.leadership.token().to_string())
+        (self.annotation.clone(), self.token.to_string())
     }
 
     /// Returns the patch to send before the first write to an object that was just read, or `None`
@@ -118,8 +140,8 @@ impl Fence {
     ///
     /// It can be dropped at any point. At most, the lease has been renewed.
     pub async fn claim<K: ResourceExt>(&self, object: &K) -> Result<Option<Patch<()>>, ClaimError> {
-        self.leadership.check()?;
-        let ours = self.leadership.token();
+        self.right.check()?;
+        let ours = &*self.token;
         let annotations = object.annotations();
         if let Some(claimed) = annotations.get(&self.annotation) {
             match claimed.parse::<Token>() {
@@ -131,7 +153,7 @@ impl Fence {
                 }
                 // The two terms have no order. But a process that can renew now was the leader when the annotation was
                 // read.
-                Ok(_) | Err(_) => self.leadership.confirm().await?,
+                Ok(_) | Err(_) => self.right.confirm().await?,
             }
         }
         let mut operations =
@@ -148,7 +170,7 @@ impl Fence {
     /// It does not check whether this process still leads: the API server decides.
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
-        let term = json!(self.leadership.token().to_string());
+        let term = json!(self.token.to_string());
         let mut all = vec![test(&self.path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))

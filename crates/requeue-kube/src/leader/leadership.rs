@@ -171,6 +171,21 @@ impl Leadership {
         &self.token
     }
 
+    /// Returns the end of the right to lead, unless it is renewed. `None` if the term is over.
+    pub(crate) fn until(&self) -> Option<Time> {
+        let view = self.shared.view.borrow();
+        view.led.as_ref().filter(|led| !led.is_over()).map(|led| led.until)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Returns a handle that does not delay the release of the lease.
+    pub(crate) fn uncounted(&self) -> Self {
+        Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
+    }
+
     /// Waits until the leader must start no more work: it was asked to stop, or the term is over.
     ///
     /// Work in progress may complete: the lease is still renewed, until it is [`lost`](Self::lost).

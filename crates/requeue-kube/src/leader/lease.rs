@@ -1,5 +1,7 @@
 //! The Lease: reads its record, and writes it without losing unknown fields.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -10,10 +12,10 @@ use super::token::Token;
 
 /// The Lease at its last read.
 #[derive(Clone, Debug)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     /// The complete object, so that fields of later versions of Kubernetes are written back
     /// unchanged.
-    json: Value,
+    json: Arc<Value>,
     /// The part that the election compares. A change of a label, for example, is no sign that the
     /// leader is alive.
     record: LeaseSpec,
@@ -21,42 +23,67 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn from_json(json: Value) -> Result<Self, serde_json::Error> {
+    pub(crate) fn from_json(json: Value) -> Result<Self, serde_json::Error> {
         let record = match &json["spec"] {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
         let uid = String::deserialize(&json["metadata"]["uid"])?;
-        Ok(Self { json, record, uid })
+        Ok(Self { json: Arc::new(json), record, uid })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.json["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Returns the resource version. Versions of one resource are ordered.
+    pub(crate) fn version(&self) -> u64 {
+        let version = self.json["metadata"]["resourceVersion"].as_str();
+        version.and_then(|version| version.parse().ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn annotation(&self, name: &str) -> Option<&str> {
+        self.json["metadata"]["annotations"][name].as_str()
+    }
+
+    /// Returns the complete object with these annotations added or replaced.
+    pub(crate) fn annotate(&self, annotations: Map<String, Value>) -> Value {
+        let mut json = Value::clone(&self.json);
+        extend(&mut json["metadata"]["annotations"], annotations);
+        json
     }
 
     /// Returns the holder. Empty if there is none.
-    pub(super) fn holder(&self) -> &str {
+    pub(crate) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn same_record(&self, other: &Self) -> bool {
+    pub(crate) fn same_record(&self, other: &Self) -> bool {
         self.uid == other.uid && self.record == other.record
     }
 
-    pub(super) fn duration_seconds(&self) -> Option<u64> {
+    pub(crate) fn duration_seconds(&self) -> Option<u64> {
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }
 
-    pub(super) fn transitions(&self) -> i32 {
+    pub(crate) fn transitions(&self) -> i32 {
         self.record.lease_transitions.unwrap_or_default()
     }
 
-    pub(super) fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Token {
         Token::new(&self.uid, self.transitions())
     }
 
-    /// Returns the object to create, for the first term.
-    pub(super) fn create(name: &str, holder: &str, seconds: i32, now: Timestamp) -> Value {
+    /// Returns the object to create, with this metadata, for the first term.
+    pub(crate) fn create(metadata: &Value, holder: &str, seconds: i32, now: Timestamp) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": { "name": name },
+            "metadata": metadata,
             "spec": {
                 "holderIdentity": holder,
                 "leaseDurationSeconds": seconds,
@@ -68,7 +95,7 @@ impl Lease {
     }
 
     /// Returns the object that takes the Lease over, as term number `transitions`.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         holder: &str,
         seconds: i32,
@@ -86,12 +113,12 @@ impl Lease {
     }
 
     /// Returns the object that renews the Lease.
-    pub(super) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
+    pub(crate) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
         self.with(json!({ "leaseDurationSeconds": seconds, "renewTime": self.stamp(now) }))
     }
 
     /// Returns the object that releases the Lease: another replica may take it at once.
-    pub(super) fn release(&self, now: Timestamp) -> Value {
+    pub(crate) fn release(&self, now: Timestamp) -> Value {
         let now = self.stamp(now);
         self.with(json!({
             "holderIdentity": "",
@@ -112,14 +139,20 @@ impl Lease {
 
     /// Returns the complete object, with these fields of `spec` replaced.
     fn with(&self, fields: Value) -> Value {
-        let mut json = self.json.clone();
-        let spec = &mut json["spec"];
-        if !spec.is_object() {
-            *spec = Value::Object(Map::new());
-        }
-        if let (Value::Object(spec), Value::Object(fields)) = (spec, fields) {
-            spec.extend(fields);
+        let mut json = Value::clone(&self.json);
+        if let Value::Object(fields) = fields {
+            extend(&mut json["spec"], fields);
         }
         json
+    }
+}
+
+/// Adds the fields to an object, or replaces them. Creates the object if it is missing.
+fn extend(object: &mut Value, fields: Map<String, Value>) {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    if let Value::Object(object) = object {
+        object.extend(fields);
     }
 }

@@ -18,6 +18,8 @@ pub enum LeadershipLost {
     Deleted,
     /// The elector was dropped, or has released the lease.
     Abandoned,
+    /// The [shard](crate::shards) with this number is no longer held.
+    Shard(u32),
 }
 
 impl fmt::Display for LeadershipLost {
@@ -33,6 +35,7 @@ impl fmt::Display for LeadershipLost {
             Self::Taken { by } => write!(f, "the lease is held by {by:?}"),
             Self::Deleted => f.write_str("the lease was deleted"),
             Self::Abandoned => f.write_str("the lease is no longer renewed"),
+            Self::Shard(shard) => write!(f, "shard {shard} is no longer held"),
         }
     }
 }
@@ -41,7 +44,7 @@ impl std::error::Error for LeadershipLost {}
 
 /// The way in which an elector's part in an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Released,
     Lost(LeadershipLost),
 }

@@ -15,7 +15,7 @@ pub struct Token {
 }
 
 impl Token {
-    pub(super) fn new(uid: &str, transitions: i32) -> Self {
+    pub(crate) fn new(uid: &str, transitions: i32) -> Self {
         Self { uid: uid.to_owned(), transitions }
     }
 

@@ -14,7 +14,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use self::families::{FAMILIES, Sample};
-pub(crate) use self::meters::{Meters, Outcome};
+pub(crate) use self::meters::{Meters, Outcome, ShardMeters};
 use crate::ObjectQueue;
 
 /// The controllers in a Prometheus registry.
@@ -58,6 +58,9 @@ use crate::ObjectQueue;
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | time from delivery to completion |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these times |
+/// | `shard_group_shards_held` | `name` | shards of the [group](crate::shards) that this process holds |
+/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live member, by a `takeover` from a dead one, or `first` without a former holder |
+/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by the former holder at a handover, and by the new one at a takeover |
 /// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0: see [`leader`](Self::leader) |
 ///
 /// A scrape reads counters. Its cost does not depend on the number of keys.
@@ -81,6 +84,11 @@ impl Metrics {
     pub fn leader(&self, lease: &str) -> MasterStatus {
         lock(&self.0.leaders).entry(lease.to_owned()).or_default();
         MasterStatus { shown: Arc::clone(&self.0), lease: lease.to_owned() }
+    }
+
+    /// Returns the metrics of the shard group with this name.
+    pub(crate) fn shards(&self, group: &str) -> Arc<ShardMeters> {
+        Arc::clone(lock(&self.0.groups).entry(group.to_owned()).or_default())
     }
 
     pub(crate) fn show(&self, series: &Arc<Series>) {
@@ -168,6 +176,7 @@ impl Series {
 struct Shown {
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,
     leaders: Mutex<BTreeMap<String, bool>>,
+    groups: Mutex<BTreeMap<String, Arc<ShardMeters>>>,
 }
 
 impl fmt::Debug for Shown {
@@ -188,6 +197,8 @@ impl Collector for Shown {
             family.encode(&samples, &mut encoder)?;
         }
         let leaders = lock(&self.leaders).clone();
-        families::leaders(&leaders, &mut encoder)
+        families::leaders(&leaders, &mut encoder)?;
+        let groups = lock(&self.groups).clone();
+        families::groups(&groups, &mut encoder)
     }
 }

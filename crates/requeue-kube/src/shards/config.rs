@@ -1,0 +1,199 @@
+//! The configuration of a shard group.
+
+use std::time::Duration;
+
+use kube::Client;
+
+use super::assignment::Layout;
+use super::error::ShardsError;
+use crate::leader::Config;
+use crate::metrics::Metrics;
+use crate::shard::ShardBy;
+
+/// A shard group that this process joins.
+///
+/// Defaults: 64 shards by uid, the times of [`leader::Config`](crate::leader::Config), and 30 s for
+/// the runs in flight at a handover. [`join`](Self::join) checks the values.
+///
+/// ```
+/// use requeue_kube::shard::ShardBy;
+/// use requeue_kube::shards::Shards;
+///
+/// let shards = Shards::new("website", "default").count(128).by(ShardBy::Namespace);
+/// # let _ = shards;
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a group is joined by `join`"]
+pub struct Shards {
+    pub(super) name: String,
+    pub(super) count: u32,
+    pub(super) by: ShardBy,
+    pub(super) objects: String,
+    pub(super) handover_timeout: Duration,
+    pub(super) events: bool,
+    pub(super) metrics: Option<Metrics>,
+    /// The times, the host and the namespace of the member Lease.
+    pub(super) lease: Config,
+}
+
+impl Shards {
+    /// The largest number of shards: 1,024.
+    pub const MOST: u32 = 1024;
+
+    /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
+    ///
+    /// If there is no such group, the first member creates it.
+    pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
+        let name = name.into();
+        let lease = Config::new(namespace, &name).events(false);
+        Self {
+            name,
+            count: 64,
+            by: ShardBy::default(),
+            objects: String::new(),
+            handover_timeout: Duration::from_secs(30),
+            events: true,
+            metrics: None,
+            lease,
+        }
+    }
+
+    /// Sets the number of shards: a power of two, up to [`MOST`](Self::MOST).
+    ///
+    /// The default is 64.
+    ///
+    /// It is the largest number of members that have work. It cannot be changed later: to change it,
+    /// stop all members and delete the Lease of the group.
+    pub fn count(mut self, count: u32) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// Sets the field whose hash determines an object's shard.
+    pub fn by(mut self, by: ShardBy) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Sets the kind of the sharded objects, such as `websites.example.com`.
+    ///
+    /// Two controllers for different kinds that use one name for their groups are then refused.
+    pub fn objects(mut self, objects: impl Into<String>) -> Self {
+        self.objects = objects.into();
+        self
+    }
+
+    /// Sets the time after which the runs in flight are cancelled at a handover.
+    ///
+    /// The default is 30 s.
+    ///
+    /// In the meantime no other key of the shard runs, so a run that never ends must not delay the
+    /// handover forever. A cancelled run is repeated by the new holder.
+    pub fn handover_timeout(mut self, timeout: Duration) -> Self {
+        self.handover_timeout = timeout;
+        self
+    }
+
+    /// Sets the duration of the member Lease: see
+    /// [`leader::Config::lease_duration`](crate::leader::Config::lease_duration).
+    pub fn lease_duration(mut self, duration: Duration) -> Self {
+        self.lease = self.lease.lease_duration(duration);
+        self
+    }
+
+    /// Sets the time after which a member that cannot renew its Lease gives up: see
+    /// [`leader::Config::renew_deadline`](crate::leader::Config::renew_deadline).
+    pub fn renew_deadline(mut self, deadline: Duration) -> Self {
+        self.lease = self.lease.renew_deadline(deadline);
+        self
+    }
+
+    /// Sets the time between two renewals of the member Lease.
+    ///
+    /// The default is 2 s. It is the only traffic of a group whose members do not change.
+    pub fn retry_period(mut self, period: Duration) -> Self {
+        self.lease = self.lease.retry_period(period);
+        self
+    }
+
+    /// Sets the first part of the holder's identity in the member Lease, which is the host's name
+    /// by default.
+    pub fn host(mut self, host: impl Into<String>) -> Self {
+        self.lease = self.lease.host(host);
+        self
+    }
+
+    /// Sets whether Kubernetes Events report takeovers.
+    ///
+    /// `true` by default.
+    pub fn events(mut self, events: bool) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// Sets the metrics that show the shards of this process, under the name of the group.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Creates a client for the group only, with its own connections.
+    ///
+    /// Renewals must not wait behind the requests of the work.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::try_from`].
+    pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
+        let limit = Some(self.lease.request_limit());
+        (config.connect_timeout, config.write_timeout) = (limit, limit);
+        config.default_retry = false;
+        Client::try_from(config)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        Layout {
+            count: self.count as usize,
+            by: self.by.field().to_owned(),
+            objects: self.objects.clone(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ShardsError> {
+        let is_label = |name: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            name.starts_with(plain)
+                && name.ends_with(plain)
+                && name.chars().all(|c| plain(c) || c == '-')
+        };
+        if !is_label(&self.name) || self.name.len() > 63 {
+            return Err(ShardsError::Name(self.name.clone()));
+        }
+        if !self.count.is_power_of_two() || self.count > Self::MOST {
+            return Err(ShardsError::Count(self.count));
+        }
+        self.lease.check().map_err(ShardsError::Config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_names_and_counts_are_refused() {
+        let check = |shards: Shards| shards.check().map_err(|error| error.to_string());
+        assert_eq!(check(Shards::new("website", "default")), Ok(()));
+        for count in [0, 3, 63, 1025, 2048] {
+            let error = check(Shards::new("website", "default").count(count)).unwrap_err();
+            assert!(error.contains(&count.to_string()) && error.contains("1024"), "{error}");
+        }
+        for name in ["", "Website", "web site", "-web", "web-", "web.site", &"w".repeat(64)] {
+            let error = check(Shards::new(name, "default")).unwrap_err();
+            assert!(error.contains(&format!("{name:?}")), "{error}");
+        }
+        assert!(check(Shards::new("website", "")).is_err());
+        let late = Shards::new("website", "default").renew_deadline(Duration::from_secs(15));
+        assert!(check(late).is_err());
+    }
+}

@@ -1,0 +1,351 @@
+//! Runs a [`Group`] with a clock and an API server.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::runtime::watcher;
+use requeue::wait::jitter_source;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::assignment::{JOINED, LABEL};
+use super::calls::Calls;
+use super::config::Shards;
+use super::error::ShardsError;
+use super::group::Group;
+use super::held::{Change, Command, HeldShard, View};
+use super::protocol::{self, Answer, Call, End, Gain, Settings, Source, Step, Watched};
+use crate::leader::{
+    Clock, Events, LeaderElector, Leadership, LeadershipLost, RunError, Term, Token,
+};
+use crate::metrics::ShardMeters;
+
+/// The pause after a member Lease could not be created.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Takes part in the group until the process has left it. Sends the name of the member Lease when
+/// it has joined.
+pub(super) async fn run(
+    shards: Shards,
+    client: Client,
+    changes: mpsc::UnboundedSender<Change>,
+    commands: mpsc::UnboundedSender<Command>,
+    mut received: mpsc::UnboundedReceiver<Command>,
+    joined: oneshot::Sender<String>,
+) -> Result<(), ShardsError> {
+    let clock = Clock::new();
+    let mut joined = Some(joined);
+    loop {
+        let mut driver = Driver::new(&shards, &client, &clock, &changes, &commands);
+        match driver.run(&mut received, &mut joined).await {
+            Ended::Over(result) => return result,
+            // Its name must not be used again: a request may have created the Lease.
+            Ended::NotJoined => clock.reach(clock.now() + PAUSE).await,
+        }
+    }
+}
+
+enum Ended {
+    Over(Result<(), ShardsError>),
+    /// The member Lease could not be created.
+    NotJoined,
+}
+
+/// The future of a request or of the acquisition, while there is one.
+async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
+struct Driver<'a> {
+    shards: &'a Shards,
+    client: &'a Client,
+    clock: &'a Clock,
+    changes: &'a mpsc::UnboundedSender<Change>,
+    commands: &'a mpsc::UnboundedSender<Command>,
+    member: Arc<str>,
+    group: Group,
+    calls: Calls,
+    watch: BoxStream<'static, Result<Watched, watcher::Error>>,
+    call: Option<BoxFuture<'static, Answer>>,
+    joining: Option<BoxFuture<'static, Option<Term>>>,
+    term: Option<(Term, Leadership)>,
+    view: watch::Sender<View>,
+    events: Option<Events>,
+    meters: Arc<ShardMeters>,
+}
+
+impl<'a> Driver<'a> {
+    fn new(
+        shards: &'a Shards,
+        client: &'a Client,
+        clock: &'a Clock,
+        changes: &'a mpsc::UnboundedSender<Change>,
+        commands: &'a mpsc::UnboundedSender<Command>,
+    ) -> Self {
+        let Shards { name, lease, .. } = shards;
+        let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
+        let settings = Settings {
+            name: name.clone(),
+            member: Arc::clone(&member),
+            layout: shards.layout(),
+            lease_duration: lease.lease_duration,
+            renew_deadline: lease.renew_deadline,
+            request_limit: lease.request_limit(),
+            handover_limit: shards.handover_timeout,
+        };
+        let calls = Calls::new(client.clone(), &lease.namespace, name);
+        let events = || Events::new(client.clone(), &lease.namespace, name, &member);
+        Self {
+            group: Group::new(settings, jitter_source(), clock.now()),
+            watch: calls.watch(),
+            call: None,
+            joining: None,
+            term: None,
+            view: watch::Sender::new(View::default()),
+            events: shards.events.then(events),
+            meters: shards.metrics.as_ref().map(|metrics| metrics.shards(name)).unwrap_or_default(),
+            shards,
+            client,
+            clock,
+            changes,
+            commands,
+            member,
+            calls,
+        }
+    }
+
+    async fn run(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        joined: &mut Option<oneshot::Sender<String>>,
+    ) -> Ended {
+        let mut stopping = false;
+        loop {
+            if stopping {
+                self.group.stop();
+            }
+            let right = self.term.as_ref().and_then(|(_, leadership)| leadership.until());
+            let step = self.group.poll(self.clock.now(), right, Timestamp::now());
+            self.publish();
+            let until = match step {
+                Step::Call(call) => {
+                    self.call = Some(self.calls.make(call));
+                    continue;
+                }
+                Step::Join { group } => {
+                    match self.elector(group) {
+                        Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
+                        Err(error) => return Ended::Over(Err(error)),
+                    }
+                    continue;
+                }
+                Step::Relist => {
+                    tracing::warn!(
+                        group = self.shards.name,
+                        "the watch of the shard group is silent"
+                    );
+                    self.watch = self.calls.watch();
+                    continue;
+                }
+                Step::Ended(end) => return Ended::Over(self.end(end).await),
+                Step::Wait(until) => until,
+            };
+            tokio::select! {
+                biased;
+                () = lost(self.term.as_ref()) => return Ended::Over(self.end(End::Lost).await),
+                answer = ready(&mut self.call) => {
+                    self.call = None;
+                    self.group.answer(self.clock.now(), answer);
+                }
+                term = ready(&mut self.joining) => {
+                    self.joining = None;
+                    let Some(term) = term else { return Ended::NotJoined };
+                    // The runs are drained before the release, so nothing else delays it.
+                    let leadership = term.leadership().uncounted();
+                    self.term = Some((term, leadership));
+                    if let Some(joined) = joined.take() {
+                        let _ = joined.send(self.member.to_string());
+                    }
+                }
+                command = commands.recv() => match command {
+                    Some(Command::Drained(shards)) => self.group.drained(self.clock.now(), shards),
+                    Some(Command::Confirm) => self.group.confirm(),
+                    Some(Command::Stop) | None => stopping = true,
+                },
+                event = self.watch.next() => match event {
+                    Some(Ok(event)) => self.group.watched(self.clock.now(), event),
+                    Some(Err(error)) => {
+                        if self.term.is_none() && let Some(error) = self.forbidden(&error) {
+                            return Ended::Over(Err(error));
+                        }
+                        tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
+                    }
+                    None => self.watch = self.calls.watch(),
+                },
+                () = self.clock.reach(until) => {}
+            }
+        }
+    }
+
+    fn elector(&self, group: String) -> Result<LeaderElector, ShardsError> {
+        let labels = [(LABEL.to_owned(), self.shards.name.clone())];
+        let annotations = [(JOINED.to_owned(), group)];
+        let config = self.shards.lease.clone();
+        let config = config.only_create(&self.member, labels.into(), annotations.into());
+        LeaderElector::new(self.client.clone(), config).map_err(ShardsError::Config)
+    }
+
+    fn forbidden(&self, error: &watcher::Error) -> Option<ShardsError> {
+        let (verb, error) = match error {
+            watcher::Error::InitialListFailed(error) => ("list", error),
+            watcher::Error::WatchStartFailed(error) => ("watch", error),
+            _ => return None,
+        };
+        let kube::Error::Api(status) = error else { return None };
+        (status.code == 403).then(|| ShardsError::Forbidden {
+            namespace: self.shards.lease.namespace.clone(),
+            verb: verb.to_owned(),
+        })
+    }
+
+    /// Updates the view of the held shards, and passes the changes on.
+    fn publish(&mut self) {
+        let count = self.shards.count as usize;
+        let held: Vec<_> = (0..count).map(|shard| self.group.acts(shard)).collect();
+        self.meters.held.store(held.iter().flatten().count(), Relaxed);
+        let confirmed = self.group.confirmed();
+        self.view.send_if_modified(|view| {
+            let changed = view.held != held || view.confirmed != confirmed;
+            (view.held, view.confirmed) = (held, confirmed);
+            changed
+        });
+        while let Some(change) = self.group.change() {
+            let number =
+                |shards: Vec<usize>| shards.into_iter().map(|shard| shard as u32).collect();
+            let change = match change {
+                protocol::Change::Gained(gained) => {
+                    self.report(&gained);
+                    let held = gained.into_iter().filter_map(|gain| self.held(&gain)).collect();
+                    Change::Gained(held)
+                }
+                protocol::Change::Release(shards) => Change::Release(number(shards)),
+                protocol::Change::Cancel(shards) => Change::Cancel(number(shards)),
+                protocol::Change::Lost(shards) => Change::Lost(number(shards)),
+                protocol::Change::Moved(moved) => {
+                    moved.into_iter().for_each(|(_, gap)| self.count_gap(gap));
+                    continue;
+                }
+            };
+            // It fails if the membership was dropped, which ends this task.
+            let _ = self.changes.send(change);
+        }
+    }
+
+    fn count_gap(&self, gap: Duration) {
+        let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
+        self.meters.unheld_nanos.fetch_add(nanos, Relaxed);
+    }
+
+    fn held(&self, gain: &Gain) -> Option<HeldShard> {
+        let (_, leadership) = self.term.as_ref()?;
+        let uid = self.group.group()?.uid();
+        Some(HeldShard {
+            index: gain.shard as u32,
+            count: self.shards.count,
+            by: self.shards.by,
+            token: Arc::new(Token::new(uid, gain.number)),
+            leadership: leadership.clone(),
+            view: self.view.subscribe(),
+            commands: self.commands.clone(),
+        })
+    }
+
+    /// Counts the gains, and publishes an Event for each member whose shards were taken over.
+    fn report(&self, gained: &[Gain]) {
+        let mut taken: Vec<(&str, usize)> = Vec::new();
+        for gain in gained {
+            let reason = match &gain.from {
+                Source::Member(_) => 0,
+                Source::Dead(member, gap) => {
+                    self.count_gap(*gap);
+                    match taken.iter_mut().find(|(name, _)| **name == **member) {
+                        Some((_, count)) => *count += 1,
+                        None => taken.push((member, 1)),
+                    }
+                    1
+                }
+                Source::Nobody => 2,
+                Source::Itself => continue,
+            };
+            self.meters.moves[reason].fetch_add(1, Relaxed);
+        }
+        let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
+        for (member, count) in taken {
+            tracing::info!(group = self.shards.name, member, count, "took shards over");
+            if let Some(events) = &self.events {
+                let note = format!("{} took over {count} shards of {member}", self.member);
+                // Does not wait: the Event is published in a separate task.
+                drop(events.publish_note("ShardTakeover", "took shards over", note, uid));
+            }
+        }
+    }
+
+    async fn end(&mut self, end: End) -> Result<(), ShardsError> {
+        let group = self.shards.name.clone();
+        self.view.send_modify(|view| view.held.clear());
+        self.meters.held.store(0, Relaxed);
+        match end {
+            End::Left => {
+                self.leave().await;
+                Ok(())
+            }
+            End::Lost => Err(ShardsError::Lost(match &self.term {
+                Some((_, leadership)) => {
+                    leadership.check().err().unwrap_or(LeadershipLost::Abandoned)
+                }
+                None => LeadershipLost::Abandoned,
+            })),
+            End::Deleted => Err(ShardsError::Deleted { group }),
+            End::Mismatch(stored) => {
+                Err(ShardsError::mismatch(&group, &stored, &self.shards.layout()))
+            }
+            End::Unreadable(unreadable) => {
+                Err(ShardsError::NotAGroup { group, annotation: unreadable.0 })
+            }
+        }
+    }
+
+    /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
+    /// it.
+    async fn leave(&mut self) {
+        let Some((term, leadership)) = self.term.take() else { return };
+        let uid = leadership.token().uid().to_owned();
+        match term.release().await {
+            Ok(()) | Err(RunError::Undrained(_)) => {}
+            Err(RunError::Lost(error)) => {
+                tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
+            }
+        }
+        let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
+        let limit = self.clock.now() + self.shards.lease.request_limit();
+        tokio::select! {
+            _ = self.calls.make(delete) => {}
+            () = self.clock.reach(limit) => {}
+        }
+    }
+}
+
+async fn lost(term: Option<&(Term, Leadership)>) {
+    match term {
+        Some((_, leadership)) => drop(leadership.lost().await),
+        None => pending().await,
+    }
+}

@@ -1,0 +1,115 @@
+//! The errors of shard groups.
+
+use std::fmt;
+
+use super::assignment::Layout;
+use crate::leader::{ConfigError, LeadershipLost};
+
+/// The reason why a process cannot join a shard group, or is no longer a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardsError {
+    /// The name of the group is not a DNS label of at most 63 characters.
+    Name(String),
+    /// The number of shards is not a power of two up to 1,024.
+    Count(u32),
+    /// The times of the member Lease are not safe.
+    Config(ConfigError),
+    /// A permission for Leases is missing.
+    Forbidden {
+        /// The namespace of the group.
+        namespace: String,
+        /// The verb that was refused, such as `watch`.
+        verb: String,
+    },
+    /// The group has another number of shards.
+    OtherCount {
+        /// The name of the group.
+        group: String,
+        /// The number of shards of the group.
+        stored: u32,
+        /// The number that this process was configured with.
+        configured: u32,
+    },
+    /// A group with this name shards other objects, or by another field.
+    OtherContent {
+        /// The name of the group.
+        group: String,
+        /// The kind and the field of the group.
+        stored: String,
+        /// The kind and the field that this process was configured with.
+        configured: String,
+    },
+    /// The Lease with the name of the group is not the object of a shard group.
+    NotAGroup {
+        /// The name of the group.
+        group: String,
+        /// The annotation that is missing or invalid.
+        annotation: &'static str,
+    },
+    /// The object of the group was deleted.
+    Deleted {
+        /// The name of the group.
+        group: String,
+    },
+    /// The member Lease was lost. All shards are lost with it.
+    Lost(LeadershipLost),
+}
+
+impl ShardsError {
+    pub(super) fn mismatch(group: &str, stored: &Layout, configured: &Layout) -> Self {
+        let group = group.to_owned();
+        if stored.count != configured.count {
+            let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
+            let (stored, configured) = (number(stored.count), number(configured.count));
+            return Self::OtherCount { group, stored, configured };
+        }
+        let content = |layout: &Layout| match &*layout.objects {
+            "" => format!("objects by {}", layout.by),
+            objects => format!("{objects} by {}", layout.by),
+        };
+        Self::OtherContent { group, stored: content(stored), configured: content(configured) }
+    }
+}
+
+impl fmt::Display for ShardsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(
+                f,
+                "invalid name of a shard group {name:?}: use at most 63 lower-case letters, \
+                 digits and hyphens, with no hyphen at the start or the end"
+            ),
+            Self::Count(count) => {
+                write!(f, "{count} shards: use a power of two from 1 to 1024")
+            }
+            Self::Config(error) => error.fmt(f),
+            Self::Forbidden { namespace, verb } => write!(
+                f,
+                "no permission to {verb} leases.coordination.k8s.io in namespace {namespace:?}: a \
+                 shard group needs the verbs get, list, watch, create, update and delete"
+            ),
+            Self::OtherCount { group, stored, configured } => write!(
+                f,
+                "the shard group {group:?} has {stored} shards, not {configured}: configure \
+                 {stored}, or stop all members and delete the Lease {group:?}"
+            ),
+            Self::OtherContent { group, stored, configured } => write!(
+                f,
+                "the shard group {group:?} shards {stored}, not {configured}: use another name"
+            ),
+            Self::NotAGroup { group, annotation } => write!(
+                f,
+                "the Lease {group:?} is not the object of a shard group: the annotation \
+                 {annotation} is missing or invalid; use another name, or stop all members and \
+                 delete the Lease"
+            ),
+            Self::Deleted { group } => {
+                write!(f, "the Lease {group:?} of the shard group was deleted: join again")
+            }
+            Self::Lost(lost) => write!(f, "the membership in the shard group has ended: {lost}"),
+        }
+    }
+}
+
+impl std::error::Error for ShardsError {}

@@ -1,0 +1,142 @@
+//! The shards that a process holds, and their changes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use requeue::Time;
+use tokio::sync::{mpsc, watch};
+
+use crate::leader::{Fence, Leadership, LeadershipLost, Right, Token};
+use crate::shard::{Shard, ShardBy};
+
+/// A change of the shards that a process holds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Change {
+    /// This process holds these shards, and must reconcile all of their objects.
+    ///
+    /// A shard that was drained can be gained again, with the same token, if its handover is no
+    /// longer necessary.
+    Gained(Vec<HeldShard>),
+    /// Start no more runs for these shards, wait for those in flight, and call
+    /// [`Membership::drained`](super::Membership::drained).
+    Release(Vec<u32>),
+    /// The [time limit](super::Shards::handover_timeout) of the release has passed. Cancel the runs that are
+    /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
+    Cancel(Vec<u32>),
+    /// Another process has changed the holder of these shards, which no member does. Cancel their
+    /// runs now.
+    Lost(Vec<u32>),
+}
+
+/// A request of the user to the driver.
+#[derive(Debug)]
+pub(super) enum Command {
+    Drained(Vec<usize>),
+    Stop,
+    Confirm,
+}
+
+/// The state that the driver and the held shards share.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The fencing numbers of the shards on which this process acts.
+    pub(super) held: Vec<Option<i32>>,
+    /// The start of the last read or write of the group object.
+    pub(super) confirmed: Option<Time>,
+}
+
+/// A shard that this process holds.
+///
+/// It is cheap to clone, and does not delay a handover.
+#[derive(Clone)]
+pub struct HeldShard {
+    pub(super) index: u32,
+    pub(super) count: u32,
+    pub(super) by: ShardBy,
+    pub(super) token: Arc<Token>,
+    pub(super) leadership: Leadership,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl HeldShard {
+    /// The default name of the annotation of [`fence`](Self::fence).
+    pub const ANNOTATION: &str = "requeue/shard-term";
+
+    /// Returns the number of the shard, from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns the range of hashes of the shard.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        // The index is below the count, which the driver has checked.
+        Shard::new(self.index, self.count)
+            .map_or_else(|_| unreachable!(), |shard| shard.by(self.by))
+    }
+
+    /// Returns the fencing token: the uid of the group object, and the number of the shard's holder.
+    ///
+    /// Within one group object, a later holder of the same shard has a greater number.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// Returns true if this process holds the shard at this moment, by a clock that also counts while
+    /// the machine is suspended.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leadership.is_leading() && self.is_named()
+    }
+
+    /// Returns a fence, with which the API server rejects late writes of former holders.
+    ///
+    /// Its annotation is [`ANNOTATION`](Self::ANNOTATION).
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
+    }
+
+    fn is_named(&self) -> bool {
+        let number = self.view.borrow().held.get(self.index as usize).copied().flatten();
+        number == Some(self.token.transitions())
+    }
+}
+
+impl Right for HeldShard {
+    fn check(&self) -> Result<(), LeadershipLost> {
+        self.leadership.check()?;
+        if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
+    }
+
+    /// Reads the group object, because the member Lease says nothing about the holder of a shard.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
+        Box::pin(async move {
+            let since = self.leadership.now();
+            let _ = self.commands.send(Command::Confirm);
+            let mut view = self.view.clone();
+            let confirmed = view.wait_for(|view| view.confirmed.is_some_and(|at| at >= since));
+            tokio::select! {
+                biased;
+                lost = self.leadership.lost() => return Err(lost),
+                confirmed = confirmed => drop(confirmed),
+            }
+            self.check()
+        })
+    }
+}
+
+impl fmt::Debug for HeldShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldShard")
+            .field("index", &self.index)
+            .field("token", &self.token)
+            .field("held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+//! The members of a group, as a replica has observed them.
+//!
+//! A member is dead if it can never act again. A replica knows that if the member has released its
+//! Lease, or if both of these are true:
+//!
+//! - The Lease was unchanged for its whole duration, by the observer's clock.
+//! - A read that was *sent* after that time shows it still unchanged.
+//!
+//! The read is necessary because a watch may be late. A renewal that the read does not show was
+//! stored after it was sent. By then the member's right had ended, and a member whose right has
+//! ended does not return. A Lease that was deleted is never created again. Its member is dead when
+//! the longest lease duration of the group has passed since its absence was observed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue::Time;
+
+use super::assignment::{JOINED, STOPPING};
+use crate::leader::Lease;
+
+pub(super) struct Member {
+    pub(super) lease: Lease,
+    /// The time at which the current record was first observed, or the absence of the Lease.
+    pub(super) since: Time,
+    pub(super) state: State,
+    /// The list in progress has not shown it.
+    unlisted: bool,
+    /// The member is dead, and its Lease was deleted.
+    gone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Live,
+    /// The Lease was deleted.
+    Absent,
+    /// The member never acts again.
+    Dead,
+}
+
+impl Member {
+    pub(super) fn joined(&self) -> &str {
+        self.lease.annotation(JOINED).unwrap_or_default()
+    }
+
+    fn is_candidate(&self, group: &str) -> bool {
+        self.state == State::Live
+            && self.joined() == group
+            && self.lease.annotation(STOPPING).is_none()
+    }
+
+    fn duration(&self, default: Duration) -> Duration {
+        self.lease.duration_seconds().map_or(default, Duration::from_secs)
+    }
+}
+
+/// The members, by the names of their Leases, except for the observer itself.
+pub(super) struct Members {
+    seen: BTreeMap<Arc<str>, Member>,
+    /// Holders of shards without a Lease that was observed: the time of a read that found none.
+    unknown: BTreeMap<Arc<str>, Time>,
+    lease_duration: Duration,
+}
+
+impl Members {
+    pub(super) fn new(lease_duration: Duration) -> Self {
+        Self { seen: BTreeMap::new(), unknown: BTreeMap::new(), lease_duration }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Member> {
+        self.seen.get(name)
+    }
+
+    /// Returns the members that may receive shards, in the order of their names.
+    pub(super) fn candidates(&self, group: &str) -> Vec<Arc<str>> {
+        let candidates = self.seen.iter().filter(|(_, member)| member.is_candidate(group));
+        candidates.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Returns the longest lease duration of the members that are live, in seconds.
+    pub(super) fn longest(&self) -> u64 {
+        let live = self.seen.values().filter(|member| member.state == State::Live);
+        live.filter_map(|member| member.lease.duration_seconds()).max().unwrap_or(0)
+    }
+
+    /// Records that the Lease was observed. Returns true if the candidates may have changed.
+    pub(super) fn see(&mut self, lease: Lease, now: Time) -> bool {
+        let released = lease.holder().is_empty();
+        self.unknown.remove(lease.name());
+        let Some(member) = self.seen.get_mut(lease.name()) else {
+            let state = if released { State::Dead } else { State::Live };
+            let name = Arc::from(lease.name());
+            self.seen
+                .insert(name, Member { lease, since: now, state, unlisted: false, gone: false });
+            return true;
+        };
+        (member.unlisted, member.gone) = (false, false);
+        if lease.version() <= member.lease.version() {
+            return false;
+        }
+        let stopping = |lease: &Lease| lease.annotation(STOPPING).is_some();
+        let mut changed = stopping(&lease) != stopping(&member.lease);
+        if member.state != State::Dead {
+            if released {
+                member.state = State::Dead;
+                changed = true;
+            } else if member.state == State::Absent || !member.lease.same_record(&lease) {
+                changed |= member.state == State::Absent;
+                (member.state, member.since) = (State::Live, now);
+            }
+        }
+        member.lease = lease;
+        changed
+    }
+
+    /// Records the response to a read that was sent when the Lease seemed to have expired.
+    pub(super) fn verify(&mut self, lease: Lease, sent: Time, now: Time) -> bool {
+        let default = self.lease_duration;
+        let unchanged = self.seen.get_mut(lease.name()).filter(|member| {
+            member.state == State::Live
+                && member.lease.same_record(&lease)
+                && sent >= member.since + member.duration(default)
+        });
+        match unchanged {
+            Some(member) => {
+                member.state = State::Dead;
+                if lease.version() > member.lease.version() {
+                    member.lease = lease;
+                }
+                true
+            }
+            None => self.see(lease, now),
+        }
+    }
+
+    /// Records that the Lease is absent: it was deleted, or a read has not found it.
+    pub(super) fn absent(&mut self, name: &str, now: Time) -> bool {
+        match self.seen.get_mut(name) {
+            Some(member) if member.state == State::Live => {
+                (member.state, member.since) = (State::Absent, now);
+                true
+            }
+            Some(member) => {
+                member.gone = member.state == State::Dead;
+                false
+            }
+            None => {
+                self.unknown.entry(Arc::from(name)).or_insert(now);
+                false
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self) {
+        self.seen.values_mut().for_each(|member| member.unlisted = true);
+    }
+
+    /// Records that the Leases which the list has not shown are absent.
+    pub(super) fn listed(&mut self, now: Time) -> bool {
+        let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
+        let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
+        unlisted.iter().fold(false, |changed, name| self.absent(name, now) | changed)
+    }
+
+    /// Returns true if the holder of a shard never acts again. `longest` is the longest lease
+    /// duration of the group.
+    pub(super) fn is_dead(&self, name: &str, longest: Duration, now: Time) -> bool {
+        self.dead_at(name, longest).is_some_and(|at| now >= at)
+    }
+
+    /// Returns the time from which on a member is dead, if that does not depend on a read.
+    fn dead_at(&self, name: &str, longest: Duration) -> Option<Time> {
+        let longest = longest.max(self.lease_duration);
+        match self.seen.get(name) {
+            Some(Member { state: State::Dead, .. }) => Some(Time::ZERO),
+            Some(member @ Member { state: State::Absent, since, .. }) => {
+                Some(*since + member.duration(longest).max(longest))
+            }
+            Some(Member { state: State::Live, .. }) => None,
+            None => self.unknown.get(name).map(|since| *since + longest),
+        }
+    }
+
+    /// Returns true if a member of an earlier group object with the same name may still act.
+    pub(super) fn has_foreign(&self, group: &str, longest: Duration, now: Time) -> bool {
+        let foreign = self.seen.iter().filter(|(_, member)| member.joined() != group);
+        foreign.into_iter().any(|(name, _)| !self.is_dead(name, longest, now))
+    }
+
+    /// Returns a member whose Lease must be read: it seems to have expired, or it holds a shard and
+    /// was not observed.
+    pub(super) fn suspect<'a>(
+        &self,
+        mut holders: impl Iterator<Item = &'a Arc<str>>,
+        now: Time,
+    ) -> Option<Arc<str>> {
+        let late = self.seen.iter().find(|(_, member)| {
+            member.state == State::Live
+                && now >= member.since + member.duration(self.lease_duration)
+        });
+        let unknown = |name: &&Arc<str>| {
+            !self.seen.contains_key(&***name) && !self.unknown.contains_key(&***name)
+        };
+        let late = late.map(|(name, _)| Arc::clone(name));
+        late.or_else(|| holders.find(unknown).cloned())
+    }
+
+    /// Returns the next time at which a member may be suspect or dead.
+    pub(super) fn deadline(&self, longest: Duration, now: Time) -> Time {
+        let live = self.seen.values().filter(|member| member.state == State::Live);
+        let live = live.map(|member| member.since + member.duration(self.lease_duration));
+        let gone = self.seen.keys().chain(self.unknown.keys());
+        let gone = gone.filter_map(|name| self.dead_at(name, longest)).filter(|at| *at > now);
+        live.chain(gone).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Returns a dead member whose Lease can be deleted.
+    pub(super) fn garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
+        let mut garbage = self
+            .seen
+            .iter()
+            .filter(|(name, member)| member.state == State::Dead && !member.gone && !holds(name));
+        garbage.next().map(|(_, member)| member)
+    }
+
+    /// Forgets members without a Lease that hold no shards.
+    pub(super) fn forget(
+        &mut self,
+        group: &str,
+        holds: impl Fn(&str) -> bool,
+        longest: Duration,
+        now: Time,
+    ) {
+        let gone: Vec<_> = self
+            .seen
+            .iter()
+            .filter(|(name, member)| match member.state {
+                State::Live => false,
+                State::Dead => member.gone && !holds(name),
+                State::Absent => {
+                    !holds(name) && (member.joined() == group || self.is_dead(name, longest, now))
+                }
+            })
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        gone.iter().for_each(|name| drop(self.seen.remove(name)));
+        self.unknown.retain(|name, _| holds(name));
+    }
+}

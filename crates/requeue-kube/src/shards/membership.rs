@@ -1,0 +1,158 @@
+//! A process's membership in a shard group: the public handle.
+
+use kube::Client;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::config::Shards;
+use super::driver;
+use super::error::ShardsError;
+use super::held::{Change, Command};
+use super::rights;
+use crate::leader::LeadershipLost;
+
+/// The membership of this process in a shard group.
+///
+/// Take the changes from [`next`](Self::next), and answer each [`Change::Release`] and
+/// [`Change::Cancel`] with [`drained`](Self::drained). A task of the runtime renews the member Lease.
+///
+/// Dropping it ends the membership without a handover. The shards then have no holder until the
+/// member Lease expires.
+///
+/// ```no_run
+/// use requeue_kube::shards::{Change, Shards};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let shards = Shards::new("website", "default");
+/// let client = shards.client(kube::Config::infer().await?)?;
+/// let mut membership = shards.join(client).await?;
+/// while let Some(change) = membership.next().await? {
+///     match change {
+///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
+///         // Here, no work is in flight.
+///         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
+///         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Membership {
+    name: String,
+    changes: mpsc::UnboundedReceiver<Change>,
+    commands: mpsc::UnboundedSender<Command>,
+    task: JoinHandle<Result<(), ShardsError>>,
+    ended: Option<Result<(), ShardsError>>,
+}
+
+impl Shards {
+    /// Joins the group.
+    ///
+    /// If the API server cannot be reached, it tries again until it can.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is invalid, a permission is missing, or the group has other shards.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and I/O.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped, this process does not join. A Lease that it has created expires.
+    pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
+        self.check()?;
+        rights::review(&client, &self.lease.namespace).await?;
+        Membership::join(self, client).await
+    }
+}
+
+impl Membership {
+    async fn join(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+        let (send_change, changes) = mpsc::unbounded_channel();
+        let (commands, receive_command) = mpsc::unbounded_channel();
+        let (send_joined, joined) = oneshot::channel();
+        let task = driver::run(
+            shards,
+            client,
+            send_change,
+            commands.clone(),
+            receive_command,
+            send_joined,
+        );
+        let mut membership =
+            Self { name: String::new(), changes, commands, task: tokio::spawn(task), ended: None };
+        match joined.await {
+            Ok(name) => {
+                membership.name = name;
+                Ok(membership)
+            }
+            // The task has ended before.
+            Err(_) => match membership.end().await {
+                Err(error) => Err(error),
+                Ok(()) => Err(ShardsError::Lost(LeadershipLost::Abandoned)),
+            },
+        }
+    }
+
+    /// Returns the name of the member Lease, which is unique.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for the next change.
+    ///
+    /// Returns `None` when the process has left the group, after [`stop`](Self::stop).
+    ///
+    /// # Errors
+    ///
+    /// The membership has ended, and with it the right to all shards. All runs must be cancelled at
+    /// once. To join again, call [`Shards::join`].
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is lost if the future is dropped.
+    pub async fn next(&mut self) -> Result<Option<Change>, ShardsError> {
+        match self.changes.recv().await {
+            Some(change) => Ok(Some(change)),
+            None => self.end().await.map(|()| None),
+        }
+    }
+
+    /// Reports that no run of these shards is left, after their release or cancellation.
+    ///
+    /// Shards that are not being released are ignored.
+    pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
+        let shards = shards.into_iter().map(|shard| shard as usize).collect();
+        // It fails only if the membership has ended.
+        let _ = self.commands.send(Command::Drained(shards));
+    }
+
+    /// Leaves the group: announces it, and releases all shards.
+    ///
+    /// Continue to take changes until [`next`](Self::next) returns `None`. The member Lease is
+    /// released and deleted when all shards are drained and handed over.
+    pub fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+
+    async fn end(&mut self) -> Result<(), ShardsError> {
+        if self.ended.is_none() {
+            let ended = (&mut self.task).await;
+            // The runtime is shutting down.
+            let lost = |_| Err(ShardsError::Lost(LeadershipLost::Abandoned));
+            self.ended = Some(ended.unwrap_or_else(lost));
+        }
+        self.ended.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,96 @@
+//! Shard groups: replicas share the objects of a kind, and hand them over when replicas join and
+//! leave.
+//!
+//! A group divides the objects into a fixed number of [shards](crate::shard), 64 by default. Each
+//! replica is a member, and holds an equal part of the shards. There is no central component, no
+//! webhook and no custom resource: the members agree by Leases.
+//!
+//! - **One holder.** No two members act on a shard at the same time, even if requests are slow or lost, watches are
+//!   late, or a member is disconnected. As in [leader election](crate::leader), no machine's clock may run 1.5 times as
+//!   fast as another's.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
+//!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
+//! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. A member that joins or leaves
+//!   moves its own share, and no other shard.
+//! - **Planned handovers.** A shard moves when its runs in flight have ended. Its other shards continue. The new holder
+//!   is written directly, so the shard has no holder for the time of one write and one event.
+//! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
+//!   others: after the lease duration, which is 15 s by default, and two requests.
+//! - **Idle cost.** Members that do not change send one renewal of their Leases per retry period, and nothing else.
+//!
+//! ```no_run
+//! use requeue_kube::shards::{Change, Shards};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let shards = Shards::new("website", "default").count(64);
+//! let client = shards.client(kube::Config::infer().await?)?;
+//! let mut membership = shards.join(client).await?;
+//! while let Some(change) = membership.next().await? {
+//!     match change {
+//!         Change::Gained(held) => println!("start to work on {} shards", held.len()),
+//!         // Here, no work is in flight.
+//!         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
+//!         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Objects of a group
+//!
+//! | Lease | content |
+//! |---|---|
+//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing number, as annotations. It changes by compare-and-swap. |
+//! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
+//!
+//! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. The
+//! Leases of members that died are deleted by others.
+//!
+//! # Long runs at a handover
+//!
+//! While a shard is released, none of its keys starts. A run that exceeds
+//! [`handover_timeout`](Shards::handover_timeout), 30 s by default, is therefore
+//! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
+//! handover still waits for the end of the run.
+//!
+//! # Deleted objects
+//!
+//! - **A member Lease.** Its member gives up at its next renewal. The others wait until the Lease would
+//!   have expired, counted from the moment at which they saw that it was gone.
+//! - **The object of the group.** All members give up with [`ShardsError::Deleted`]. Members of the next
+//!   object take no shards until the Leases of all former members have expired or are released.
+//! - **Both at once.** Members that start afterwards cannot know about those that still run. Two
+//!   members may then act on a shard, up to the renew deadline. Stop all members first.
+//!
+//! # Permissions
+//!
+//! ```yaml
+//! - apiGroups: [coordination.k8s.io]
+//!   resources: [leases]
+//!   verbs: [get, list, watch, create, update, delete]
+//! - apiGroups: [events.k8s.io]
+//!   resources: [events]
+//!   verbs: [create, patch]
+//! ```
+
+mod assignment;
+mod balance;
+mod calls;
+mod config;
+mod driver;
+mod error;
+mod group;
+mod held;
+mod members;
+mod membership;
+mod protocol;
+mod rights;
+#[cfg(test)]
+mod tests;
+
+pub use self::config::Shards;
+pub use self::error::ShardsError;
+pub use self::held::{Change, HeldShard};
+pub use self::membership::Membership;

@@ -1,0 +1,100 @@
+//! An API server that holds Leases, and reports their changes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::leader::Lease;
+use crate::shards::protocol::{Answer, Call, Watched};
+
+#[derive(Default)]
+pub(super) struct Server {
+    pub(super) leases: BTreeMap<String, Value>,
+    version: u64,
+    /// The events of the watches, which the caller takes.
+    pub(super) events: Vec<Watched>,
+    /// A planted fault: a write succeeds although the object has changed.
+    pub(super) ignores_versions: bool,
+}
+
+pub(super) fn lease(json: &Value) -> Lease {
+    Lease::from_json(json.clone()).unwrap()
+}
+
+impl Server {
+    pub(super) fn call(&mut self, call: Call) -> Answer {
+        match call {
+            Call::Read(name) => match self.leases.get(&name) {
+                Some(json) => Answer::Lease(lease(json)),
+                None => Answer::NotFound,
+            },
+            Call::Create(json) => {
+                let name = json["metadata"]["name"].as_str().unwrap();
+                if self.leases.contains_key(name) {
+                    return Answer::Conflict;
+                }
+                let uid = format!("uid-{}", self.version + 1);
+                self.store(json, &uid)
+            }
+            Call::Replace(json) => {
+                let name = json["metadata"]["name"].as_str().unwrap();
+                let Some(stored) = self.leases.get(name) else { return Answer::NotFound };
+                let fits = |field: &str| json["metadata"][field] == stored["metadata"][field];
+                if !fits("uid") || (!fits("resourceVersion") && !self.ignores_versions) {
+                    return Answer::Conflict;
+                }
+                if *stored == json {
+                    return Answer::Lease(lease(stored));
+                }
+                let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
+                self.store(json, &uid)
+            }
+            Call::Delete { name, uid, version } => {
+                let Some(stored) = self.leases.get(&name).map(lease) else {
+                    return Answer::NotFound;
+                };
+                // Version 0 is no precondition.
+                if stored.uid() != uid || (version != 0 && stored.version() != version) {
+                    return Answer::Conflict;
+                }
+                self.delete(&name);
+                Answer::Deleted
+            }
+        }
+    }
+
+    /// Deletes a Lease, as a user would.
+    pub(super) fn delete(&mut self, name: &str) {
+        if let Some(mut json) = self.leases.remove(name) {
+            self.version += 1;
+            json["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            self.events.push(Watched::Deleted(lease(&json)));
+        }
+    }
+
+    /// Changes a label, as another client would.
+    pub(super) fn label(&mut self, name: &str, value: u64) {
+        if let Some(mut json) = self.leases.get(name).cloned() {
+            json["metadata"]["labels"]["changed"] = json!(value.to_string());
+            let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
+            self.store(json, &uid);
+        }
+    }
+
+    /// Returns the events of a list.
+    pub(super) fn list(&self) -> Vec<Watched> {
+        let listed = self.leases.values().map(|json| Watched::Listed(lease(json)));
+        listed.chain([Watched::Complete]).collect()
+    }
+
+    fn store(&mut self, mut json: Value, uid: &str) -> Answer {
+        self.version += 1;
+        json["metadata"]["uid"] = json!(uid);
+        json["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let name = json["metadata"]["name"].as_str().unwrap().to_owned();
+        let stored = lease(&json);
+        self.leases.insert(name, json);
+        self.events.push(Watched::Applied(stored.clone()));
+        Answer::Lease(stored)
+    }
+}
