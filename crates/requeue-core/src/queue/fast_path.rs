@@ -14,7 +14,7 @@ use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the queue is open, without a custom order and without a pace.
+    /// Returns true if the queue is open, without a custom order, a pace and restarts.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
         self.ending == Ending::Open && self.is_plain
@@ -107,8 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        let has_series = || self.restarts.as_ref().is_some_and(|restarts| !restarts.is_empty());
-        let is_simple = !self.has_order() && self.backing_off.is_empty() && !has_series();
+        let is_simple = self.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
         }

@@ -81,6 +81,7 @@ impl<K: Eq + Clone> Queue<K> {
     fn drop_idle(&mut self, slot: Slot, keys: &mut Vec<K>) {
         if self.records.get(slot).phase() == Phase::Idle {
             self.set_failures(slot, 0);
+            self.end_series(slot);
             keys.extend(self.release_if_stateless(slot));
         }
     }
@@ -166,7 +167,10 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn states(&self) -> States {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
-            _ => self.counters.idle_waiting(),
+            _ => {
+                let (waiting, failing) = self.counters.busy_waiting();
+                (self.timers.len() - waiting, self.counters.failing() - failing)
+            }
         };
         States {
             ready: self.counters.ready(),

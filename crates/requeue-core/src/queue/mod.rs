@@ -50,7 +50,7 @@ pub struct Config<K> {
     /// The re-add policy.
     pub re_add: ReAdd,
     /// The effect of an add on a key in flight. With [`Rerun::Restart`], every operation needs
-    /// `now`.
+    /// `now`, and the caller calls [`Queue::take_restarted`] after it.
     pub rerun: Rerun,
     /// The order of ready keys.
     pub order: Order<K>,
@@ -120,8 +120,7 @@ pub struct Queue<K> {
     /// True if every operation needs the time: times are tracked, the queue has a pace, or adds
     /// restart runs.
     needs_times: bool,
-    /// True if a key that is added may become ready without further checks: the order is not a
-    /// custom one, and there is no pace.
+    /// True if the fast paths apply: there is no custom order, no pace, and adds restart no runs.
     is_plain: bool,
     /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
     tracker: Option<Box<Tracker>>,
@@ -152,7 +151,7 @@ impl<K: Eq + Clone> Queue<K> {
         Self {
             records: Slab::new(config.track || ready.has_side_table()),
             index: Index::new(),
-            is_plain: !ready.is_custom() && config.pace.is_none(),
+            is_plain: !ready.is_custom() && config.pace.is_none() && restarts.is_none(),
             ready,
             timers: TimerHeap::new(),
             tracks: config.track,

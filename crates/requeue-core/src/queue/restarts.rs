@@ -19,27 +19,18 @@ pub(super) struct Restarts {
     /// series lasts from the first restart until a run completes that was not restarted, or until no
     /// run is pending.
     series: Sparse<Time>,
-    /// The number of series.
-    len: usize,
     /// The deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,
 }
 
 impl Restarts {
     pub(super) const fn new(at_most: Duration) -> Self {
-        Self { at_most, series: Sparse::new(), len: 0, restarted: Vec::new() }
-    }
-
-    /// Returns true if no key is in a series of restarts.
-    #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0
+        Self { at_most, series: Sparse::new(), restarted: Vec::new() }
     }
 
     fn end_series(&mut self, slot: Slot) {
         if self.series.get(slot).is_some() {
             self.series.remove(slot);
-            self.len -= 1;
         }
     }
 
@@ -100,6 +91,9 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns the numbers of the deliveries that adds have cancelled since the last call.
+    ///
+    /// In a queue that restarts runs, the caller calls this after each operation, to notify the
+    /// workers. Otherwise the list grows.
     #[must_use]
     pub fn take_restarted(&mut self) -> Vec<u64> {
         self.restarts.as_mut().map(|it| core::mem::take(&mut it.restarted)).unwrap_or_default()
@@ -121,7 +115,6 @@ impl<K: Eq + Clone> Queue<K> {
         }
         if series.is_none() {
             restarts.series.insert(slot, until);
-            restarts.len += 1;
         }
         record.cancel(CancelReason::Restarted);
         restarts.restarted.push(record.epoch());

@@ -28,7 +28,8 @@ pub struct Entry<K> {
     /// The due time, if the key waits.
     pub due: Option<Time>,
     /// The latest time to which further debounced adds postpone the due time, if the key waits for
-    /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most).
+    /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the
+    /// pace delays the run, the bound may be before the due time.
     pub bound: Option<Time>,
     /// The number of failures in a row.
     pub failures: u32,

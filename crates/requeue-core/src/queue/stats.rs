@@ -23,7 +23,7 @@ pub struct Counts {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure.
     pub failures: u64,
-    /// Runs that the pace delayed.
+    /// Runs that the pace delayed. Each counts once.
     pub paced: u64,
 }
 
@@ -34,9 +34,10 @@ pub struct Counts {
 pub struct States {
     /// Ready keys, including throttled ones.
     pub ready: usize,
-    /// Keys that wait for a due time, except those that back off.
+    /// Keys that wait for a due time and have not failed.
     pub waiting: usize,
-    /// Keys that wait because their last run failed.
+    /// Keys that wait and whose last run failed, for a backoff or for another reason, such as a delayed
+    /// add or the pace.
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,

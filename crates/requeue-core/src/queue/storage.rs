@@ -37,7 +37,6 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.get(slot).has_state() {
             return None;
         }
-        self.end_series(slot);
         let record = self.records.remove(slot);
         self.forget_slot(slot, &record);
         Some(record.key)

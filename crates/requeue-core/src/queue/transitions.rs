@@ -85,8 +85,8 @@ pub(super) struct Counters {
     processing: u32,
     dirty: u32,
     failing: u32,
-    idle_waiting: u32,
-    idle_failing: u32,
+    busy_waiting: u32,
+    busy_failing: u32,
     counts: Counts,
 }
 
@@ -115,39 +115,28 @@ impl Counters {
         self.failing as usize
     }
 
-    /// Returns the number of waiting keys that are Idle, and how many of them have failed.
-    pub(super) const fn idle_waiting(&self) -> (usize, usize) {
-        (self.idle_waiting as usize, self.idle_failing as usize)
+    /// Returns the number of waiting keys that are not Idle, and how many of them have failed.
+    pub(super) const fn busy_waiting(&self) -> (usize, usize) {
+        (self.busy_waiting as usize, self.busy_failing as usize)
     }
 
     pub(super) const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Counts a record that became Idle and waiting.
-    #[inline]
-    fn enter_wait<K>(&mut self, record: &Record<K>, ready: &mut Ready<K>, slot: Slot) {
-        if record.waits_idle() {
-            let has_failed = record.failures > 0;
-            self.idle_waiting += 1;
-            self.idle_failing += u32::from(has_failed);
-            if let Some(groups) = ready.groups_mut() {
-                groups.enter_wait(slot, has_failed);
-            }
-        }
+    /// Counts a waiting record that is no longer Idle, or one that is not Idle and began to wait. Few
+    /// keys wait and are ready or in flight, so these are counted, and not the others.
+    #[cold]
+    fn enter_busy_wait(&mut self, failures: u32) {
+        self.busy_waiting += 1;
+        self.busy_failing += u32::from(failures > 0);
     }
 
-    /// Reverses `enter_wait`, before the record changes.
-    #[inline]
-    fn leave_wait<K>(&mut self, record: &Record<K>, ready: &mut Ready<K>, slot: Slot) {
-        if record.waits_idle() {
-            let has_failed = record.failures > 0;
-            self.idle_waiting -= 1;
-            self.idle_failing -= u32::from(has_failed);
-            if let Some(groups) = ready.groups_mut() {
-                groups.leave_wait(slot, has_failed);
-            }
-        }
+    /// Reverses `enter_busy_wait`.
+    #[cold]
+    fn leave_busy_wait(&mut self, failures: u32) {
+        self.busy_waiting -= 1;
+        self.busy_failing -= u32::from(failures > 0);
     }
 
     /// Counts a delayed add or a retry, even with a delay of zero.
@@ -204,7 +193,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.counters.count_retry(add.is_retry());
                 }
                 self.counters.failing += u32::from(add.failed);
-                self.counters.enter_wait(self.records.get(slot), &mut self.ready, slot);
+                self.enter_group_wait(slot, u32::from(add.failed));
                 if add.failed
                     && self.re_add == ReAdd::Hold
                     && let Some(backoff) = add.due(now)
@@ -244,7 +233,12 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.counters.counts.adds += 1;
-                self.counters.leave_wait(self.records.get(slot), &mut self.ready, slot);
+                let record = self.records.get(slot);
+                if record.waiting {
+                    let failures = record.failures;
+                    self.counters.enter_busy_wait(failures);
+                    self.leave_group_wait(slot, failures);
+                }
                 self.stamp(slot, now);
                 self.enqueue(slot, order_key);
                 Added::New
@@ -396,7 +390,11 @@ impl<K: Eq + Clone> Queue<K> {
             Cell::End => {
                 self.counters.processing -= 1;
                 record.rest();
-                self.counters.enter_wait(record, &mut self.ready, slot);
+                if record.waiting {
+                    let failures = record.failures;
+                    self.counters.leave_busy_wait(failures);
+                    self.enter_group_wait(slot, failures);
+                }
             }
             Cell::EndAndEnqueue => {
                 self.counters.processing -= 1;
@@ -444,7 +442,11 @@ impl<K: Eq + Clone> Queue<K> {
                 self.ready.remove(&mut self.records, slot);
                 let record = self.records.get_mut(slot);
                 record.rest();
-                self.counters.enter_wait(record, &mut self.ready, slot);
+                if record.waiting {
+                    let failures = record.failures;
+                    self.counters.leave_busy_wait(failures);
+                    self.enter_group_wait(slot, failures);
+                }
             }
             Cell::Unmark => {
                 self.counters.dirty -= 1;
@@ -477,6 +479,22 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Counts in its group that the key in `slot` has become Idle and waiting.
+    #[inline]
+    fn enter_group_wait(&mut self, slot: Slot, failures: u32) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.enter_wait(slot, failures > 0);
+        }
+    }
+
+    /// Reverses `enter_group_wait`.
+    #[inline]
+    fn leave_group_wait(&mut self, slot: Slot, failures: u32) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.leave_wait(slot, failures > 0);
+        }
+    }
+
     // --- Deadlines and failures -----------------------------------------------------------------
 
     /// Marks the key in `slot` as waiting, and returns true if it was not waiting. The caller sets
@@ -486,7 +504,12 @@ impl<K: Eq + Clone> Queue<K> {
         let starts = !core::mem::replace(&mut record.waiting, true);
         if starts {
             self.counters.failing += u32::from(record.failures > 0);
-            self.counters.enter_wait(record, &mut self.ready, slot);
+            if record.phase == Phase::Idle {
+                let failures = record.failures;
+                self.enter_group_wait(slot, failures);
+            } else {
+                self.counters.enter_busy_wait(record.failures);
+            }
         }
         starts
     }
@@ -494,10 +517,15 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes the deadline of the key in `slot`, and returns true if it had one.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
-        self.counters.leave_wait(record, &mut self.ready, slot);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
-            self.counters.failing -= u32::from(record.failures > 0);
+            let failures = record.failures;
+            self.counters.failing -= u32::from(failures > 0);
+            if record.phase == Phase::Idle {
+                self.leave_group_wait(slot, failures);
+            } else {
+                self.counters.leave_busy_wait(failures);
+            }
             self.timers.clear(slot);
         }
         waiting
@@ -518,14 +546,20 @@ impl<K: Eq + Clone> Queue<K> {
         self.set_failures(slot, failures.saturating_add(1));
     }
 
+    #[inline]
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
-        self.counters.leave_wait(record, &mut self.ready, slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        self.counters.enter_wait(record, &mut self.ready, slot);
         if record.waiting {
             self.counters.failing += u32::from(failures > 0);
             self.counters.failing -= u32::from(before > 0);
+            if record.phase == Phase::Idle {
+                self.leave_group_wait(slot, before);
+                self.enter_group_wait(slot, failures);
+            } else {
+                self.counters.leave_busy_wait(before);
+                self.counters.enter_busy_wait(failures);
+            }
         }
     }
 

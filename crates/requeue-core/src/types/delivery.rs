@@ -71,6 +71,17 @@ pub enum Finish {
     Done,
     /// The run succeeded. The failures are forgotten.
     Succeed,
+    /// The delivery is undone. No failure is counted, and the key is ready at once, at the tail.
+    Release {
+        /// The adds, reasons and priority of the run. All of them go to the next run.
+        asked: Asked,
+    },
+    /// The run was cancelled. The failures do not change.
+    Cancelled {
+        /// The adds, reasons and priority of the run. If an add restarted the run, all of them go
+        /// to the next run.
+        asked: Asked,
+    },
     /// Like `Succeed`, but the key is added again after a delay.
     RequeueAfter {
         /// The delay from now.
@@ -85,23 +96,12 @@ pub enum Finish {
         /// The adds, reasons and priority of the run. All of them go to the retry.
         asked: Asked,
     },
-    /// The delivery is undone. No failure is counted, and the key is ready at once, at the tail.
-    Release {
-        /// The adds, reasons and priority of the run. All of them go to the next run.
-        asked: Asked,
-    },
     /// Like `Release`, but the key waits for a delay, or until it is added again. A key that was added
     /// again in flight does not wait.
     ReleaseAfter {
         /// The delay from now.
         delay: Duration,
         /// The adds, reasons and priority of the run. All of them go to the next run.
-        asked: Asked,
-    },
-    /// The run was cancelled. The failures do not change.
-    Cancelled {
-        /// The adds, reasons and priority of the run. If an add restarted the run, all of them go
-        /// to the next run.
         asked: Asked,
     },
 }

@@ -166,7 +166,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the effect of an add on a key in flight.
     ///
     /// The default is [`Rerun::After`]. With [`Rerun::Restart`], the queue reads the clock at each
-    /// operation.
+    /// operation. A pause does not change the effect: an add cancels the run in flight, and the key
+    /// runs again after the resume.
     ///
     /// # Examples
     ///
@@ -196,7 +197,12 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// [`ReAdd::KeepBoth`], a run that the pace delays and the run of a delayed add become one.
     ///
     /// The queue then keeps a copy of each key that ran within the last window, with the times of its
-    /// starts, and every operation reads the clock.
+    /// starts, and every operation reads the clock. Copies whose window is over are removed at later
+    /// deliveries, up to four at each: an idle queue keeps the last ones.
+    ///
+    /// A start has the time at which the call that delivered the key read the clock, before it took the
+    /// queue's lock. Two starts can be closer than the pace by the time that the call waited for the
+    /// lock. [`Item::count_start`](crate::Item::count_start) sets a later time.
     ///
     /// # Examples
     ///

@@ -22,8 +22,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Its [`Item`](super::Item) is notified, and [workers](crate::workers) cancel the context of
     /// their handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is
     /// completed. A run that stops with [`Completion::Cancelled`](crate::Completion::Cancelled)
-    /// counts neither as a success nor as a failure. A run that completes otherwise counts as it
-    /// says.
+    /// counts neither as a success nor as a failure. So does one whose item is dropped, or whose handler
+    /// panics. A run that completes otherwise counts as it says.
     ///
     /// Pending runs of the key are not affected, and neither are its failures. To stop all work on a
     /// key, also [`cancel`](Self::cancel) its pending runs.

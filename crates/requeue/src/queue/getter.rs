@@ -188,12 +188,13 @@ impl<K: Key> Shared<K> {
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
         let (mut state, now) = locked.ok()?;
+        state.watchers.end(item.epoch());
         let Some(finished) = state.core.finish(item.ticket(), how, now) else {
             self.release(state);
             item.free();
             return None;
         };
-        let (unused, worked) = state.settle_finished(item.epoch(), finished);
+        let (unused, worked) = state.keep_dropped(finished);
         completed.set(&mut item, unused);
         // If not every operation needs the time, the clock may have been read for the completion, but not for the
         // get. A drain must see the moment in which no key is in flight.

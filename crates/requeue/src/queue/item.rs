@@ -590,16 +590,10 @@ impl<K: Key> Drop for Completed<'_, K> {
 }
 
 impl<K: Key> State<K> {
-    /// Removes the futures that wait for the cancellation of the delivery `epoch`, which is completed.
     /// Keeps the key of a dropped run for `take_dropped`. Returns the key to drop instead, and the
     /// time for which it was in flight.
     #[inline(always)]
-    pub(super) fn settle_finished(
-        &mut self,
-        epoch: u64,
-        finished: Finished<K>,
-    ) -> (Option<K>, Option<Duration>) {
-        self.watchers.end(epoch);
+    pub(super) fn keep_dropped(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
         let Finished { mut key, lost, worked, .. } = finished;
         if lost && let Some(key) = key.take() {
             self.dropped.push(key);
@@ -657,9 +651,10 @@ impl<K: Key> Shared<K> {
         for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
             let Some(now) = state.time_for(operation, now) else { continue };
+            state.watchers.end(item.ticket.epoch());
             let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
             let Some(finished) = finished else { continue };
-            let (unused, worked) = state.settle_finished(item.epoch(), finished);
+            let (unused, worked) = state.keep_dropped(finished);
             let own = item.live.take();
             if std::mem::needs_drop::<K>() || worked.is_some() {
                 ended.push((own, unused, worked));
@@ -691,28 +686,25 @@ impl<K: Key> Shared<K> {
         let now = self.now_before_lock(operation, now);
         let Ok(mut state) = self.lock() else { return false };
         let Some(now) = state.time_for(operation, now) else {
-            return self.finish_with_clock(state, ticket, how, key);
+            drop(state);
+            return self.finish_with_clock(ticket, how, key);
         };
+        // If a key's `clone` panics in `finish`, the item's drop completes the delivery.
+        state.watchers.end(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, ticket, finished, Some(key))
+        self.finished(state, finished, Some(key))
     }
 
-    /// Reads the clock without the lock, and then completes the delivery. It is separate from
-    /// `finish`, so that the common case keeps one guard in registers.
+    /// Reads the clock, and then completes the delivery. It is separate from `finish`, so that the
+    /// common case keeps one guard in registers.
     #[cold]
     #[inline(never)]
-    fn finish_with_clock(
-        &self,
-        state: RankedGuard<'_, State<K>>,
-        ticket: &core::Ticket,
-        how: Finish,
-        key: &K,
-    ) -> bool {
-        drop(state);
+    fn finish_with_clock(&self, ticket: &core::Ticket, how: Finish, key: &K) -> bool {
         let now = self.clock.now();
         let Ok(mut state) = self.lock() else { return false };
+        state.watchers.end(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, ticket, finished, Some(key))
+        self.finished(state, finished, Some(key))
     }
 
     /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
@@ -727,7 +719,8 @@ impl<K: Key> Shared<K> {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
-        let has_ended = self.finished(state, ticket, finished, copy.as_ref());
+        state.watchers.end(ticket.epoch());
+        let has_ended = self.finished(state, finished, copy.as_ref());
         drop_quietly(copy);
         has_ended
     }
@@ -737,7 +730,7 @@ impl<K: Key> Shared<K> {
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
-        self.finished(state, ticket, finished, Some(key));
+        self.finished(state, finished, Some(key));
     }
 
     /// Releases the lock after a completion, and then drops and reports its results. Returns
@@ -746,7 +739,6 @@ impl<K: Key> Shared<K> {
     fn finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
-        ticket: &core::Ticket,
         finished: Option<Finished<K>>,
         delivered: Option<&K>,
     ) -> bool {
@@ -755,7 +747,7 @@ impl<K: Key> Shared<K> {
             self.release(state);
             return false;
         };
-        let (unused, worked) = state.settle_finished(ticket.epoch(), finished);
+        let (unused, worked) = state.keep_dropped(finished);
         self.release(state);
         if worked.is_some() {
             self.report_worked(delivered, worked);

@@ -82,6 +82,7 @@ impl Watchers {
     }
 
     #[cold]
+    #[inline(never)]
     fn remove(&mut self, epoch: u64) {
         while self.pop(epoch).is_some() {}
     }

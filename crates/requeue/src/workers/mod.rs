@@ -113,6 +113,9 @@ impl Context {
 
     /// Returns the reason why the attempt must stop, or `None` if it can go on.
     ///
+    /// The first reason counts. A cancellation by the queue replaces a time limit that has passed, and
+    /// the stop of the workers.
+    ///
     /// # Examples
     ///
     /// ```

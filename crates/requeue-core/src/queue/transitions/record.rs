@@ -83,12 +83,6 @@ impl<K> Record<K> {
         self.waiting
     }
 
-    /// Returns true if the key waits, and is neither ready nor in flight.
-    #[inline(always)]
-    pub(in crate::queue) const fn waits_idle(&self) -> bool {
-        self.waiting && matches!(self.phase, Phase::Idle)
-    }
-
     pub(in crate::queue) const fn failures(&self) -> u32 {
         self.failures
     }
