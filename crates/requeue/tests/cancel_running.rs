@@ -54,6 +54,22 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
     item.succeed();
 }
 
+/// A series would otherwise go on to its old bound, and leave the next run alone.
+#[test]
+fn a_cancel_of_a_key_in_flight_ends_its_series() {
+    let (queue, clock) = restarting_for(secs(10));
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    assert!(queue.cancel("a").dirty);
+    queue.add("a");
+    drop(item);
+    let item = queue.try_get().unwrap();
+    clock.advance(secs(11));
+    queue.add("a");
+    assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
+}
+
 // --- Items ---------------------------------------------------------------------------------------
 
 #[test]
@@ -289,8 +305,26 @@ fn a_failure_after_a_restart_ends_the_row() {
         let item = queue.try_get().unwrap();
         queue.add("a");
         assert!(item.is_cancelled(), "the bound counts from the last row");
-        item.release();
+        item.retry_after(Duration::ZERO);
         clock.advance(secs(5));
+    }
+}
+
+#[test]
+fn a_release_does_not_end_a_series() {
+    let releases: [fn(Item<'_, &'static str>); 2] =
+        [|item| item.release(), |item| item.release_after(secs(1))];
+    for release in releases {
+        let (queue, clock) = restarting_for(secs(5));
+        queue.add("a");
+        let item = queue.try_get().unwrap();
+        queue.add("a");
+        drop(item);
+        release(queue.try_get().unwrap());
+        clock.advance(secs(5));
+        let item = queue.try_get().unwrap();
+        queue.add("a");
+        assert!(!item.is_cancelled(), "the bound counts from the first restart");
     }
 }
 
