@@ -442,7 +442,11 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
-        let () = if paused { self.queue.pause() } else { self.queue.resume() };
+        if paused {
+            self.queue.pause();
+        } else {
+            self.queue.resume();
+        }
         Box::pin(ready(Ok(())))
     }
 }

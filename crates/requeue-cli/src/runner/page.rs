@@ -63,7 +63,11 @@ impl Runner {
         let runs = !self.is_stopping();
         if runs {
             let queue = self.keys.queue();
-            let () = if paused { queue.pause() } else { queue.resume() };
+            if paused {
+                queue.pause();
+            } else {
+                queue.resume();
+            }
         }
         runs
     }

@@ -341,7 +341,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
     }
 
-    /// Claims keys. Of a [paused](Self::set_paused) queue, only handles the expired leases.
+    /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
 
     /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All

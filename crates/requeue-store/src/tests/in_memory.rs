@@ -282,7 +282,12 @@ impl Engine for InMemory {
     }
 
     fn set_paused<'a>(&'a self, _: &'a Place, paused: bool) -> Answer<'a, ()> {
-        answer(if paused { self.queue().pause() } else { self.queue().resume() })
+        if paused {
+            self.queue().pause();
+        } else {
+            self.queue().resume();
+        }
+        answer(())
     }
 
     fn is_paused<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
