@@ -22,6 +22,7 @@ watch() { # NAME ARG...
     local name=$1
     shift
     : >"$out/seen"
+    : >"$out/$name.log"
     "$REQUEUE" files . --summary json --progress never "$@" >>"$out/seen" 2>"$out/$name.log" &
     program=$!
     until grep -q watching "$out/$name.log"; do sleep 0.1; done

@@ -12,7 +12,7 @@ use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
-use crate::rows::{KeyPage, Row, State};
+use crate::rows::{KeyPage, Row, State, next_due};
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
     Show, Sort, Source, Status, Walk, Walked, detail_of,
@@ -227,7 +227,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Column::State => Rank::State(State::of(entry)),
             Column::Age => Rank::of_time(entry.since.map(|since| now.since(since))),
             Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
-            Column::DueIn => Rank::of_time(entry.due.map(|due| due.since(now))),
+            Column::DueIn => Rank::of_time(next_due(entry, now).map(|due| due.since(now))),
         };
         let visited = self.visit(selection, LOOKS, |entry| {
             first.push(rank(&entry), Listed::Known(entry));

@@ -185,7 +185,6 @@ impl Row {
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of(entry);
         let (key, key_base64) = shown(bytes);
-        let due = entry.waits_for_pace(now).map(|(_, until)| until).or(entry.due);
         Self {
             key,
             key_base64,
@@ -195,7 +194,9 @@ impl Row {
                 .since
                 .filter(|_| state != State::Idle)
                 .map(|since| seconds(now.since(since))),
-            due_in: due.filter(|&due| due < Time::NEVER).map(|due| seconds(due.since(now))),
+            due_in: next_due(entry, now)
+                .filter(|&due| due < Time::NEVER)
+                .map(|due| seconds(due.since(now))),
             lease_in: None,
             attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
             failures: entry.failures,
@@ -206,6 +207,11 @@ impl Row {
             detail: detail.fields,
         }
     }
+}
+
+/// Returns the time at which a waiting key becomes ready: when it is due, or when its pace permits the run.
+pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
+    entry.waits_for_pace(now).map(|(_, until)| until).or(entry.due)
 }
 
 #[cfg(feature = "store")]

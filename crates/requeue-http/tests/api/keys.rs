@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Queue, ReAdd};
+use requeue::{Item, Pace, Queue, ReAdd};
 use requeue_http::{Detail, History, Run, Site};
 use serde_json::{Value, json};
 
@@ -95,6 +95,21 @@ fn keys_are_listed_by_state() {
     });
     assert_eq!(row, failing);
     drop(items);
+}
+
+#[test]
+fn a_paced_key_is_due_when_its_pace_permits_the_run() {
+    let minute = Duration::from_secs(60);
+    let queue = Queue::builder().clock(FakeClock::new()).pace(Pace::min_interval(minute));
+    let queue: Keys = queue.build().expect("the settings are valid");
+    queue.add(b"a".to_vec());
+    queue.try_get().expect("it is ready").succeed();
+    queue.add_after(b"a".to_vec(), Duration::from_secs(5));
+    let served = Served::new(Site::builder(queue.clone()));
+    let row = get(served.address, "/api/v1/key?key=a").json();
+    assert_eq!((&row["state"], &row["due_in"]), (&json!("waiting"), &json!(60.0)));
+    let why = json!("waiting for its pace; ready in 60.0s; it ran within the last 60s");
+    assert_eq!(row["why"], why);
 }
 
 #[test]
