@@ -50,7 +50,7 @@ api: ## Compare the public API of the libraries with docs/api; UPDATE=1 writes t
 	@scripts/setup.sh oldest-rust
 	@scripts/api.sh
 
-platforms: ## Check the libraries for other platforms, and with each feature alone; ONLY=regex
+platforms: ## Check the libraries for other platforms, with each feature alone, and with the lowest versions; ONLY=regex
 	@scripts/setup.sh
 	@scripts/platforms.sh
 
