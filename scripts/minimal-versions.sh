@@ -25,4 +25,4 @@ done
 
 cd "$copy"
 cargo +nightly -Z direct-minimal-versions generate-lockfile
-CARGO_TARGET_DIR=$target/platforms cargo check --workspace --all-features --locked
+CARGO_TARGET_DIR=$copy/target cargo check --workspace --all-features --locked
