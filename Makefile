@@ -12,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist footprint deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -45,12 +45,13 @@ e2e-full: e2e ## Run the same tests at full length
 package: ## Package the published crates, and test them from their packages alone
 	@scripts/setup.sh
 	scripts/package.sh
+	scripts/newcomer.sh
 
 api: ## Compare the public API of the libraries with docs/api; UPDATE=1 writes the listings
 	@scripts/setup.sh oldest-rust
 	@scripts/api.sh
 
-platforms: ## Check the libraries for other platforms, and with each feature alone; ONLY=regex
+platforms: ## Check the libraries for other platforms, with each feature alone, and with the lowest versions; ONLY=regex
 	@scripts/setup.sh
 	@scripts/platforms.sh
 
@@ -113,6 +114,10 @@ release: ## Build the program for distribution, without paths of this machine in
 dist: ## Build the packages of the program in target/dist: archive, Debian package, checksums, bill of materials
 	@scripts/setup.sh musl sbom
 	@scripts/dist.sh
+
+footprint: ## Measure the size of the program with each feature, and its start-up time; ONLY=sizes or ONLY=startup, ROUNDS=n
+	@scripts/setup.sh musl
+	@scripts/footprint.sh
 
 deny: ## Check the licences, bans and sources of the dependencies
 	@scripts/setup.sh deny

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the packages that `make dist` built: the archive runs, and the Debian package is installed into an empty root,
-# runs there, and leaves nothing behind when it is removed: scripts/dist-test.sh DIR
+# Tests the packages that `make dist` built: the archive runs, the Debian package is installed into an empty root, runs
+# there, and leaves nothing behind when it is removed, and the container runs on an empty base: scripts/dist-test.sh DIR
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 dist=$1
@@ -56,3 +56,21 @@ for package in "$dist"/*.deb; do
     (cd "$root" && find . ! -path './var/*' | sort) >"$dir/after"
     diff "$dir/before" "$dir/after" || fail 'the removed package left these files behind'
 done
+
+# The base of the Containerfile comes from a registry. Here it is empty.
+if command -v buildah >/dev/null; then
+    images=(buildah --root "$dir/images" --runroot "$dir/runs" --storage-driver vfs)
+    "${images[@]}" bud --quiet --isolation chroot --build-arg BASE=scratch --tag requeue \
+        --file packaging/Containerfile "$dist/image" >/dev/null
+    format='{{.OCIv1.Config.User}} {{.OCIv1.Config.Entrypoint}}'
+    found=$("${images[@]}" inspect --type image --format "$format" requeue)
+    [ "$found" = '65532:65532 [/usr/bin/requeue]' ] || fail "the image has user and entry point: $found"
+    container=$("${images[@]}" from requeue)
+    # The command is the only program of the image.
+    said=$(printf 'bash\nzsh\nbash\n' | "${images[@]}" run --isolation chroot "$container" -- \
+        /usr/bin/requeue run -j1 --summary json -- /usr/bin/requeue completions 2>&1 >/dev/null)
+    [[ $said == *'"runs":2'* ]] || fail "requeue in the image printed: $said"
+    "${images[@]}" rm "$container" >/dev/null
+else
+    printf 'the image was not built: there is no buildah\n' | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"
+fi

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Checks the library crates for other platforms and with each of their features alone, and lists what fails. A check
-# builds no program, so no linker or C library of the platform is necessary. Crates with C code are checked only for
-# musl, whose compiler is installed. ONLY=regex selects platforms; `features` is one.
+# Checks the library crates for other platforms, with each of their features alone, and with the lowest versions of their
+# dependencies, and lists what fails. A check builds no program, so no linker or C library of the platform is necessary.
+# Crates with C code are checked only for musl, whose compiler is installed. The tests of the queue run on a platform
+# with 32 bits, and those of the core on a big-endian one. ONLY=regex selects platforms; `features` and
+# `minimal-versions` are two.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export CARGO_TARGET_DIR=$target/platforms
@@ -40,11 +42,33 @@ if [[ $triple =~ ${ONLY-} ]]; then
     scripts/setup.sh "target:$triple"
     check "$triple" cargo check --locked --lib --target "$triple" -p requeue-core
 fi
+# 32 bits. The C compiler of this machine is not used, so the tests run everywhere.
+triple=i686-unknown-linux-musl
+if [[ $triple =~ ${ONLY-} ]]; then
+    scripts/setup.sh "target:$triple"
+    check "$triple" env CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
+        cargo test --locked --lib --tests --target "$triple" -p requeue-core -p requeue
+fi
+# Big-endian. An emulator runs the tests.
+triple=s390x-unknown-linux-gnu
+if [[ $triple =~ ${ONLY-} ]]; then
+    scripts/setup.sh "target:$triple" s390x
+    check "$triple" env CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_LINKER=s390x-linux-gnu-gcc \
+        CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_RUNNER='qemu-s390x -L /usr/s390x-linux-gnu' \
+        cargo test --locked --lib --tests --target "$triple" -p requeue-core
+fi
 if [[ features =~ ${ONLY-} ]]; then
     scripts/setup.sh hack
     for crate in requeue-core requeue requeue-store requeue-http requeue-cli; do
         check features cargo hack check --locked --lib --each-feature -p "$crate"
     done
+    # Its dependency k8s-openapi needs a version of the Kubernetes API.
+    check features cargo check --locked --lib -p requeue-kube --features k8s-openapi/latest
+    # A program without its features refuses their flags by name.
+    check features cargo test --locked -p requeue-cli --no-default-features --test run left_out::
+fi
+if [[ minimal-versions =~ ${ONLY-} ]]; then
+    check minimal-versions scripts/minimal-versions.sh
 fi
 
 [ ${#failed[@]} = 0 ] || {

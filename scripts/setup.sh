@@ -246,6 +246,13 @@ tool_oldest-rust() {
     rustup toolchain install "$oldest" --profile minimal >&2
 }
 
+# It chooses the lowest versions of dependencies.
+tool_nightly() {
+    rustup run nightly cargo --version >/dev/null 2>&1 && return
+    announce 'Rust nightly' 'with rustup, beside the other toolchains' || return
+    rustup toolchain install nightly --profile minimal >&2
+}
+
 tool_deny() {
     cargo deny --version >/dev/null 2>&1 || built cargo-deny 0.20.2
 }
@@ -273,6 +280,13 @@ tool_musl() {
     # Alpine's own compiler is one.
     command -v musl-gcc >/dev/null || command -v apk >/dev/null ||
         system musl-tools musl-gcc musl-dev
+}
+
+# Tests of the core run on this big-endian platform.
+tool_s390x() {
+    command -v qemu-s390x >/dev/null && command -v s390x-linux-gnu-gcc >/dev/null ||
+        system 'qemu-user gcc-s390x-linux-gnu libc6-dev-s390x-cross' 'qemu-user gcc-s390x-linux-gnu' \
+            'qemu-s390x gcc-s390x-linux-gnu'
 }
 
 # `requeue watch` as a chart is checked with it.

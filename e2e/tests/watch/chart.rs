@@ -87,6 +87,73 @@ async fn a_release_of_the_chart_has_the_permissions_that_its_options_need() {
 }
 
 #[tokio::test]
+async fn a_release_whose_pod_is_killed_neither_loses_nor_doubles_a_run() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "chart-killed").await;
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go").display().to_string();
+    let script = format!(
+        r#"echo "start $REQUEUE_EVENT $1 <"
+        [ "$REQUEUE_NAME" != slow ] || while [ ! -e '{go}' ]; do sleep 0.05; done
+        echo "end $REQUEUE_EVENT $1 <""#
+    );
+    let values = json!({
+        "image": { "repository": "requeue" },
+        "watch": {
+            "resource": { "group": "", "plural": "configmaps" },
+            "selector": "app=web",
+            "finalizer": "example.com/cleanup",
+            "options": ["--lease-duration=6s", "--renew-deadline=2s", "--retry-period=500ms"],
+            "script": script,
+        },
+    });
+    let file = dir.path().join("values.yaml");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let Some(manifest) = render("web", &ns, &file) else { return };
+    apply(server.client().await, &manifest).await;
+    let account = server.access().service_account(&ns, "web");
+    let theirs: Api<ConfigMap> = Api::namespaced(account.clone().client().await, &ns);
+    until("the role has an effect", async || theirs.list(&Default::default()).await.is_ok()).await;
+    let arguments = arguments(&manifest);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let create = async |name: &str| {
+        let map = json!({ "metadata": { "name": name, "labels": { "app": "web" } } });
+        let map: ConfigMap = serde_json::from_value(map).unwrap();
+        maps.create(&Default::default(), &map).await.unwrap();
+    };
+
+    let first = Watching::start_as(server, "chart-killed-first", &account, &arguments);
+    first.wait(&format!("requeue: leading with the Lease {ns}/web"), 1).await;
+    let second = Watching::start_as(server, "chart-killed-second", &account, &arguments);
+    second.wait("requeue: on standby", 1).await;
+    create("a").await;
+    create("b").await;
+    for name in ["a", "b"] {
+        first.wait(&format!("end apply {ns}/{name} <"), 1).await;
+    }
+    create("slow").await;
+    first.wait(&format!("start apply {ns}/slow <"), 1).await;
+    first.kill().await;
+
+    // These changes happen while no replica leads.
+    delete(&maps, "a").await;
+    patch(&maps, "b", &json!({ "data": { "value": "2" } })).await;
+    create("new").await;
+    std::fs::write(&go, "").unwrap();
+    for ended in ["delete", "apply"].map(|event| format!("end {event} {ns}/")) {
+        second.wait(&ended, if ended.contains("delete") { 1 } else { 3 }).await;
+    }
+    until("the object is gone", async || maps.get_opt("a").await.unwrap().is_none()).await;
+    // The command in flight was killed with the first process, and has run again.
+    assert!(first.lines(&format!("end apply {ns}/slow")).is_empty(), "{}", first.log());
+    second.terminate().await;
+    let mut runs = second.lines("start ");
+    runs.sort();
+    let expected = [("apply", "b"), ("apply", "new"), ("apply", "slow"), ("delete", "a")];
+    assert_eq!(runs, expected.map(|(event, name)| format!("start {event} {ns}/{name} <")));
+}
+
+#[tokio::test]
 async fn the_manifests_of_the_chart_are_valid_with_every_value() {
     let Some(server) = Server::shared().await else { return };
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/chart/ci");

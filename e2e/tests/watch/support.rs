@@ -60,6 +60,11 @@ impl Watching {
         self.node.terminate().await;
     }
 
+    /// Kills the program, and waits until it has exited.
+    pub(crate) async fn kill(&self) {
+        self.node.kill().await;
+    }
+
     /// Returns all its output.
     pub(crate) fn log(&self) -> String {
         self.node.log()
