@@ -16,7 +16,7 @@ use crate::ObjectKey;
 ///
 /// A look-up takes constant time, plus the time for its result. It does not wait for the watch, except
 /// while an update is being written. For each object and value, the index keeps two copies of the
-/// object's key, which share their text, and two of the value: about 100 bytes, and what the value
+/// object's key, which share their text, and two of the value: about 150 bytes, and what the value
 /// allocates. The objects themselves are those of the store.
 pub struct Index<V, K>(Arc<RwLock<Entries<V, K>>>);
 
