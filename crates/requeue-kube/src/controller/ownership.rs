@@ -239,7 +239,11 @@ impl Ownership {
 // --- The controller's side ----------------------------------------------------------------------
 
 impl Ownership {
-    /// Connects the handle with the controller that starts. A handle belongs to one controller.
+    /// Connects the handle with the controller that starts.
+    ///
+    /// # Panics
+    ///
+    /// Panics if another controller has used the handle.
     pub(super) fn attach(
         &self,
         queue: ObjectQueue,
@@ -247,7 +251,9 @@ impl Ownership {
         add: impl Fn(ObjectKey) + Send + Sync + 'static,
     ) {
         let shards = self.shards_mut();
-        _ = self.0.controller.set(Attached { queue, forget, add: Box::new(add) });
+        let attached = self.0.controller.set(Attached { queue, forget, add: Box::new(add) });
+        // A release would not wait for the runs of a second controller.
+        assert!(attached.is_ok(), "two controllers have one handle of their shards");
         for (shard, state) in (0..).zip(shards.iter()) {
             if *state != State::Free {
                 self.pause(shard, true);
