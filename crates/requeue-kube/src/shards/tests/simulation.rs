@@ -710,7 +710,7 @@ impl World {
         }
         let Some(replica) = &mut self.replicas[who] else { return };
         match kind {
-            3 => return self.end(who),
+            3 => self.end(who),
             4..6 => replica.cut_off_until = until,
             6..9 => replica.frozen_until = until,
             9..12 => replica.stopping = true,
