@@ -75,7 +75,7 @@ impl Config {
         self
     }
 
-    /// Lets the elector try again: a planted fault.
+    /// Lets the elector try again: a planted bug.
     #[cfg(test)]
     pub(crate) fn retries(mut self) -> Self {
         self.only_create = false;

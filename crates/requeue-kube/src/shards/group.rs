@@ -4,14 +4,14 @@
 //!
 //! Invariant: no two replicas act on a shard at the same time.
 //!
-//! 1. A replica acts on a shard only while the group object, as it was last seen, names it as the
-//!    holder, and while it holds its member Lease. Its right ends one renew deadline after its last
-//!    successful renewal was sent. A replica whose right has ended never acts again. A Lease
-//!    has one term only: if the response to its creation is lost, others may observe that it
-//!    expires. The replica therefore makes one attempt with each name.
-//! 2. The group object changes only by writes that name the version that the writer has read. Such
-//!    a write changes the holder of a shard in two cases only: the present holder writes it, after
-//!    all runs of the shard have ended, or the writer knows that the present holder is
+//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of
+//!    the group object that it has seen names it as the holder. Its right ends one renew deadline
+//!    after its last successful renewal was sent. A replica whose right has ended never acts again.
+//!    A Lease has one term only: if the response to its creation is lost, others may observe that
+//!    it expires. The replica therefore makes one attempt with each name.
+//! 2. The group object changes only by writes that name the version that the writer has read. Two
+//!    kinds of writers change the holder of a shard. One is the present holder, after all runs of the
+//!    shard have ended. The other is a replica that knows that the present holder is
 //!    [dead](super::members), which is permanent.
 //! 3. A holder that has sent such a write does not act on the shard before it has seen a later
 //!    version of the object that names it. From then on the write can no longer succeed, even if

@@ -10,10 +10,12 @@ use crate::shards::protocol::{Answer, Call, Watched};
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) leases: BTreeMap<String, Value>,
+    /// The same Leases, read.
+    read: BTreeMap<String, Lease>,
     version: u64,
     /// The events of the watches, which the caller takes.
     pub(super) events: Vec<Watched>,
-    /// A planted fault: a write succeeds although the object has changed.
+    /// A planted bug: a write succeeds although the object has changed.
     pub(super) ignores_versions: bool,
 }
 
@@ -24,8 +26,8 @@ pub(super) fn lease(json: &Value) -> Lease {
 impl Server {
     pub(super) fn call(&mut self, call: Call) -> Answer {
         match call {
-            Call::Read(name) => match self.leases.get(&name) {
-                Some(json) => Answer::Lease(lease(json)),
+            Call::Read(name) => match self.read.get(&name) {
+                Some(lease) => Answer::Lease(lease.clone()),
                 None => Answer::NotFound,
             },
             Call::Create(json) => {
@@ -50,7 +52,7 @@ impl Server {
                 self.store(json, &uid)
             }
             Call::Delete { name, uid, version } => {
-                let Some(stored) = self.leases.get(&name).map(lease) else {
+                let Some(stored) = self.read.get(&name) else {
                     return Answer::NotFound;
                 };
                 // Version 0 is no precondition.
@@ -66,6 +68,7 @@ impl Server {
     /// Deletes a Lease, as a user would.
     pub(super) fn delete(&mut self, name: &str) {
         if let Some(mut json) = self.leases.remove(name) {
+            self.read.remove(name);
             self.version += 1;
             json["metadata"]["resourceVersion"] = json!(self.version.to_string());
             self.events.push(Watched::Deleted(lease(&json)));
@@ -83,7 +86,7 @@ impl Server {
 
     /// Returns the events of a list.
     pub(super) fn list(&self) -> Vec<Watched> {
-        let listed = self.leases.values().map(|json| Watched::Listed(lease(json)));
+        let listed = self.read.values().cloned().map(Watched::Listed);
         listed.chain([Watched::Complete]).collect()
     }
 
@@ -93,7 +96,8 @@ impl Server {
         json["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let name = json["metadata"]["name"].as_str().unwrap().to_owned();
         let stored = lease(&json);
-        self.leases.insert(name, json);
+        self.leases.insert(name.clone(), json);
+        self.read.insert(name, stored.clone());
         self.events.push(Watched::Applied(stored.clone()));
         Answer::Lease(stored)
     }
