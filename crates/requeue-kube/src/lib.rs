@@ -101,8 +101,8 @@ pub mod metrics;
 pub mod policy;
 mod relist;
 pub mod shard;
-pub mod shared;
 pub mod shards;
+pub mod shared;
 pub mod watch;
 
 pub use crate::controller::Controller;

@@ -1,6 +1,8 @@
 //! Shard groups against an API server: members that join, stop and are killed, and replicas that
 //! are refused.
 
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
