@@ -17,8 +17,8 @@ use super::source::Events;
 /// Returns a stream of the events of a kind, while the API server serves it.
 ///
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
-/// errors. It tries again when `definition` yields, and in any case with kube's backoff, which is at
-/// most 30 s.
+/// errors. The watch is tried again when `definition` yields, and in any case with kube's backoff, which
+/// is at most 30 s.
 pub(super) fn events<O: Send + 'static>(
     watch: String,
     make: impl FnMut() -> Events<O> + Send + 'static,

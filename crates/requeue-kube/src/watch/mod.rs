@@ -301,8 +301,9 @@ impl Watch {
     /// changes for the interrupted part.
     ///
     /// A list may be older than what the watch has seen, if the API server answers from a cache that
-    /// is behind. The version of an object in it shows that. Objects that are missing in such a list
-    /// are kept, and count as changed when they are seen again.
+    /// is behind. If an object in the list is older than it was seen, objects that are missing in the
+    /// list are kept, and count as changed when they are seen again. An old list without such an
+    /// object is not recognized: the version of the list itself is not part of the events.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
