@@ -18,7 +18,7 @@ use crate::params::{Params, Problem, json};
 use crate::routes::{one_of, selection};
 use crate::rows::State as RowState;
 use crate::site::Inner;
-use crate::source::{NewKey, Part, Selection, Status};
+use crate::source::{NewKey, Part, Selection, Status, count_of};
 
 /// The size limit of the body of a request.
 const BODY: usize = 1 << 20;
@@ -206,6 +206,7 @@ pub(crate) async fn pause(
 }
 
 /// The log of an action on keys. If the request is dropped or fails, the drop logs the keys that were changed by then.
+/// A refused request, which changes nothing, is not logged.
 struct Log {
     remote: Remote,
     action: &'static str,
@@ -220,10 +221,23 @@ impl Log {
         Self { remote, action, keys: 0, changed: 0, is_done: false }
     }
 
-    /// Logs that the action begins.
+    /// Logs that the action starts.
     fn begin(&mut self, keys: usize) {
         self.keys = keys;
-        tracing::info!(remote = %self.remote, keys, "{} begins", self.action);
+        tracing::info!(remote = %self.remote, keys, "{} starts", self.action);
+    }
+
+    /// Runs the action on all of its keys, without a line for its start.
+    async fn of<T>(
+        &mut self,
+        keys: usize,
+        ran: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        self.keys = keys;
+        ran.await.inspect_err(|problem| {
+            self.changed = problem.changed();
+            self.is_done = problem.is_refusal();
+        })
     }
 
     /// Logs the end of the action.
@@ -256,14 +270,7 @@ pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response,
         });
         let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
         let mut log = Log::new(remote, "add");
-        log.keys = keys.len();
-        let results = match site.source.add(keys).await {
-            Ok(results) => results,
-            Err(problem) => {
-                log.changed = problem.added();
-                return Err(problem);
-            }
-        };
+        let results = log.of(keys.len(), site.source.add(keys)).await?;
         log.changed = results.len();
         log.end();
         Ok(json(&AddResults { results }))
@@ -304,8 +311,7 @@ async fn act_on_keys(
     log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys: Vec<_> = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
-    log.keys = keys.len();
-    let results = site.source.act(action, keys).await?;
+    let results = log.of(keys.len(), site.source.act(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
 }
@@ -330,13 +336,14 @@ async fn act_on_matching(
         if part.is_empty() {
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
-        log.changed += count_of(&site.source.act(action, part).await?);
+        let results = site.source.act(action, part).await;
+        log.changed += match &results {
+            Ok(results) => count_of(results),
+            Err(problem) => problem.changed(),
+        };
+        results?;
         tokio::task::yield_now().await;
     }
-}
-
-fn count_of(results: &[bool]) -> usize {
-    results.iter().filter(|&&changed| changed).count()
 }
 
 /// Returns true if a number of keys is near the one that the user has confirmed: at most a tenth more or less.
@@ -378,11 +385,13 @@ mod tests {
     use std::fmt::{Debug, Write};
     use std::sync::Mutex;
 
+    use requeue::{Added, Queue};
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
+    use crate::{Control, History, Run, Site};
 
     /// Keeps events as lines.
     #[derive(Clone, Default)]
@@ -421,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_is_logged_at_its_begin_and_at_its_end_or_interruption() {
+    fn an_action_is_logged_at_its_start_and_at_its_end_or_interruption() {
         let lines = Lines::default();
         let _here = tracing::subscriber::set_default(lines.clone());
         let logged = |act: fn(&mut Log) -> bool| {
@@ -433,7 +442,7 @@ mod tests {
             }
             std::mem::take(&mut *lines.0.lock().unwrap())
         };
-        let begun = "message=cancel begins remote=a client without an address keys=9 \n";
+        let begun = "message=cancel starts remote=a client without an address keys=9 \n";
         let ended = logged(|log| {
             log.begin(9);
             log.changed = 7;
@@ -452,6 +461,57 @@ mod tests {
             "message=cancel was interrupted remote=a client without an address keys=9 changed=7 \n";
         assert_eq!(dropped, format!("{begun}{last}"));
         assert_eq!(logged(|_| false), "", "a refused request changes nothing");
+    }
+
+    /// A control that adds two keys.
+    struct Two(Queue<String>);
+
+    impl Control<String> for Two {
+        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
+            if self.0.len() < 2 { Ok(self.0.add(key)) } else { Err("two are enough".to_owned()) }
+        }
+
+        fn cancel(&self, _: &String) -> bool {
+            false
+        }
+
+        fn run_now(&self, _: &String, _: i32) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_action_is_logged_with_the_keys_it_changed_and_a_refused_one_is_not() {
+        let lines = Lines::default();
+        let _here = tracing::subscriber::set_default(lines.clone());
+        let (queue, history) = (Queue::new(), History::new());
+        let keys = ["a", "b", "c", "d"];
+        keys.iter().for_each(|key| history.gave_up(key, Run::new(1)));
+        let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
+        let revive = async |keys: Vec<NamedKey>| {
+            let mut log = Log::new(Remote::default(), "revive");
+            let revived = act_on_keys(&site.inner, Action::Revive, keys, &mut log).await;
+            assert!(revived.is_err());
+            drop(log);
+            std::mem::take(&mut *lines.0.lock().unwrap())
+        };
+        let named = |key: &str| NamedKey { key: Some(key.to_owned()), key_base64: None };
+        // 0xff is not UTF-8, and so no key of this queue.
+        let invalid = NamedKey { key: None, key_base64: Some("/w==".to_owned()) };
+        assert_eq!(revive(vec![named("a"), invalid]).await, "");
+        let failed = "message=revive was interrupted remote=a client without an address ";
+        let some = revive(keys.map(named).into()).await;
+        assert_eq!(some, format!("{failed}keys=4 changed=2 \n"));
+        assert_eq!(revive(vec![named("c")]).await, "");
+
+        // An action whose start was logged has another line even if it changed nothing.
+        let mut log = Log::new(Remote::default(), "revive");
+        let matching = Matching { state: Some("parked".to_owned()), q: None, failed: false };
+        let revived = act_on_matching(&site.inner, Action::Revive, matching, 2, &mut log).await;
+        assert!(revived.is_err());
+        drop(log);
+        let lines = lines.0.lock().unwrap();
+        assert!(lines.ends_with(&format!("{failed}keys=2 changed=0 \n")), "{lines}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::params::Problem;
 use crate::rows::{KeyPage, Row, State, next_due};
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
-    Show, Sort, Source, Status, Walk, Walked, detail_of,
+    Show, Sort, Source, Status, Walk, Walked, count_of, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -273,10 +273,15 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         keys
     }
 
-    /// Changes keys. No key is changed if one of them is invalid.
+    /// Changes keys until one is refused. No key is changed if one of them is invalid.
     fn change_all(&self, action: Action, bytes: &[Vec<u8>]) -> Result<Vec<bool>, Problem> {
         let keys = bytes.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        keys.into_iter().zip(bytes).map(|(key, bytes)| self.change(action, key, bytes)).collect()
+        let mut results = Vec::with_capacity(keys.len());
+        for (key, bytes) in keys.into_iter().zip(bytes) {
+            let changed = self.change(action, key, bytes);
+            results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
+        }
+        Ok(results)
     }
 
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.

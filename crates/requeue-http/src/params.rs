@@ -5,6 +5,9 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
 
+/// The result of an add whose answer from the store was lost.
+pub(crate) const UNKNOWN: &str = "unknown";
+
 /// An error response.
 #[derive(Debug, Serialize)]
 pub(crate) struct Problem {
@@ -14,16 +17,21 @@ pub(crate) struct Problem {
     /// The number of keys that match, if another number was confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<usize>,
-    /// The results of the keys of an add that failed: `None` for those that were not added.
+    /// The results of the keys of an add that failed: `None` for those that were not added, and [`UNKNOWN`] for those
+    /// that may have been added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     results: Vec<Option<&'static str>>,
+    /// The number of keys that are known to have been changed before the error.
+    #[serde(skip)]
+    changed: usize,
     #[serde(skip)]
     status: StatusCode,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { error: error.into(), parameter: None, matched: None, results: Vec::new(), status }
+        let (error, results) = (error.into(), Vec::new());
+        Self { error, parameter: None, matched: None, results, changed: 0, status }
     }
 
     /// Returns a response for too many requests at once.
@@ -51,15 +59,30 @@ impl Problem {
 
     /// Adds the results of the keys of an add, of which some may have been added.
     pub(crate) fn with_results(mut self, results: Vec<Option<&'static str>>) -> Self {
-        self.results = results;
-        let (added, all) = (self.added(), self.results.len());
+        let unknown = results.iter().filter(|&&result| result == Some(UNKNOWN)).count();
+        let (added, all) = (results.iter().flatten().count() - unknown, results.len());
         self.error += &format!("; {added} of {all} keys were added");
+        if unknown > 0 {
+            self.error += &format!(", and {unknown} may have been added");
+        }
+        self.results = results;
+        self.with_changed(added)
+    }
+
+    /// Records the number of keys that were changed before the error.
+    pub(crate) const fn with_changed(mut self, changed: usize) -> Self {
+        self.changed = changed;
         self
     }
 
-    /// Returns the number of keys that were added before the error.
-    pub(crate) fn added(&self) -> usize {
-        self.results.iter().flatten().count()
+    /// Returns the number of keys that are known to have been changed before the error.
+    pub(crate) const fn changed(&self) -> usize {
+        self.changed
+    }
+
+    /// Returns true if the request was wrong, and no key was changed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.status == StatusCode::BAD_REQUEST && self.changed == 0
     }
 }
 
@@ -127,6 +150,16 @@ fn decoded(text: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_add_that_may_have_happened_does_not_count_as_added() {
+        let failed = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no answer");
+        let problem = failed().with_results(vec![Some("new"), Some(UNKNOWN), None]);
+        assert_eq!(problem.error, "no answer; 1 of 3 keys were added, and 1 may have been added");
+        assert_eq!(problem.changed(), 1);
+        let problem = failed().with_results(vec![Some("new"), None]);
+        assert_eq!(problem.error, "no answer; 1 of 2 keys were added");
+    }
 
     #[test]
     fn parameters_are_bytes_and_the_wrong_ones_are_named() {

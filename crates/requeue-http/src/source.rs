@@ -36,7 +36,8 @@ pub(crate) trait Source: Send + Sync {
         selection: &'a Selection,
         most: usize,
     ) -> Answer<'a, Vec<Vec<u8>>>;
-    /// Changes keys. Returns for each whether it was changed.
+    /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
+    /// been changed before it.
     fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
     /// Adds keys. Returns the result of each, with its name in the API. If some were added and others not, the error has
     /// the results.
@@ -289,6 +290,11 @@ impl Part {
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
     }
+}
+
+/// Returns the number of keys that an action has changed.
+pub(crate) fn count_of(results: &[bool]) -> usize {
+    results.iter().filter(|&&changed| changed).count()
 }
 
 /// Returns the detail of a key. If that panics, the detail is empty, so that other keys are still shown.

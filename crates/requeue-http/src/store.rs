@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::action::Action;
 use crate::history::History;
 use crate::keys::{escaped, from_base64, to_base64};
-use crate::params::Problem;
+use crate::params::{Problem, UNKNOWN};
 use crate::rows::{KeyPage, Row, State as RowState};
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
-    Source, Status, Walk, Walked, detail_of,
+    Source, Status, Walk, Walked, count_of, detail_of,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -195,8 +195,17 @@ impl Stored {
             Action::Revive => self.queue.revive_keys(keys).await.map_err(failed),
             Action::CancelRun => {
                 let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
-                let cancelled = join_all(cancels).await.into_iter();
-                cancelled.map(|run| Ok(run.map_err(failed)? == CancelledRun::Cancelled)).collect()
+                let (mut results, mut problem) = (Vec::new(), None);
+                for run in join_all(cancels).await {
+                    match run {
+                        Ok(run) => results.push(run == CancelledRun::Cancelled),
+                        Err(error) => problem = Some(failed(error)),
+                    }
+                }
+                match problem {
+                    Some(problem) => Err(problem.with_changed(count_of(&results))),
+                    None => Ok(results),
+                }
             }
             Action::RunNow => self.queue.run_now_keys(keys).await.map_err(failed),
         }
@@ -220,8 +229,9 @@ impl Stored {
                 Ok(Added::Parked) => Some("parked"),
                 Ok(_) => Some("coalesced"),
                 Err(error) => {
+                    let result = error.may_have_happened().then_some(UNKNOWN);
                     problem = Some(failed(error));
-                    None
+                    result
                 }
             });
         }

@@ -16,7 +16,7 @@ pub(crate) fn token() -> AdminToken {
 }
 
 #[track_caller]
-fn post(served: &Served, path: &str, body: &Value) -> Answer {
+pub(crate) fn post(served: &Served, path: &str, body: &Value) -> Answer {
     let server = served.address;
     let head = format!(
         "POST /api/v1/{path} HTTP/1.1\r\nHost: {server}\r\nAuthorization: Bearer {TOKEN}\r\n\

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::admin::{act, token};
+use crate::admin::{act, post, token};
 use crate::client::get;
 use crate::{Served, check_both_formats};
 
@@ -271,4 +271,24 @@ fn a_queue_in_a_store_is_paused_for_all_workers() {
     let row = get(served.address, "/api/v1/key?key=b").json();
     let why = row["why"].as_str().expect("a sentence");
     assert!(why.starts_with("due in ") && why.contains("further adds postpone it"), "{row}");
+}
+
+#[test]
+fn an_add_whose_answer_was_lost_is_unknown() {
+    let Some(server) = requeue_servers::Redis::start() else { return };
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        // The server has no replica to confirm an add.
+        let url = format!("{}?wait=1", server.url(""));
+        let store = Store::connect(&url).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        let opened = store.queue("mail").add_timeout(Duration::from_secs(1)).open().await;
+        opened.expect("the queue opens")
+    });
+    let served = Served::within(runtime, Site::of_store(queue).admin(token()));
+    let added = post(&served, "add", &json!({ "keys": [{ "key": "a" }] }));
+    let (status, added) = (added.status, added.json());
+    assert_eq!((status, &added["results"]), (503, &json!(["unknown"])), "{added}");
+    let error = added["error"].as_str().expect("a text");
+    assert!(error.ends_with("0 of 1 keys were added, and 1 may have been added"), "{error}");
 }

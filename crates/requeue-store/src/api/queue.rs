@@ -341,12 +341,13 @@ impl Queue {
     ///
     /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
     /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
-    /// again, and within a second in any case. Workers of requeue versions without this feature ignore a pause.
+    /// again, and within a second in any case. On SQLite and Redis, workers of requeue versions without this feature
+    /// ignore a pause. On PostgreSQL they do not, because the functions of the database check it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. On a Redis cluster, some shards may
-    /// have been paused: repeat the call.
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of
+    /// the queue may have been paused, and the others still deliver their keys: repeat the call.
     ///
     /// # Cancel safety
     ///

@@ -172,7 +172,7 @@ pub(crate) struct Claimed {
     pub(crate) damaged: Vec<Damaged>,
     /// Keys that this claim has parked: their leases expired, and that was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
-    /// True if the queue is paused, so that the claim delivers no key.
+    /// True if the queue is paused, so that the claim delivers no key. `items` is then empty.
     pub(crate) is_paused: bool,
 }
 
@@ -204,7 +204,7 @@ pub(crate) enum Finish {
     /// run, nothing of the key remains.
     Cancelled,
     /// No run was started. The key returns to the place that it had when it was claimed. It had then been
-    /// ready for this long. If the run was cancelled meanwhile, the same as `Cancelled`.
+    /// ready for this long. If the run was cancelled meanwhile, this is the same as `Cancelled`.
     Unclaim(Asked, Duration),
 }
 

@@ -60,8 +60,8 @@ end $$;
 
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
 -- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to the
--- place that it had when it was claimed. It had then been ready for `delay`. If its run was cancelled meanwhile, that
--- has stopped the run.
+-- place that it had when it was claimed. It had then been ready for `delay`. If its run was cancelled meanwhile, the
+-- cancellation takes effect at once, because the run has not started.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,

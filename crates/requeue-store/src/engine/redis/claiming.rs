@@ -165,7 +165,9 @@ impl Gathered {
         }
     }
 
-    /// Returns the combined result. A failure of one shard counts only if no other shard has answered.
+    /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
+    /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
+    /// paused queue to the store, and would claim them again at once.
     fn end(self) -> Result<Claimed, EngineError> {
         let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
         match fault {
@@ -175,6 +177,7 @@ impl Gathered {
             // The failure was already reported.
             Some(_) | None => {}
         }
+        let is_paused = is_paused && items.is_empty();
         Ok(Claimed { items, next, damaged, parked, is_paused })
     }
 }

@@ -240,7 +240,7 @@ impl Engine for Redis {
         })
     }
 
-    /// On a cluster, pauses one shard after the other.
+    /// Pauses one shard after the other.
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
             for shard in &*self.shards_of(queue)? {

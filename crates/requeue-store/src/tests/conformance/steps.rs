@@ -94,7 +94,7 @@ fn endings() -> impl Strategy<Value = Ending> {
     ]
 }
 
-/// Operations on keys whose cancelled runs were never started: one of them was added again.
+/// Operations on keys whose runs were cancelled before they started. One of the keys was added again.
 pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
     let add = |keys: &[u32]| Step::Add(keys.iter().map(|&key| (key, Add::now())).collect());
     let unclaim = (0, Ending::Unclaim);

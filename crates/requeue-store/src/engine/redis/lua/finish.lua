@@ -22,7 +22,7 @@ for i, text in ipairs(find(keys)) do
   if row and is_held(row, epoch, at) then
     how = parsed(how, ENDS)
     if how.what == 'unclaim' and cancelled_of({ key })[key] then
-      -- The run was never started, so that the cancel has stopped it.
+      -- The run has not started, so the cancellation takes effect at once.
       how = { what = 'cancelled' }
     end
     finish(row, how, ARGV[4 * i + 1], hold, at)

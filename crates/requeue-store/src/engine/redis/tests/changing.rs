@@ -250,6 +250,33 @@ async fn many_keys_are_walked_page_by_page() {
     assert_eq!((counts.ready, counts.processing, counts.parked), (1980, 19, 1));
 }
 
+/// A pause may fail after it has paused some shards, or a lost shard may lose its pause. The client returns the
+/// keys of a paused queue to the store, and would claim them again at once.
+#[tokio::test]
+async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = engine(&format!("{}?shards=2", server.url("")), &name("half")).await;
+    for n in 0..20 {
+        engine.add(&place, asking(&n.to_string())).await.expect("added");
+    }
+    let shards = engine.shards_of(&place).expect("the queue is open");
+    let pause = async |number: usize| {
+        let mut command = engine.scripts.pause.on(&shards[number]);
+        command.arg(1);
+        engine.run(&shards[number], &engine.scripts.pause, &command).await.expect("paused");
+    };
+    pause(0).await;
+    for begin in [0, 1] {
+        let claimed = engine.claimed(&place, begin, ONE).await.expect("claimed");
+        let is_paused = claimed.is_paused;
+        assert_eq!((claimed.items.len(), is_paused), (1, false), "from shard {begin}");
+    }
+    assert!(engine.is_paused(&place).await.expect("answered"));
+    pause(1).await;
+    let claimed = engine.claimed(&place, 0, ONE).await.expect("claimed");
+    assert_eq!((claimed.items.len(), claimed.is_paused), (0, true));
+}
+
 #[tokio::test]
 async fn a_page_of_parked_keys_takes_no_walk() {
     let Some(server) = Server::start() else { return };
