@@ -165,25 +165,23 @@ impl Keys {
 
     /// Waits for the next key that may start. Returns `None` when there will be no more keys.
     pub(super) async fn next(&self) -> Option<Job> {
-        loop {
-            // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
-            // where adds of it are coalesced.
-            let turn = match &self.rate {
-                Some(rate) => Some(rate.turn(&self.queue).await?),
-                None => None,
-            };
-            if let Some(leases) = &self.leases {
-                leases.lease_into(&self.queue).await?;
-            }
-            let item = self.queue.get_owned().await?;
-            // The command has not started, and perhaps none is needed.
-            item.uncount_start();
-            let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
-            if let Some(turn) = turn {
-                turn.take(self.queue.now());
-            }
-            return Some(Job { item, lease });
+        // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
+        // where adds of it are coalesced.
+        let turn = match &self.rate {
+            Some(rate) => Some(rate.turn(&self.queue).await?),
+            None => None,
+        };
+        if let Some(leases) = &self.leases {
+            leases.lease_into(&self.queue).await?;
         }
+        let item = self.queue.get_owned().await?;
+        // The command has not started, and perhaps none is needed.
+        item.uncount_start();
+        let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
+        if let Some(turn) = turn {
+            turn.take(self.queue.now());
+        }
+        Some(Job { item, lease })
     }
 
     /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
