@@ -198,8 +198,7 @@ struct SocketFile {
 impl SocketFile {
     /// Binds a socket that only its owner can connect to. Replaces a socket only if its process is dead and no process
     /// listens at it. Replaces no other file.
-    /// Binds the socket.
-    pub(crate) async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
+    async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(io::Error::new(
