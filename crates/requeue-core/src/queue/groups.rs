@@ -136,8 +136,7 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             let record = self.records.get_mut(slot);
-            if record.phase().is_processing() && record.cancel_reason().is_none() {
-                record.cancel(CancelReason::Cancelled);
+            if record.phase().is_processing() && record.try_cancel(CancelReason::Cancelled) {
                 epochs.push(record.epoch());
             }
         }
