@@ -241,7 +241,11 @@ impl<K: Eq + Clone> Queue<K> {
         let permitted = if record.phase().is_processing() {
             self.backoff_of(record.epoch())
         } else {
-            record.not_before().max(self.paced_until(slot).unwrap_or_default())
+            let (backoff, paced) = (record.not_before(), self.paced_until(slot).unwrap_or_default());
+            if paced > backoff.max(now) {
+                self.count_paced(slot);
+            }
+            backoff.max(paced)
         };
         self.timers.unbind(slot);
         self.timers.merge(slot, now.max(permitted), true);
