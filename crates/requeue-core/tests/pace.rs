@@ -144,7 +144,8 @@ fn a_flush_to_the_time_of_the_pace_is_counted_once() {
         let at = |second: u32| Time::ZERO + second * SECOND;
         let _ = queue.add(1, 1, Add::debounce(quiet * SECOND), Group::default(), at(1));
         assert_eq!(queue.counts().paced, 0, "a debounced add");
-        assert!(queue.flush_debounced(&1, 1, at(1)));
+        let mut walk = queue.walk();
+        assert_eq!(queue.flush_debounced(&mut walk, 10, at(1)), 1);
         assert_eq!(queue.counts().paced, 1, "a flush");
         let explained = queue.look_up(&1, 1).expect("it waits").explain(at(1)).to_string();
         assert!(explained.starts_with("waiting for its pace; ready in 7.0s"), "{explained}");

@@ -6,8 +6,8 @@
 use super::Queue;
 use crate::types::slot::{Id, Slot};
 
-/// A position in a walk through all records, for [`Queue::cancel_group`] and
-/// [`Queue::cancel_running_group`].
+/// A position in a walk through all records, for [`Queue::cancel_group`],
+/// [`Queue::cancel_running_group`] and [`Queue::flush_debounced`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Walk {
     /// The number of slots that are left.
@@ -21,8 +21,13 @@ impl Walk {
         self.left == 0
     }
 
+    /// Ends the walk before it has examined all records.
+    pub(super) const fn end(&mut self) {
+        self.left = 0;
+    }
+
     /// Returns the next slots of the walk, at most `max`.
-    pub(super) fn next(&mut self, max: usize) -> impl Iterator<Item = Slot> + use<> {
+    pub(super) fn next(&mut self, max: usize) -> impl DoubleEndedIterator<Item = Slot> + use<> {
         let before = self.left;
         self.left = before.saturating_sub(max);
         (self.left..before).rev().map(Slot::new)
