@@ -65,7 +65,7 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
         23 => Op::Forget(key(from)?),
         24 => match from.int_in_range(0..=7)? {
             most @ 0..3 => Op::Promote(most),
-            3 => Op::FlushDebounced(key(from)?),
+            3 => Op::FlushDebounced,
             after => Op::Break(after as u32 - 4),
         },
         25..28 => Op::Advance(jump(from)?),

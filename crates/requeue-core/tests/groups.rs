@@ -70,3 +70,17 @@ fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
     let order: Vec<_> = std::iter::from_fn(|| get(&mut queue)).collect();
     assert_eq!(order, [12, 11, 10], "the oldest was pushed first");
 }
+
+#[test]
+fn a_sealed_run_is_not_cancelled_with_its_group() {
+    let mut queue = Queue::new(Config { groups: true, ..Config::default() });
+    for key in [10_u64, 11] {
+        let _ = queue.add(key, key, Add::now(), Group::new(1), NOW);
+    }
+    let [sealed, open] = [(); 2].map(|()| queue.get(NOW).expect("both are ready").ticket);
+    assert_eq!(queue.seal(&sealed), None);
+    let (mut walk, mut epochs) = (queue.walk(), Vec::new());
+    queue.cancel_running_group(Group::new(1), &mut walk, 10, &mut epochs);
+    assert_eq!(epochs, [open.epoch()]);
+    assert_eq!(queue.cancel_reason(&sealed), None);
+}

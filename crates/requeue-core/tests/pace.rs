@@ -133,3 +133,24 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     add(&mut queue, 1, now);
     assert_eq!(queue.next_due(), Some(Time::ZERO + 14 * SECOND));
 }
+
+/// The debounced run is due before the pace permits it, or after that.
+#[test]
+fn a_flush_to_the_time_of_the_pace_is_counted_once() {
+    for quiet in [2, 20] {
+        let mut queue = queue(Pace::min_interval(8 * SECOND));
+        add(&mut queue, 1, Time::ZERO);
+        assert_eq!(run(&mut queue, Time::ZERO), Some(1));
+        let at = |second: u32| Time::ZERO + second * SECOND;
+        let _ = queue.add(1, 1, Add::debounce(quiet * SECOND), Group::default(), at(1));
+        assert_eq!(queue.counts().paced, 0, "a debounced add");
+        let mut walk = queue.walk();
+        assert_eq!(queue.flush_debounced(&mut walk, 10, at(1)), 1);
+        assert_eq!(queue.counts().paced, 1, "a flush");
+        let explained = queue.look_up(&1, 1).expect("it waits").explain(at(1)).to_string();
+        assert!(explained.starts_with("waiting for its pace; ready in 7.0s"), "{explained}");
+        assert_eq!(run(&mut queue, at(7)), None);
+        assert_eq!(run(&mut queue, at(8)), Some(1));
+        assert_eq!(queue.counts().paced, 1);
+    }
+}

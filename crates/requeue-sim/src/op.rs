@@ -55,8 +55,8 @@ pub enum Op {
     CancelTeam(u32),
     /// Cancels the runs in flight of the keys of a team.
     CancelRunningTeam(u32),
-    /// Ends a key's wait for debounced adds.
-    FlushDebounced(u32),
+    /// Ends all waits for debounced adds.
+    FlushDebounced,
     /// Forgets a key's failures.
     Forget(u32),
     /// Makes up to this many due keys ready.

@@ -47,7 +47,7 @@ fn alphabet() -> Vec<Op> {
     let now = PLAIN;
     let after = |n| AddRequest { when: When::After(nanos(n)), ..now };
     let debounced = AddRequest { debounce: Some(nanos(FAR)), ..after(1) };
-    let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1), Op::FlushDebounced];
     for key in 0..2 {
         ops.extend([
             Op::Add(key, now),
@@ -61,7 +61,6 @@ fn alphabet() -> Vec<Op> {
             Op::Done(key),
             Op::Cancel(key),
             Op::Forget(key),
-            Op::FlushDebounced(key),
         ]);
     }
     for which in 0..2 {

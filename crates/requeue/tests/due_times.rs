@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::Waker;
 use std::thread::{self, ThreadId};
@@ -42,6 +43,32 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
             assert_eq!(queue.shut_down().len(), 100);
         });
     }
+}
+
+/// Counts its clones.
+#[derive(PartialEq, Eq, Hash, Debug)]
+struct Counted(u32);
+
+static CLONES: AtomicUsize = AtomicUsize::new(0);
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        CLONES.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+#[test]
+fn a_flush_clones_no_keys() {
+    let queue = Queue::builder().clock(FakeClock::new()).build().unwrap();
+    for key in 0..1000 {
+        queue.add_with(Counted(key), Add::debounce(secs(60)));
+        queue.add(Counted(1000 + key));
+    }
+    let before = CLONES.load(Ordering::Relaxed);
+    assert_eq!(queue.flush_debounced(), 1000);
+    assert_eq!(CLONES.load(Ordering::Relaxed), before);
+    assert_eq!(queue.len(), 2000);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use core::borrow::Borrow;
 
 use super::Queue;
 use super::transitions::record::Record;
+use super::walk::Walk;
 use crate::memory::index::{Position, fold};
 use crate::order::{Group, Ready};
 use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd};
@@ -226,26 +227,42 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Ends the wait of `key` for further debounced adds: its pending run is due now, or as soon as its
-    /// backoff and its pace permit it. Returns false if the key does not wait for debounced adds.
-    pub fn flush_debounced<Q>(&mut self, key: &Q, hash: u64, now: Time) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let Some(slot) = self.find(key, hash).filter(|&slot| self.timers.bound(slot).is_some())
-        else {
-            return false;
-        };
+    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their
+    /// pending runs are due now, or as soon as a backoff and the pace permit them. Returns the number
+    /// of keys that have waited.
+    ///
+    /// The keys of one call become due in the order of their slots. The walk is over at once
+    /// after a shutdown, which drops the waiting keys, or if no key was ever debounced.
+    pub fn flush_debounced(&mut self, walk: &mut Walk, max: usize, now: Time) -> usize {
+        if self.ending == Ending::ShutDown || !self.timers.has_bounds() {
+            walk.end();
+        }
+        let mut count = 0;
+        // Nothing is removed meanwhile, so that the order of the slots does not matter to the walk.
+        for slot in walk.next(max).rev() {
+            if self.timers.bound(slot).is_some() {
+                self.flush(slot, now);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
+    fn flush(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
         let permitted = if record.phase().is_processing() {
             self.backoff_of(record.epoch())
         } else {
-            record.not_before().max(self.paced_until(slot).unwrap_or_default())
+            let (backoff, paced) =
+                (record.not_before(), self.paced_until(slot).unwrap_or_default());
+            if paced > backoff.max(now) {
+                self.count_paced(slot);
+            }
+            backoff.max(paced)
         };
         self.timers.unbind(slot);
         self.timers.merge(slot, now.max(permitted), true);
-        true
     }
 
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were

@@ -1,33 +1,17 @@
 //! Pauses, cancels and counts the keys of one group.
 //!
 //! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The
-//! records of a group are not linked to each other. To find them, a walk examines all records of the
-//! queue, from the last slot to the first. Records move only to lower slots, so the walk misses none.
+//! records of a group are not linked to each other. A walk through all records finds them.
 
 use alloc::vec::Vec;
 
 use super::Queue;
 use super::stats::States;
+use super::walk::Walk;
 use crate::order::{Fair, Group, Ready};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::Ending;
-use crate::types::slot::{Id, Slot};
-
-/// A position in a walk through all records, for [`Queue::cancel_group`] and
-/// [`Queue::cancel_running_group`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Walk {
-    /// The number of slots that are left.
-    left: usize,
-}
-
-impl Walk {
-    /// Returns true if all records were examined.
-    #[must_use]
-    pub const fn is_over(self) -> bool {
-        self.left == 0
-    }
-}
+use crate::types::slot::Slot;
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the keys have groups.
@@ -85,12 +69,6 @@ impl<K: Eq + Clone> Queue<K> {
         States { ready, waiting, backing_off, in_flight, dirty }
     }
 
-    /// Begins a walk through all records.
-    #[must_use]
-    pub fn walk(&self) -> Walk {
-        Walk { left: self.records.end() }
-    }
-
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of `group`. Returns the number
     /// of keys that had a pending run.
     ///
@@ -136,8 +114,7 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             let record = self.records.get_mut(slot);
-            if record.phase().is_processing() && record.cancel_reason().is_none() {
-                record.cancel(CancelReason::Cancelled);
+            if record.phase().is_processing() && record.try_cancel(CancelReason::Cancelled) {
                 epochs.push(record.epoch());
             }
         }
@@ -162,14 +139,5 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the number of dirty keys in paused groups.
     pub(super) fn paused_dirty(&self) -> usize {
         self.ready.groups().map_or(0, Fair::paused_dirty)
-    }
-}
-
-impl Walk {
-    /// Returns the next slots of the walk, at most `max`.
-    fn next(&mut self, max: usize) -> impl Iterator<Item = Slot> + use<> {
-        let before = self.left;
-        self.left = before.saturating_sub(max);
-        (self.left..before).rev().map(Slot::new)
     }
 }

@@ -5,8 +5,8 @@
 //! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
 //! under [`ReAdd::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in
 //! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
-//! shuts down. `storage` keeps the records;
-//! `snapshot`, `stats` and `depths` report on them.
+//! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and
+//! `depths` report on them.
 
 mod add;
 mod backoff_gate;
@@ -22,11 +22,11 @@ mod snapshot;
 mod stats;
 mod storage;
 mod transitions;
+mod walk;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-pub use self::groups::Walk;
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
@@ -35,6 +35,7 @@ use self::stats::Tracker;
 pub use self::stats::{BUCKETS, Counts, Histogram, States};
 use self::transitions::Counters;
 use self::transitions::record::Record;
+pub use self::walk::Walk;
 use crate::memory::index::{Index, fold};
 use crate::memory::slab::Slab;
 use crate::memory::timer_heap::TimerHeap;

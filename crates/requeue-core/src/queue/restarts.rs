@@ -56,14 +56,13 @@ impl<K: Eq + Clone> Queue<K> {
             return (CancelledRun::NotInFlight, None);
         };
         let record = self.records.get_mut(slot);
-        if record.cancel_reason().is_some() {
-            return (CancelledRun::AlreadyCancelled, None);
+        if record.try_cancel(CancelReason::Cancelled) {
+            return (CancelledRun::Cancelled, Some(record.epoch()));
         }
-        if record.is_sealed() {
-            return (CancelledRun::NotInFlight, None);
+        match record.cancel_reason() {
+            Some(_) => (CancelledRun::AlreadyCancelled, None),
+            None => (CancelledRun::NotInFlight, None),
         }
-        record.cancel(CancelReason::Cancelled);
-        (CancelledRun::Cancelled, Some(record.epoch()))
     }
 
     /// Returns the reason why this delivery was cancelled, if it was and has not been completed.
@@ -105,18 +104,14 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn restart(&mut self, slot: Slot, now: Time) {
         let Some(restarts) = &mut self.restarts else { return };
         let record = self.records.get_mut(slot);
-        if record.cancel_reason().is_some() || record.is_sealed() {
-            return;
-        }
         let series = restarts.series.get(slot);
         let until = series.unwrap_or(now + restarts.at_most);
-        if now >= until {
+        if now >= until || !record.try_cancel(CancelReason::Restarted) {
             return;
         }
         if series.is_none() {
             restarts.series.insert(slot, until);
         }
-        record.cancel(CancelReason::Restarted);
         restarts.restarted.push(record.epoch());
     }
 

@@ -53,7 +53,11 @@ impl<K: Ord + Clone> Model<K> {
         }
         let is_idle = !self.processing.contains_key(key);
         let paced = if is_idle { self.permit(key) } else { Time::ZERO };
-        let at = now.max(self.not_before(key)).max(paced);
+        let unpaced = now.max(self.not_before(key));
+        if paced > unpaced {
+            self.count_paced(key);
+        }
+        let at = unpaced.max(paced);
         if at < was {
             self.wait_until(key, at);
         }

@@ -1,6 +1,6 @@
 //! Operations on the keys of one team.
 
-use requeue_core::{CancelReason, Ending};
+use requeue_core::Ending;
 
 use super::Model;
 
@@ -59,9 +59,8 @@ impl<K: Ord + Clone> Model<K> {
     pub fn cancel_running_team(&mut self, team: u64) -> Vec<u64> {
         let mut epochs = Vec::new();
         for key in self.members(team) {
-            if let Some(run) = self.processing.get_mut(&key).filter(|run| run.cancelled.is_none()) {
-                run.cancelled = Some(CancelReason::Cancelled);
-                epochs.push(run.epoch);
+            if let (_, Some(epoch)) = self.cancel_running(&key) {
+                epochs.push(epoch);
             }
         }
         epochs.sort_unstable();

@@ -35,7 +35,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Counts the pending run of `key`, once.
-    fn count_paced(&mut self, key: &K) {
+    pub(super) fn count_paced(&mut self, key: &K) {
         self.tally.paced += u64::from(self.paced.insert(key.clone()));
     }
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use requeue_core::{Cursor, Ending, Time};
+use requeue_core::{Ending, Time};
 
 use super::Queue;
 use super::drainers::Until;
@@ -100,8 +100,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// [debounced](crate::Add::debounce) adds wait again.
     ///
     /// Call it when no more adds are expected: at the end of the input, or before a graceful shutdown,
-    /// which would drop the waiting keys. It holds the lock for up to 256 keys at a time. The keys
-    /// become due in no particular order.
+    /// which would drop the waiting keys. The keys become due in no particular order.
+    ///
+    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of
+    /// the lock, so that its cost grows with the size of the queue.
     ///
     /// # Examples
     ///
@@ -116,22 +118,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.try_get().expect("the key no longer waits").succeed();
     /// ```
     pub fn flush_debounced(&self) -> usize {
-        let (mut flushed, mut next) = (0, Some(Cursor::default()));
-        while let Some(cursor) = next {
-            let Some((state, _)) = self.settled() else { return flushed };
-            let page = state.core.page(cursor, LOCK_BATCH);
-            self.shared.release(state);
-            let bounded = page.entries.iter().filter(|entry| entry.bound.is_some());
-            let hashes: Vec<_> = bounded.map(|entry| (&entry.key, self.hash(&entry.key))).collect();
-            let now = self.now();
-            let Ok(mut state) = self.shared.lock() else { return flushed };
-            for (key, hash) in hashes {
-                flushed += usize::from(state.core.flush_debounced(key, hash, now));
-            }
+        let now = self.now();
+        // Due keys no longer wait for debounced adds.
+        let Some(state) = self.shared.promoted(now) else { return 0 };
+        let mut walk = state.core.walk();
+        let (mut first, mut flushed) = (Some(state), 0);
+        while let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) {
+            flushed += state.core.flush_debounced(&mut walk, LOCK_BATCH, now);
             state.core.promote(now, LOCK_BATCH);
             self.shared.release(state);
-            next = page.next;
-            page.entries.into_iter().for_each(drop_quietly);
+            if walk.is_over() {
+                break;
+            }
         }
         flushed
     }

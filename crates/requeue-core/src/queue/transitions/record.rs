@@ -144,17 +144,18 @@ impl<K> Record<K> {
         }
     }
 
-    /// Cancels the run, which was not cancelled before.
-    pub(in crate::queue) fn cancel(&mut self, reason: CancelReason) {
-        debug_assert!(self.cancel_reason().is_none());
-        self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has
+    /// cancelled it.
+    pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
+        debug_assert!(self.phase.is_processing());
+        let is_open = self.flags & (CANCELLED | RESTARTED | SEALED) == 0;
+        if is_open {
+            self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
+        }
+        is_open
     }
 
-    /// Returns true if nothing cancels the run any more, while Processing.
-    pub(in crate::queue) const fn is_sealed(&self) -> bool {
-        self.flags & SEALED != 0
-    }
-
+    /// Makes sure that nothing cancels the run any more, while Processing.
     pub(in crate::queue) const fn seal(&mut self) {
         self.flags |= SEALED;
     }

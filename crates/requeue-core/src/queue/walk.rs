@@ -1,0 +1,43 @@
+//! A walk through all records, in steps.
+//!
+//! It examines the slots from the last to the first. Records move only to lower slots, so the walk
+//! misses none of those that exist from its begin to its end.
+
+use super::Queue;
+use crate::types::slot::{Id, Slot};
+
+/// A position in a walk through all records, for [`Queue::cancel_group`],
+/// [`Queue::cancel_running_group`] and [`Queue::flush_debounced`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The number of slots that are left.
+    left: usize,
+}
+
+impl Walk {
+    /// Returns true if all records were examined.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        self.left == 0
+    }
+
+    /// Ends the walk before it has examined all records.
+    pub(super) const fn end(&mut self) {
+        self.left = 0;
+    }
+
+    /// Returns the next slots of the walk, at most `max`.
+    pub(super) fn next(&mut self, max: usize) -> impl DoubleEndedIterator<Item = Slot> + use<> {
+        let before = self.left;
+        self.left = before.saturating_sub(max);
+        (self.left..before).rev().map(Slot::new)
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Begins a walk through all records.
+    #[must_use]
+    pub fn walk(&self) -> Walk {
+        Walk { left: self.records.end() }
+    }
+}
