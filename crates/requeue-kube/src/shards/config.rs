@@ -102,7 +102,10 @@ impl Shards {
     /// });
     /// # let _ = shards;
     /// ```
-    pub fn shard_of(mut self, shard_of: impl Fn(&ObjectKey) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn shard_of(
+        mut self,
+        shard_of: impl Fn(&ObjectKey) -> u32 + Send + Sync + 'static,
+    ) -> Self {
         self.shard_of = Some(Arc::new(shard_of));
         self
     }
