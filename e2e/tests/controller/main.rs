@@ -5,6 +5,7 @@
 mod backoff;
 mod deletes;
 mod faults;
+mod groups;
 mod kinds;
 mod manager;
 mod optional;

@@ -24,6 +24,7 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
 use super::failures::{Begin, Version};
+use super::sharding::HeldShards;
 use super::writes::Freshness;
 use crate::ObjectKey;
 use crate::leader::Status;
@@ -51,6 +52,7 @@ where
     /// The status of the election, which shows whether the term goes on. `None` without an
     /// election.
     pub(super) lease: Option<Status>,
+    pub(super) held: HeldShards,
     /// The keys in flight, which are reported if their runs are dropped.
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
     /// The span in which the stream was first polled.
@@ -133,8 +135,11 @@ where
         key: ObjectKey,
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
-        if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
-            // A process that was frozen can get here before it is notified that the term has ended.
+        if self.lease.as_ref().is_some_and(|lease| !lease.is_leading())
+            || self.held.has_expired(&key)
+        {
+            // A process that was frozen can get here before it is notified that the term, or its
+            // membership in the group, has ended.
             return future::pending().await;
         }
         let normal = self.enqueuer.scope.normal(key.clone());

@@ -11,6 +11,7 @@ use requeue::BuildError;
 
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
+use crate::shards::ShardsError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///
@@ -62,8 +63,8 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
             // The message of the error itself is already part of ours.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
-            Self::RunnerError(_)
-            | Self::ObjectNotFound(_)
+            Self::RunnerError(error) => error.source(),
+            Self::ObjectNotFound(_)
             | Self::ReconcilerPanicked(..)
             | Self::ReconcilerTimedOut(..) => None,
         }
@@ -108,6 +109,22 @@ pub enum RunnerError {
     /// [fair namespaces](super::Config::fair_namespaces) and a
     /// [limit](super::Config::namespace_limit), or their shard.
     ShardsWithNamespaces,
+    /// The controller cannot join its [shard group](crate::Controller::shards), or is no longer a member.
+    Shards {
+        /// The reason, which is also the source of this error.
+        error: ShardsError,
+        /// The objects in flight, in order. Their runs were dropped at an `await`, as in
+        /// [`CutOff`](Self::CutOff).
+        keys: Vec<ObjectKey>,
+    },
+    /// This setting cannot be combined with a [shard group](crate::Controller::shards).
+    ShardsConflict {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// A controller of a stream or of a shared watch has no client for its [shard
+    /// group](crate::Controller::shards).
+    ShardsWithoutClient,
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
     LeadershipLost {
@@ -151,6 +168,24 @@ impl fmt::Display for RunnerError {
                 "a controller whose shards change cannot have fair namespaces or a limit of a \
                  namespace; remove one of the two settings",
             ),
+            Self::Shards { keys, .. } if keys.is_empty() => {
+                f.write_str("the controller is not a member of its shard group")
+            }
+            Self::Shards { keys, .. } => write!(
+                f,
+                "the controller is no longer a member of its shard group, which interrupted the \
+                 reconciliation of {}",
+                list(keys)
+            ),
+            Self::ShardsConflict { setting } => write!(
+                f,
+                "a controller with a shard group cannot have {setting}: the group replaces it; \
+                 remove one of the two settings"
+            ),
+            Self::ShardsWithoutClient => f.write_str(
+                "the shard group has no client, and a controller of a stream or of a shared watch \
+                 has none; set one with `Shards::with_client`",
+            ),
             Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
             Self::LeadershipLost { lost, keys } => {
                 write!(f, "{lost}, which interrupted the reconciliation of {}", list(keys))
@@ -170,7 +205,20 @@ fn list(keys: &[ObjectKey]) -> String {
     keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-impl StdError for RunnerError {}
+impl StdError for RunnerError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Shards { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl RunnerError {
+    pub(super) const fn shards(error: ShardsError) -> Self {
+        Self::Shards { error, keys: Vec::new() }
+    }
+}
 
 impl From<BuildError> for RunnerError {
     fn from(error: BuildError) -> Self {
@@ -211,6 +259,7 @@ mod tests {
             (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
+            (Error::RunnerError(RunnerError::shards(ShardsError::Count(3))), true),
         ] {
             let source = error.source().map(ToString::to_string);
             assert_eq!(source.is_some(), has_source, "{error}");

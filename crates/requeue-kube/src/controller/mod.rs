@@ -19,6 +19,7 @@ mod related;
 mod request;
 mod run;
 mod scope;
+mod sharding;
 mod source;
 mod start_gate;
 mod triggers;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryFuture};
+use kube::Client;
 use kube::api::{Api, Resource};
 use kube::discovery;
 use kube::runtime::Predicate;
@@ -48,6 +50,7 @@ use self::ownership::Ownership;
 pub use self::readiness::Readiness;
 pub use self::request::Request;
 use self::run::Target;
+pub use self::sharding::HeldShards;
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
@@ -58,6 +61,7 @@ use crate::ObjectQueue;
 use crate::metrics::Metrics;
 use crate::relist;
 use crate::shard::Shard;
+use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
 
 /// Receives each event before all other parts of the controller.
@@ -150,7 +154,11 @@ where
     name: Option<String>,
     store: Store<K>,
     main: Main<K>,
+    /// The client of the main `Api`.
+    client: Option<Client>,
     shard: Option<Shard>,
+    shards: Option<Shards>,
+    held: HeldShards,
     ownership: Option<Ownership>,
     related: Vec<Source>,
     triggers: Vec<Trigger>,
@@ -231,17 +239,19 @@ where
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
         let of = dyntype.clone();
+        let client = main_api.clone().into_client();
         let main_api = relist::consistent(main_api, &of, &wc);
         let events = move |selected: Selected| {
-            let api = selected.select(main_api.clone(), &of);
-            watcher::watcher(api, wc.clone()).boxed()
+            let wc = selected.config(wc.clone());
+            watcher::watcher(selected.select(main_api.clone(), &of), wc).boxed()
         };
-        Self::of(
+        let controller = Self::of(
             MainEvents::Own(MakeEvents::Watch(Box::new(events))),
             store,
             dyntype,
             Box::new(move |event| writer.apply_watcher_event(event)),
-        )
+        );
+        Self { client: Some(client), ..controller }
     }
 
     /// Creates a controller for the objects of a stream of events.
@@ -323,7 +333,10 @@ where
             name: None,
             store,
             main: Main { name, kind, events, predicate: None, store: write },
+            client: None,
             shard: None,
+            shards: None,
+            held: HeldShards::default(),
             ownership: None,
             related: Vec::new(),
             triggers: Vec::new(),
@@ -372,7 +385,8 @@ where
     ///
     /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
     /// replica for each shard, for example as a StatefulSet, or combine a shard with
-    /// [`leader_election`](Self::leader_election) by a Lease of its own.
+    /// [`leader_election`](Self::leader_election) by a Lease of its own. With [`shards`](Self::shards),
+    /// replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -392,9 +406,72 @@ where
         self
     }
 
+    /// Shares the objects with the other replicas of a [group](crate::shards). This replaces leader
+    /// election: all replicas work, each on an equal part of the shards.
+    ///
+    /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
+    ///   listed by a consistent read, and its objects then run with [low
+    ///   priority](crate::watch::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
+    /// - **Handover.** When another replica takes over a shard, its runs in flight complete first. A run that exceeds
+    ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
+    ///   leave the queue and the store. That is no deletion of its objects.
+    /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
+    ///   runs in flight have completed, and the other replicas continue at once. A forced shutdown, and a stream that is
+    ///   dropped, leave them without a holder until the member Lease has expired.
+    /// - **Loss of the membership.** All runs in flight are dropped at once, each at an `await`. The
+    ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
+    ///   then exit, or create another controller.
+    /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
+    ///   former holder: see [`held_shards`](Self::held_shards).
+    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only
+    ///   those of the replica. With [`for_stream`](Self::for_stream) and
+    ///   [`for_shared`](Self::for_shared), the objects come from that watch, which may be behind the former holder's
+    ///   writes. The stores of owned and watched objects may be behind in any case.
+    ///
+    /// The requests of the group use the client of the controller's `Api`, unless
+    /// [`with_client`](Shards::with_client) sets one with connections of its own, which is recommended. The
+    /// group's [kind](Shards::objects) is that of the controller by default, and its
+    /// [metrics](Shards::metrics) are those of the controller.
+    ///
+    /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
+    /// shards end the stream with [`RunnerError::Shards`].
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::{Api, Client, runtime::watcher};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// use requeue_kube::shard::ShardBy;
+    /// use requeue_kube::shards::Shards;
+    ///
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = kube::Config::infer().await?;
+    /// let shards = Shards::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
+    /// let own_connections = shards.client(config.clone())?;
+    /// Controller::new(Api::<ConfigMap>::all(Client::try_from(config)?), watcher::Config::default())
+    ///     .shards(shards.with_client(own_connections))
+    ///     .shutdown_on_signal()
+    ///     .run(reconcile, policy::backoff, Arc::new(()))
+    ///     .for_each(async |result| println!("{result:?}"))
+    ///     .await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shards(mut self, shards: Shards) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Returns a handle to the shards that the controller holds in its [group](Self::shards).
+    pub fn held_shards(&self) -> HeldShards {
+        self.held.clone()
+    }
+
     /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
     /// controller runs.
-    #[allow(dead_code, reason = "the protocol that assigns shards is not part of this module")]
+    #[cfg(test)]
     pub(crate) fn owning(mut self, ownership: Ownership) -> Self {
         self.ownership = Some(ownership);
         self

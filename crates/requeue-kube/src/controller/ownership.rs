@@ -7,7 +7,6 @@
 //!
 //! A shard that was gained is listed before its keys run: its group stays paused until the end of
 //! the list.
-#![allow(dead_code, reason = "the protocol that assigns shards is not part of this module")]
 
 mod places;
 mod ranges;
@@ -107,6 +106,11 @@ impl Ownership {
     /// Returns the number of shards.
     pub(crate) fn count(&self) -> u32 {
         self.0.places.count()
+    }
+
+    /// Returns true if no run of the shard is in flight.
+    pub(super) fn is_idle(&self, shard: u32) -> bool {
+        self.group(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
     /// Returns the shards that are held, whether they were listed or not.

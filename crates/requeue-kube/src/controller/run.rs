@@ -27,12 +27,15 @@ use super::names::Name;
 use super::readiness::Readiness;
 use super::reason::Reason;
 use super::scope::Scope;
+use super::sharding::Sharding;
 use super::source::{Following, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::ObjectKey;
+use crate::leader::LeadershipLost;
 use crate::metrics::{Meters, Series};
 use crate::shard::Shard;
+use crate::shards::ShardsError;
 use crate::watch::LOW_PRIORITY;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
@@ -119,7 +122,7 @@ where
     }
 
     async fn control<T, F, P, C, Fut>(
-        self,
+        mut self,
         run: Run<'_, Item<K, Fut::Error>>,
         target: Target<K, T>,
         reconcile: F,
@@ -135,6 +138,7 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let Run { name, results, permit } = run;
+        let group = self.take_group()?;
         let Self {
             dyntype,
             store,
@@ -144,10 +148,12 @@ where
             readiness,
             writes,
             shard,
+            held,
             ownership,
             config,
             ..
         } = self;
+        let ownership = group.as_ref().map(|group| group.ownership.clone()).or(ownership);
         writes.start(config.own_writes_timeout, config.suppress_own_writes);
         let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
 
@@ -218,15 +224,25 @@ where
 
         let started = async {
             lists(&readiness, config.cache_sync_timeout).await?;
-            let Some(start) = start else { return Ok(None) };
-            let permit = start.reached().await;
-            enqueuer.open(&store);
-            Ok(Some(permit))
+            let permit = match start {
+                Some(start) => {
+                    let permit = start.reached().await;
+                    enqueuer.open(&store);
+                    Some(permit)
+                }
+                None => None,
+            };
+            let sharding = match group {
+                Some(group) => Some(group.join().await?),
+                None => None,
+            };
+            Ok((permit, sharding))
         };
         let Some(begun) = stops.before(watches.until(started, permit)).await else {
             return Ok(());
         };
-        *permit = begun?.unwrap_or(std::mem::take(permit));
+        let (begun, sharding) = begun?;
+        *permit = begun.unwrap_or(std::mem::take(permit));
 
         let (panics, panicked) = mpsc::unbounded_channel();
         let attempts = Attempts {
@@ -239,13 +255,15 @@ where
             context,
             meters,
             lease: permit.status(),
+            held,
             running: Mutex::default(),
             parent: Span::current(),
             results: results.clone(),
             panics: (!config.recover_panic).then(|| panics.clone()),
             config,
         };
-        work(Arc::new(attempts), permit, stops, watches, panicked, &series.name).await
+        let rights = Rights { permit, sharding: sharding.as_ref() };
+        work(Arc::new(attempts), rights, stops, watches, panicked, &series.name).await
     }
 }
 
@@ -253,7 +271,7 @@ where
 /// still in flight.
 async fn work<K, T, F, P, C, Fut>(
     attempts: Arc<Attempts<K, T, F, P, C, Fut::Error>>,
-    permit: &Permit,
+    rights: Rights<'_>,
     stops: Stops,
     mut watches: Watches,
     mut panicked: mpsc::UnboundedReceiver<Box<dyn Any + Send>>,
@@ -283,26 +301,72 @@ where
         .on_finish(move |key| finished.finished(key))
         .concurrency(config.workers())
         .grace(Duration::ZERO)
-        .drain_timeout(config.shutdown_timeout)
+        // A controller with a shard group has waited for its runs before.
+        .drain_timeout(rights.sharding.map_or(config.shutdown_timeout, |_| Duration::ZERO))
         // Each attempt creates its own span.
         .span(|_, _| Span::none());
-    let mut ended = Ok(());
-    let shutdown = async { ended = until_stopped(&enqueuer, graceful, &mut watches).await };
+    let running = || attempts.running().iter().cloned().collect::<Vec<_>>();
+    let (mut ended, mut cut_off) = (Ok(()), Vec::new());
+    let shutdown = async {
+        ended = until_stopped(&enqueuer, graceful, &mut watches).await;
+        if let Some(sharding) = rights.sharding
+            && !sharding.leave(config.shutdown_timeout).await
+        {
+            cut_off = running();
+            sharding.cut_off().await;
+        }
+    };
     let mut lost = None;
     tokio::select! {
         biased;
-        why = permit.lost() => lost = Some(why),
+        why = rights.lost() => lost = Some(why),
         () = &mut forced => {}
         panic = panicked.recv() => end_with(panic),
         drained = workers.run_until(shutdown) => {
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
-    let keys: Vec<_> = attempts.running().iter().cloned().collect();
+    let mut keys = running();
     match lost {
-        Some(lost) => Err(RunnerError::LeadershipLost { lost, keys }),
-        None if keys.is_empty() => ended,
-        None => Err(RunnerError::CutOff { keys }),
+        Some(Lost::Leadership(lost)) => return Err(RunnerError::LeadershipLost { lost, keys }),
+        Some(Lost::Shards(error)) => return Err(RunnerError::Shards { error, keys }),
+        None => {}
+    }
+    // Some of them may still be running.
+    keys.extend(cut_off);
+    keys.sort_unstable();
+    keys.dedup();
+    match keys.is_empty() {
+        true => ended,
+        false => Err(RunnerError::CutOff { keys }),
+    }
+}
+
+/// The rights that a controller must have while it runs.
+struct Rights<'a> {
+    permit: &'a Permit,
+    sharding: Option<&'a Sharding>,
+}
+
+enum Lost {
+    Leadership(LeadershipLost),
+    Shards(ShardsError),
+}
+
+impl Rights<'_> {
+    /// Waits until one of them is lost.
+    async fn lost(&self) -> Lost {
+        let shards = async {
+            match self.sharding {
+                Some(sharding) => sharding.lost().await,
+                None => future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            lost = self.permit.lost() => Lost::Leadership(lost),
+            error = shards => Lost::Shards(error),
+        }
     }
 }
 

@@ -34,7 +34,8 @@ pub(super) enum MakeEvents<O> {
 pub(super) enum Selected {
     All,
     Shard(Shard),
-    /// The union of ranges of hashes.
+    /// The union of ranges of hashes of shards that may have been gained. The empty text selects all
+    /// objects.
     Ranges(String),
 }
 
@@ -48,7 +49,19 @@ impl Selected {
         match self {
             Self::All => api,
             Self::Shard(shard) => shard.select(api, dyntype),
+            Self::Ranges(selector) if selector.is_empty() => api,
             Self::Ranges(selector) => select(api, dyntype, &selector),
+        }
+    }
+
+    /// Returns the configuration for a watch of these objects. A shard that was gained is listed by a
+    /// consistent read: a cache may be behind the writes of its former holder.
+    pub(super) fn config(&self, wc: watcher::Config) -> watcher::Config {
+        match self {
+            Self::All | Self::Shard(_) => wc,
+            Self::Ranges(_) => {
+                watcher::Config { list_semantic: watcher::ListSemantic::MostRecent, ..wc }
+            }
         }
     }
 }
@@ -368,7 +381,6 @@ fn watch_held<O: Send + 'static>(
     ownership: &Ownership,
 ) -> Events<O> {
     match ownership.selector() {
-        Some(selector) if selector.is_empty() => watch(Selected::All),
         Some(selector) => watch(Selected::Ranges(selector)),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];

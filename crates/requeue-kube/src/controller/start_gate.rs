@@ -32,6 +32,11 @@ impl Start {
         self.on.is_some() || self.elector.is_some()
     }
 
+    /// Returns true if the controller runs only while this process leads.
+    pub(super) fn has_election(&self) -> bool {
+        self.elector.is_some() || self.election.is_some()
+    }
+
     /// Waits until the controller may start. Dropping the future withdraws from the election.
     pub(super) async fn reached(self) -> Permit {
         if let Some(on) = self.on {

@@ -1,14 +1,20 @@
 //! The configuration of a shard group.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 
 use super::assignment::Layout;
 use super::error::ShardsError;
+use crate::ObjectKey;
 use crate::leader::Config;
 use crate::metrics::Metrics;
 use crate::shard::ShardBy;
+
+/// A function of the user that returns the shard of an object.
+pub(crate) type ShardOf = Arc<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 
 /// A shard group that this process joins.
 ///
@@ -22,12 +28,14 @@ use crate::shard::ShardBy;
 /// let shards = Shards::new("website", "default").count(128).by(ShardBy::Namespace);
 /// # let _ = shards;
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a group is joined by `join`"]
 pub struct Shards {
     pub(super) name: String,
     pub(super) count: u32,
     pub(super) by: ShardBy,
+    shard_of: Option<ShardOf>,
+    client: Option<Client>,
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
     pub(super) events: bool,
@@ -50,6 +58,8 @@ impl Shards {
             name,
             count: 64,
             by: ShardBy::default(),
+            shard_of: None,
+            client: None,
             objects: String::new(),
             handover_timeout: Duration::from_secs(30),
             events: true,
@@ -75,9 +85,45 @@ impl Shards {
         self
     }
 
+    /// Sets a function that returns the shard of an object of a [controller](crate::Controller::shards),
+    /// below [`count`](Self::count).
+    ///
+    /// It replaces the hash, and must be the same in all members. The API server cannot select such a
+    /// shard, so each replica receives all objects, and drops the others. If the function panics or returns a number that
+    /// is out of range, the controller ends with
+    /// [`RunnerError::ShardFunction`](crate::controller::RunnerError::ShardFunction).
+    ///
+    /// ```
+    /// use requeue_kube::shards::Shards;
+    ///
+    /// let shards = Shards::new("tenant", "default").count(4).shard_of(|object| match object.namespace() {
+    ///     Some("large-tenant") => 0,
+    ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
+    /// });
+    /// # let _ = shards;
+    /// ```
+    pub fn shard_of(
+        mut self,
+        shard_of: impl Fn(&ObjectKey) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.shard_of = Some(Arc::new(shard_of));
+        self
+    }
+
+    /// Sets the client of a [controller's](crate::Controller::shards) group, such as one by
+    /// [`client`](Self::client).
+    ///
+    /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a client of
+    /// its own.
+    pub fn with_client(mut self, client: Client) -> Self {
+        self.client = Some(client);
+        self
+    }
+
     /// Sets the kind of the sharded objects, such as `websites.example.com`.
     ///
-    /// Two controllers for different kinds that use one name for their groups are then refused.
+    /// Two controllers for different kinds that use one name for their groups are then refused. The default is the
+    /// kind of the [controller](crate::Controller::shards).
     pub fn objects(mut self, objects: impl Into<String>) -> Self {
         self.objects = objects.into();
         self
@@ -154,12 +200,40 @@ impl Shards {
     pub(super) fn layout(&self) -> Layout {
         Layout {
             count: self.count as usize,
-            by: self.by.field().to_owned(),
+            by: match self.shard_of {
+                Some(_) => "a function".to_owned(),
+                None => self.by.field().to_owned(),
+            },
             objects: self.objects.clone(),
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), ShardsError> {
+    /// Sets the objects and the metrics to those of a controller, unless they are set.
+    pub(crate) fn of_controller(mut self, objects: String, metrics: Option<&Metrics>) -> Self {
+        if self.objects.is_empty() {
+            self.objects = objects;
+        }
+        self.metrics = self.metrics.or_else(|| metrics.cloned());
+        self
+    }
+
+    pub(crate) fn own_client(&self) -> Option<Client> {
+        self.client.clone()
+    }
+
+    pub(crate) fn function(&self) -> Option<ShardOf> {
+        self.shard_of.clone()
+    }
+
+    pub(crate) const fn field(&self) -> ShardBy {
+        self.by
+    }
+
+    pub(crate) const fn size(&self) -> u32 {
+        self.count
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ShardsError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             name.starts_with(plain)
@@ -173,6 +247,18 @@ impl Shards {
             return Err(ShardsError::Count(self.count));
         }
         self.lease.check().map_err(ShardsError::Config)
+    }
+}
+
+impl fmt::Debug for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shards")
+            .field("name", &self.name)
+            .field("count", &self.count)
+            .field("by", &self.layout().by)
+            .field("objects", &self.objects)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
     }
 }
 

@@ -71,7 +71,8 @@ impl HeldShard {
         self.index
     }
 
-    /// Returns the range of hashes of the shard.
+    /// Returns the range of hashes of the shard. With a [function](super::Shards::shard_of), the shard is
+    /// no range, and the result is meaningless.
     #[must_use]
     pub fn shard(&self) -> Shard {
         // The index is below the count, which the driver has checked.
@@ -100,6 +101,12 @@ impl HeldShard {
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
+    }
+
+    /// Returns true if the member Lease has not expired. During a release this is true, but
+    /// [`is_held`](Self::is_held) may be false.
+    pub(crate) fn is_member(&self) -> bool {
+        self.leadership.is_leading()
     }
 
     fn is_named(&self) -> bool {

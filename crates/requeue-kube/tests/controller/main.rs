@@ -6,6 +6,7 @@ mod backoff;
 mod closures;
 mod common;
 mod ends;
+mod groups;
 mod metrics;
 mod orders;
 mod releases;

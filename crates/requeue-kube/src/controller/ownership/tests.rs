@@ -410,3 +410,25 @@ fn the_number_of_shards_is_a_power_of_two() {
     let one = Ownership::new(1, Rule::Hash(ShardBy::Namespace)).unwrap();
     assert_eq!(one.places().shard_of(&ObjectKey::new(Some("any"), "object")), Some(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_gained_shard_is_listed_by_a_consistent_read() {
+    let rules =
+        [by_uid(), Ownership::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1))).unwrap()];
+    for (number, ownership) in rules.into_iter().enumerate() {
+        let api = FakeApi::new(true, [map(&name_in(1), 1)]);
+        let controller = Controller::new(api.maps(), watcher::Config::default().any_semantic())
+            .name(format!("consistent {number}"))
+            .owning(ownership.clone());
+        let log = Log::new();
+        let reconcile = async |map: Arc<ConfigMap>, log: Arc<Log>| {
+            log.note(name(&*map));
+            Ok::<_, Infallible>(Action::await_change())
+        };
+        let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+        let _reading = Reading::of(stream);
+        ownership.gain([1]);
+        log.reaches(1).await;
+        assert_eq!(api.stale_lists(), 0);
+    }
+}

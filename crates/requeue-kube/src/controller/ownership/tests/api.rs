@@ -27,6 +27,8 @@ pub(super) struct FakeApi {
     maps: Arc<watch::Sender<Maps>>,
     /// The selectors of the lists so far.
     selectors: Arc<Mutex<Vec<String>>>,
+    /// The number of lists that accept any version.
+    stale_lists: Arc<AtomicU64>,
     /// The time that a list takes, in seconds.
     list_takes: Arc<AtomicU64>,
 }
@@ -35,7 +37,13 @@ impl FakeApi {
     pub(super) fn new(honours: bool, maps: impl IntoIterator<Item = ConfigMap>) -> Self {
         let maps = Maps { version: 1, maps: maps.into_iter().collect() };
         let maps = Arc::new(watch::Sender::new(maps));
-        Self { honours, maps, selectors: Arc::default(), list_takes: Arc::default() }
+        Self {
+            honours,
+            maps,
+            selectors: Arc::default(),
+            stale_lists: Arc::default(),
+            list_takes: Arc::default(),
+        }
     }
 
     /// Replaces all objects. Every watch ends, and lists again.
@@ -60,6 +68,10 @@ impl FakeApi {
 
     pub(super) fn take_selectors(&self) -> Vec<String> {
         std::mem::take(&mut self.selectors.lock().unwrap())
+    }
+
+    pub(super) fn stale_lists(&self) -> u64 {
+        self.stale_lists.load(Ordering::Relaxed)
     }
 
     pub(super) fn maps(&self) -> Api<ConfigMap> {
@@ -88,6 +100,9 @@ impl FakeApi {
                 }
             });
             return Response::new(Body::from(serde_json::to_vec(&gone).unwrap()));
+        }
+        if query.split('&').any(|part| part == "resourceVersion=0") {
+            self.stale_lists.fetch_add(1, Ordering::Relaxed);
         }
         sleep(Duration::from_secs(self.list_takes.load(Ordering::Relaxed))).await;
         let selector = query.split('&').find_map(|part| part.strip_prefix("shardSelector="));

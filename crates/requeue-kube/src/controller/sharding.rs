@@ -1,0 +1,290 @@
+//! The controller's part in a shard group: joins it, and applies its changes to the shards that the
+//! controller holds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::pending;
+use std::hash::Hash;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use kube::{Client, Resource};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::ownership::{Ownership, Rule};
+use super::{Controller, RunnerError};
+use crate::ObjectKey;
+use crate::leader::LeadershipLost;
+use crate::shards::{Change, HeldShard, Membership, Shards, ShardsError};
+
+/// The time that a handover has after its runs were cancelled because the shutdown exceeded its limit.
+const AFTER_CANCEL: Duration = Duration::from_secs(5);
+
+/// The shards that a [sharded](Controller::shards) controller holds.
+///
+/// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
+/// shard. All clones show the same shards. It is empty while the controller is not a member of a
+/// group.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use requeue_kube::ObjectKey;
+/// use requeue_kube::controller::HeldShards;
+/// use requeue_kube::leader::Fence;
+///
+/// fn fence(held: &HeldShards, map: &ConfigMap) -> Option<Fence> {
+///     Some(held.of(&ObjectKey::of_meta(&map.metadata))?.fence())
+/// }
+/// # assert!(fence(&HeldShards::default(), &ConfigMap::default()).is_none());
+/// ```
+#[derive(Clone, Default)]
+pub struct HeldShards(Arc<Shown>);
+
+#[derive(Default)]
+struct Shown {
+    /// The shards of objects, once the controller has started.
+    ownership: OnceLock<Ownership>,
+    held: RwLock<BTreeMap<u32, HeldShard>>,
+}
+
+impl HeldShards {
+    /// Returns the shard of an object, or `None` if this process does not hold it.
+    ///
+    /// During a run of the object it is `Some`, unless the shard was lost.
+    #[must_use]
+    pub fn of(&self, object: &ObjectKey) -> Option<HeldShard> {
+        let shard = self.0.ownership.get()?.places().shard_of(object)?;
+        self.0.held.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
+    }
+
+    /// Returns all shards that this process holds, in order.
+    #[must_use]
+    pub fn all(&self) -> Vec<HeldShard> {
+        let held = self.0.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.values().cloned().collect()
+    }
+
+    /// Returns true if the member Lease has expired by this process's clock. The group has not yet
+    /// reported the loss, because the process was frozen.
+    pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
+        self.of(object).is_some_and(|held| !held.is_member())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<u32, HeldShard>)) {
+        change(&mut self.0.held.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl fmt::Debug for HeldShards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+/// A group that the controller joins when its watches have listed.
+pub(super) struct Group {
+    shards: Shards,
+    client: Client,
+    held: HeldShards,
+    pub(super) ownership: Ownership,
+}
+
+impl<K> Controller<K>
+where
+    K: Clone + Resource + fmt::Debug + 'static,
+    K::DynamicType: Eq + Hash,
+{
+    /// Returns the group of the controller, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The settings of the group are invalid, or do not fit those of the controller.
+    pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
+        let Some(shards) = self.shards.take() else { return Ok(None) };
+        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
+        if self.shard.is_some() {
+            return conflict("Controller::shard");
+        }
+        if self.start.has_election() {
+            return conflict("leader election");
+        }
+        let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
+        let dot = if group.is_empty() { "" } else { "." };
+        let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
+        shards.check().map_err(RunnerError::shards)?;
+        let client = shards.own_client().or_else(|| self.client.take());
+        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
+        let rule = match shards.function() {
+            Some(function) => Rule::Function(Box::new(move |key| function(key))),
+            None => Rule::Hash(shards.field()),
+        };
+        let count = shards.size();
+        let ownership = Ownership::new(count, rule)
+            .map_err(|_| RunnerError::shards(ShardsError::Count(count)))?;
+        let held = self.held.clone();
+        // It is not set before: a controller starts once.
+        _ = held.0.ownership.set(ownership.clone());
+        Ok(Some(Group { shards, client, held, ownership }))
+    }
+}
+
+impl Group {
+    /// Joins the group, and applies its changes from now on.
+    pub(super) async fn join(self) -> Result<Sharding, RunnerError> {
+        let Self { shards, client, held, ownership } = self;
+        let membership = shards.join(client).await.map_err(RunnerError::shards)?;
+        let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
+        let driver = Driver {
+            membership,
+            ownership: ownership.clone(),
+            held,
+            releasing: BTreeMap::new(),
+            releases: FuturesUnordered::new(),
+            number: 0,
+        };
+        let (mut task, stopped) = (JoinSet::new(), stop.clone());
+        let drive = async move {
+            let result = driver.drive(stopped).await;
+            // It fails only if the controller has ended.
+            _ = send.send(Some(result));
+        };
+        task.spawn(drive.in_current_span());
+        Ok(Sharding { stop, ended, ownership, _task: task })
+    }
+}
+
+/// The membership of a controller that runs. Dropping it ends the membership without a handover.
+pub(super) struct Sharding {
+    stop: CancellationToken,
+    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
+    ownership: Ownership,
+    _task: JoinSet<()>,
+}
+
+impl Sharding {
+    /// Waits until the membership is lost.
+    pub(super) async fn lost(&self) -> ShardsError {
+        match self.ended().await {
+            Err(error) => error,
+            Ok(()) => pending().await,
+        }
+    }
+
+    /// Hands all shards over. Returns false if runs in flight exceed `limit`.
+    pub(super) async fn leave(&self, limit: Duration) -> bool {
+        self.stop.cancel();
+        timeout(limit, self.ended()).await.is_ok()
+    }
+
+    /// Cancels the runs in flight, so that the handover completes.
+    pub(super) async fn cut_off(&self) {
+        // The driver waits for the end of the runs.
+        drop(self.ownership.lose_all());
+        if timeout(AFTER_CANCEL, self.ended()).await.is_err() {
+            tracing::warn!("the shards were not handed over, and the member Lease expires");
+        }
+    }
+
+    async fn ended(&self) -> Result<(), ShardsError> {
+        let mut ended = self.ended.clone();
+        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
+        // Without a result, the driver has panicked.
+        result.unwrap_or(Err(ShardsError::Lost(LeadershipLost::Abandoned)))
+    }
+}
+
+/// Applies the changes of the group to the controller.
+struct Driver {
+    membership: Membership,
+    ownership: Ownership,
+    held: HeldShards,
+    /// The shards that are being released, each with the number of its release. A shard that is not
+    /// here must not be reported as drained: it may have been gained again.
+    releasing: BTreeMap<u32, u64>,
+    /// Each completes when no run of its shards is left.
+    releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
+    number: u64,
+}
+
+impl Driver {
+    async fn drive(mut self, stop: CancellationToken) -> Result<(), ShardsError> {
+        let mut stopping = false;
+        loop {
+            let change = tokio::select! {
+                biased;
+                change = self.membership.next() => change?,
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    self.membership.stop();
+                    continue;
+                }
+                Some((shards, number)) = self.releases.next() => {
+                    self.released(shards, number);
+                    continue;
+                }
+            };
+            match change {
+                Some(Change::Gained(gained)) => self.gained(gained),
+                Some(Change::Release(shards)) => self.release(shards),
+                Some(Change::Cancel(shards)) => self.cancel(shards),
+                Some(Change::Lost(shards)) => self.lose(shards),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn gained(&self, gained: Vec<HeldShard>) {
+        let shards: Vec<_> = gained.iter().map(HeldShard::index).collect();
+        self.held.change(|held| held.extend(gained.into_iter().map(|it| (it.index(), it))));
+        self.ownership.gain(shards);
+    }
+
+    fn release(&mut self, shards: Vec<u32>) {
+        // Shards without runs are released together, so that the watch restarts once. Those with runs
+        // do not wait for each other.
+        let (idle, busy): (Vec<_>, Vec<_>) =
+            shards.into_iter().partition(|&shard| self.ownership.is_idle(shard));
+        for part in [idle].into_iter().chain(busy.into_iter().map(|shard| vec![shard])) {
+            let released = self.ownership.release(part.iter().copied());
+            self.wait(part, released.boxed());
+        }
+    }
+
+    fn cancel(&mut self, shards: Vec<u32>) {
+        for shard in shards {
+            if self.releasing.contains_key(&shard) {
+                let cancelled = self.ownership.lose([shard]);
+                self.wait(vec![shard], cancelled.boxed());
+            }
+        }
+    }
+
+    fn lose(&mut self, shards: Vec<u32>) {
+        let lost = self.ownership.lose(shards.iter().copied());
+        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        self.releasing.retain(|shard, _| !shards.contains(shard));
+        // Its end drops the keys, and is not reported.
+        self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
+    }
+
+    fn wait(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
+        self.number += 1;
+        let number = self.number;
+        self.releasing.extend(shards.iter().map(|&shard| (shard, number)));
+        self.releases.push(released.map(move |()| (shards, number)).boxed());
+    }
+
+    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
+        shards.retain(|shard| self.releasing.get(shard) == Some(&number));
+        shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
+        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        self.membership.drained(shards);
+    }
+}

@@ -1,0 +1,60 @@
+//! The settings of a controller's shard group.
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
+use kube::client::Body;
+use requeue_kube::controller::{Action, Config, Error, RunnerError};
+use requeue_kube::shard::Shard;
+use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::{Controller, policy};
+
+use super::common::*;
+
+fn group() -> Shards {
+    let service =
+        tower::service_fn(async |_: Request<Body>| -> Result<Response<Body>, OnPurpose> {
+            panic!("the settings are refused before the first request")
+        });
+    Shards::new("maps", "ns").with_client(Client::new(service, "ns"))
+}
+
+/// Returns the error that ends the controller.
+async fn refused(controller: Controller<ConfigMap>) -> RunnerError {
+    let reconcile = async |_, _| Ok::<_, OnPurpose>(Action::await_change());
+    let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
+    let mut results: Vec<_> = stream.collect().await;
+    match (results.pop(), results.is_empty()) {
+        (Some(Err(Error::RunnerError(error))), true) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_do_not_fit_a_group_are_refused() {
+    let refused_with = async |change: fn(Controller<ConfigMap>) -> Controller<ConfigMap>| {
+        let (feed, controller) = controller();
+        feed.list(&[map("a", 1)]);
+        refused(change(controller)).await
+    };
+    let error = refused_with(|it| it.shards(group().count(3))).await;
+    let RunnerError::Shards { error: reason, keys } = &error else { panic!("{error}") };
+    assert_eq!((reason, &keys[..]), (&ShardsError::Count(3), &[][..]));
+    assert_eq!(error.source().unwrap().to_string(), reason.to_string());
+
+    let error = refused_with(|it| it.shards(Shards::new("maps", "ns"))).await;
+    assert_eq!(error, RunnerError::ShardsWithoutClient);
+    assert!(error.to_string().contains("Shards::with_client"), "{error}");
+
+    let error = refused_with(|it| it.shard(Shard::new(0, 2).unwrap()).shards(group())).await;
+    assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
+
+    let fair = Config::default().fair_namespaces();
+    let (_feed, controller) = controller();
+    let error = refused(controller.with_config(fair).shards(group())).await;
+    assert_eq!(error, RunnerError::ShardsWithNamespaces);
+}
