@@ -1,14 +1,11 @@
 //! The content of a file, as much of it as shows a change.
 
-use std::fs::{self, Metadata, OpenOptions};
+use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
+use crate::files::open::{Directory, Meta, Stamp};
 
 /// The size of the largest file that is read, in bytes. For a larger file, only the size and the time count.
 pub(super) const LARGEST: u64 = 16 << 20;
@@ -16,23 +13,6 @@ pub(super) const LARGEST: u64 = 16 << 20;
 /// The age from which the time of a file shows each later change. A file system may store times in steps of this
 /// length.
 const TICK: Duration = Duration::from_secs(2);
-
-/// The treatment of symbolic links to files and directories.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Links {
-    Ignored,
-    Followed,
-}
-
-impl Links {
-    /// Returns the metadata of a path.
-    pub(super) fn metadata(self, path: &Path) -> Option<Metadata> {
-        match self {
-            Self::Followed => fs::metadata(path).ok(),
-            Self::Ignored => fs::symlink_metadata(path).ok(),
-        }
-    }
-}
 
 /// The content of a file when it was last looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,40 +24,20 @@ pub(super) struct Content {
     is_settled: bool,
 }
 
-/// The metadata of a file that a change of its content changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stamp {
-    file: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(meta: &Metadata) -> Self {
-        Self {
-            file: (meta.dev(), meta.ino()),
-            size: meta.size(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        }
-    }
-}
-
 impl Content {
     /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists, or if something else
     /// has taken its place. The hash depends on a secret, so that no one can construct a change with the same hash.
     pub(super) fn read(
-        path: &Path,
-        meta: &Metadata,
+        dir: &Directory,
+        name: &OsStr,
+        meta: &Meta,
         secret: &RandomState,
-        links: Links,
         now: SystemTime,
     ) -> Option<Self> {
-        let stamp = Stamp::of(meta);
+        let stamp = meta.stamp;
         let is_settled = now.duration_since(changed_at(meta)).is_ok_and(|age| age > TICK);
         let hash = match stamp.size {
-            ..=LARGEST => match hash(path, secret, links) {
+            ..=LARGEST => match hash(dir, name, secret) {
                 Ok(hash) => Some(hash),
                 Err(error) if error.kind() == ErrorKind::NotFound => return None,
                 Err(_) => None,
@@ -88,8 +48,8 @@ impl Content {
     }
 
     /// Returns true if the metadata show that the content is still the same.
-    pub(super) fn is_certainly(&self, meta: &Metadata) -> bool {
-        self.is_settled && self.stamp == Stamp::of(meta)
+    pub(super) fn is_certainly(&self, meta: &Meta) -> bool {
+        self.is_settled && self.stamp == meta.stamp
     }
 
     pub(super) fn differs(&self, from: &Self) -> bool {
@@ -104,29 +64,13 @@ impl Content {
 }
 
 /// Returns the time at which the content or the metadata of a file changed last. Programs cannot set it.
-pub(super) fn changed_at(meta: &Metadata) -> SystemTime {
-    let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
-    let nanos = Duration::from_nanos(u64::try_from(meta.ctime_nsec()).unwrap_or(0));
-    UNIX_EPOCH + seconds + nanos
+pub(super) fn changed_at(meta: &Meta) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }
 
-fn hash(path: &Path, secret: &RandomState, links: Links) -> io::Result<u64> {
+fn hash(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<u64> {
     const PIECE: u64 = 64 << 10;
-    // Another process may have put a FIFO in its place, whose opening would wait for a writer, or a link.
-    let flags = match links {
-        Links::Ignored => OFlags::NONBLOCK | OFlags::NOFOLLOW,
-        Links::Followed => OFlags::NONBLOCK,
-    };
-    let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let mut file = opened.map_err(|error| match Errno::from_io_error(&error) {
-        // It is a link now. Some systems have an error of their own for that.
-        Some(Errno::LOOP | Errno::MLINK) => ErrorKind::NotFound.into(),
-        _ => error,
-    })?;
-    if !file.metadata()?.is_file() {
-        return Err(ErrorKind::NotFound.into());
-    }
+    let mut file = dir.file(name)?;
     let mut hasher = secret.build_hasher();
     let mut piece = Vec::new();
     // A file that grows while it is read changes again, and is then read again.
@@ -143,31 +87,42 @@ fn hash(path: &Path, secret: &RandomState, links: Links) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     use super::*;
+    use crate::files::open::Links;
+
+    /// The directory, and the metadata of its file.
+    fn look(dir: &Path) -> (Directory, Meta) {
+        let dir = Links::Ignored.open(dir, Path::new("")).unwrap();
+        let meta = dir.meta_of(OsStr::new("file")).unwrap();
+        (dir, meta)
+    }
 
     #[test]
     fn metadata_are_trusted_only_when_they_are_older_than_a_tick() {
         let (dir, secret) = (tempfile::tempdir().unwrap(), RandomState::new());
         let path = dir.path().join("file");
         fs::write(&path, "one").unwrap();
-        let meta = fs::metadata(&path).unwrap();
-        let read = |meta: &Metadata, age| {
-            Content::read(&path, meta, &secret, Links::Ignored, changed_at(meta) + age).unwrap()
+        let read = |age| {
+            let (dir, meta) = look(dir.path());
+            let now = changed_at(&meta) + age;
+            (Content::read(&dir, OsStr::new("file"), &meta, &secret, now).unwrap(), meta)
         };
-        assert!(!read(&meta, Duration::ZERO).is_certainly(&meta));
-        assert!(!read(&meta, TICK).is_certainly(&meta));
-        let before = read(&meta, TICK * 2);
+        for age in [Duration::ZERO, TICK] {
+            let (content, meta) = read(age);
+            assert!(!content.is_certainly(&meta));
+        }
+        let (before, meta) = read(TICK * 2);
         assert!(before.is_certainly(&meta));
 
         // The size stays the same.
         fs::write(&path, "two").unwrap();
-        let meta = fs::metadata(&path).unwrap();
-        assert!(read(&meta, TICK * 2).differs(&before));
+        assert!(read(TICK * 2).0.differs(&before));
         fs::write(&path, "one").unwrap();
-        let meta = fs::metadata(&path).unwrap();
-        assert!(!read(&meta, TICK * 2).differs(&before));
+        assert!(!read(TICK * 2).0.differs(&before));
     }
 
     #[test]
@@ -176,8 +131,11 @@ mod tests {
         let [path, other] = ["file", "other"].map(|name| dir.path().join(name));
         fs::write(&path, "one").unwrap();
         fs::write(&other, "two").unwrap();
-        let meta = Links::Ignored.metadata(&path).unwrap();
-        let read = |links| Content::read(&path, &meta, &secret, links, SystemTime::now());
+        let meta = look(dir.path()).1;
+        let read = |links: Links| {
+            let dir = links.open(dir.path(), Path::new("")).unwrap();
+            Content::read(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now())
+        };
         let before = read(Links::Ignored).unwrap();
         fs::remove_file(&path).unwrap();
         symlink(&other, &path).unwrap();
@@ -191,13 +149,12 @@ mod tests {
     #[test]
     fn of_a_large_file_size_and_time_count() {
         let (dir, secret) = (tempfile::tempdir().unwrap(), RandomState::new());
-        let path = dir.path().join("file");
-        let file = fs::File::create(&path).unwrap();
+        let file = fs::File::create(dir.path().join("file")).unwrap();
         file.set_len(LARGEST + 1).unwrap();
         let at = |seconds| {
             file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
-            let meta = fs::metadata(&path).unwrap();
-            Content::read(&path, &meta, &secret, Links::Ignored, SystemTime::now()).unwrap()
+            let (dir, meta) = look(dir.path());
+            Content::read(&dir, OsStr::new("file"), &meta, &secret, SystemTime::now()).unwrap()
         };
         let before = at(1);
         assert!(!at(1).differs(&before));

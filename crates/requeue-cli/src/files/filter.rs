@@ -10,7 +10,7 @@ use ignore::{IncrementalIgnore, WalkBuilder};
 
 use crate::args::files::Flags;
 use crate::exit::Refusal;
-use crate::files::content::Links;
+use crate::files::open::{Links, Meta};
 use crate::key::escaped;
 use crate::output::files::{Identity, identity};
 
@@ -64,13 +64,13 @@ impl Filter {
     }
 
     /// Returns true if a change of a file starts a run.
-    pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Metadata) -> bool {
+    pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Meta) -> bool {
         let name = path.file_name().unwrap_or_default();
         let has_extension =
             |dotted: &Vec<u8>| name.len() > dotted.len() && name.as_bytes().ends_with(dotted);
         name != ".git"
             && (self.extensions.is_empty() || self.extensions.iter().any(has_extension))
-            && !identity(meta).is_some_and(|file| self.own.contains(&file))
+            && !self.own.contains(&meta.stamp.id)
             && !self.is_ignored(root, path, false)
     }
 

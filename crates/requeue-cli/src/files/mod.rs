@@ -4,6 +4,7 @@ mod content;
 mod events;
 mod filter;
 mod hooks;
+mod open;
 mod ran;
 mod tree;
 
@@ -57,7 +58,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
     let secret = RandomState::new();
-    let ran = Ran::new(secret.clone(), filter.links);
+    let given = roots.iter().map(|root| root.given().to_owned()).collect();
+    let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
     let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });

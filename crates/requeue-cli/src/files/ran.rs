@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::Metadata;
 use std::hash::RandomState;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::files::content::{Content, Links};
+use crate::files::content::Content;
+use crate::files::open::{Links, Meta};
 use crate::key::Key;
 
 /// The contents of the files that have changed.
@@ -21,6 +21,8 @@ use crate::key::Key;
 pub(super) struct Ran {
     secret: RandomState,
     links: Links,
+    /// As the user names them.
+    roots: Vec<PathBuf>,
     files: Mutex<HashMap<Key, Last>>,
 }
 
@@ -46,8 +48,8 @@ pub(super) enum Begun {
 
 impl Ran {
     /// The secret must be that of the contents.
-    pub(super) fn new(secret: RandomState, links: Links) -> Self {
-        Self { secret, links, files: Mutex::default() }
+    pub(super) fn new(secret: RandomState, links: Links, roots: Vec<PathBuf>) -> Self {
+        Self { secret, links, roots, files: Mutex::default() }
     }
 
     /// Records a change of a file that had this content before.
@@ -65,12 +67,7 @@ impl Ran {
 
     /// Compares the content with that of the last successful run. Reads the file. If it has changed, a run starts.
     pub(super) fn begin(&self, path: &[u8]) -> Begun {
-        let file = Path::new(OsStr::from_bytes(path));
-        let meta = self.links.metadata(file).filter(Metadata::is_file);
-        let now = meta.and_then(|meta| {
-            Content::read(file, &meta, &self.secret, self.links, SystemTime::now())
-        });
-        let Some(now) = now else {
+        let Some(now) = self.read(Path::new(OsStr::from_bytes(path))) else {
             // If it exists again later, it runs.
             self.forget(path);
             return Begun::Gone;
@@ -93,6 +90,17 @@ impl Ran {
         }
     }
 
+    fn read(&self, file: &Path) -> Option<Content> {
+        let (dir, name) = file.parent().zip(file.file_name())?;
+        // Roots may contain each other. A key that a client of the page has added may be in none of them.
+        let roots = self.roots.iter().filter(|root| dir.starts_with(root));
+        let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
+        let root = if root == Path::new("") { Path::new(".") } else { root };
+        let dir = self.links.open(root, dir.strip_prefix(root).unwrap_or(Path::new(""))).ok()?;
+        let meta = dir.meta_of(name).filter(Meta::is_file)?;
+        Content::read(&dir, name, &meta, &self.secret, SystemTime::now())
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Last>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,6 +109,7 @@ impl Ran {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -109,11 +118,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         let path = file.as_os_str().as_bytes();
-        let ran = Ran::new(RandomState::new(), Links::Ignored);
+        let ran = Ran::new(RandomState::new(), Links::Ignored, vec![dir.path().into()]);
         let write = |content: &str| {
             fs::write(&file, content).unwrap();
-            let meta = fs::metadata(&file).unwrap();
-            Content::read(&file, &meta, &ran.secret, ran.links, SystemTime::now())
+            ran.read(&file)
         };
         let before = write("one");
         // Seen while it is written.
@@ -145,5 +153,27 @@ mod tests {
         ran.changed(path, None);
         assert_eq!(ran.begin(path), Begun::Changed);
         assert!(again.is_some());
+    }
+    #[test]
+    fn a_link_in_the_place_of_a_parent_directory_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let [root, outside] = ["root", "outside"].map(|name| dir.path().join(name));
+        for dir in [root.join("d"), outside.clone()] {
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("x"), dir.as_os_str().as_bytes()).unwrap();
+        }
+        let file = root.join("d/x");
+        let path = file.as_os_str().as_bytes();
+        let begin = |links, roots: &[&PathBuf]| {
+            let ran = Ran::new(RandomState::new(), links, roots.iter().copied().cloned().collect());
+            ran.begin(path)
+        };
+        assert_eq!(begin(Links::Ignored, &[&root]), Begun::Changed);
+        fs::rename(root.join("d"), root.join("old")).unwrap();
+        symlink(&outside, root.join("d")).unwrap();
+        assert_eq!(begin(Links::Ignored, &[&root]), Begun::Gone);
+        assert_eq!(begin(Links::Followed, &[&root]), Begun::Changed);
+        // The user has named the link.
+        assert_eq!(begin(Links::Ignored, &[&root, &root.join("d")]), Begun::Changed);
     }
 }

@@ -7,19 +7,17 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::hash::RandomState;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::DirEntry;
-
-use crate::files::content::{Content, Links, changed_at};
+use crate::files::content::{Content, changed_at};
 use crate::files::events::{Events, NotWatched, Watch};
 use crate::files::filter::{Filter, has_rules};
+use crate::files::open::{Directory, Id, Meta};
 use crate::key::escaped;
 
 /// A change of a file.
@@ -64,9 +62,6 @@ struct Dir {
     is_read: bool,
 }
 
-/// The device and inode of a directory. They stay the same if it is renamed.
-type Id = (u64, u64);
-
 /// The watched files and directories.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -99,6 +94,10 @@ impl Root {
             return Err(ErrorKind::NotADirectory.into());
         }
         Ok(Self { given, path, is_missing: false })
+    }
+
+    pub(super) fn given(&self) -> &Path {
+        &self.given
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -272,22 +271,16 @@ impl Tree {
 
     /// Watches a directory and looks at its entries. Adds the directories in it to the stack.
     fn read(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
-        // A link may have taken the place of a directory since the caller looked.
-        let is_root = self.roots.iter().any(|root| root.path == dir);
-        let links = if is_root { Links::Followed } else { self.filter.links };
-        let meta = match links.metadata(dir) {
-            Some(meta) if meta.is_dir() => meta,
-            _ => {
-                self.forget(dir, true);
-                return Ok(());
-            }
-        };
         let is_new = !self.dirs.contains_key(dir);
-        if !self.claim(dir, root, id(&meta))? {
-            return Ok(());
-        }
-        let names = match names(dir, id(&meta)) {
-            Ok(names) => names,
+        let listed = match self.open(dir, root).and_then(|opened| opened.meta()) {
+            Ok(meta) => match self.claim(dir, root, meta.stamp.id)? {
+                true => self.list(dir, root, meta.stamp.id),
+                false => return Ok(()),
+            },
+            Err(error) => Err(error),
+        };
+        let (opened, names) = match listed {
+            Ok(listed) => listed,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.forget(dir, true);
                 return Ok(());
@@ -306,8 +299,8 @@ impl Tree {
         }
         #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
         for name in &names {
-            match self.filter.links.metadata(&dir.join(name)) {
-                Some(meta) => self.place(dir, name, &meta, root, Trust::Metadata, stack),
+            match opened.meta_of(name) {
+                Some(meta) => self.place(&opened, name, &meta, root, Trust::Metadata, stack),
                 None => self.remove(dir, name, root),
             }
         }
@@ -318,13 +311,33 @@ impl Tree {
         Ok(())
     }
 
+    /// Opens a directory. Without `-L`, only a root may be a link.
+    fn open(&self, dir: &Path, root: usize) -> io::Result<Directory> {
+        let is_root = self.roots.iter().any(|root| root.path == dir);
+        let root = if is_root { dir } else { &self.roots[root].path };
+        self.filter.links.open(root, dir.strip_prefix(root).unwrap_or(Path::new("")))
+    }
+
+    /// Opens a directory again after its watch was added, and returns the names in it. If another directory has taken
+    /// its place, the error is the same as if it did not exist.
+    fn list(&self, dir: &Path, root: usize, id: Id) -> io::Result<(Directory, HashSet<OsString>)> {
+        let opened = self.open(dir, root)?;
+        if opened.meta()?.stamp.id != id {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let names = opened.names()?;
+        Ok((opened, names))
+    }
+
     /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
     fn claim(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
         if let Some(other) = self.ids.get(&id).filter(|other| *other != dir).cloned() {
-            if fs::metadata(&other).is_ok_and(|meta| self::id(&meta) == id) {
+            let root = self.dirs.get(&other).map_or(root, |other| other.root);
+            let meta = self.open(&other, root).and_then(|other| other.meta());
+            if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
             // It was renamed. Its watch must end before it is watched again: the two would be the same watch.
@@ -422,19 +435,19 @@ impl Tree {
         stack: &mut Stack,
     ) {
         let path = dir.join(name);
-        let Some(meta) = self.filter.links.metadata(&path) else {
-            return self.remove(dir, name, root);
-        };
+        let opened = self.open(dir, root).ok();
+        let found = opened.and_then(|dir| dir.meta_of(name).map(|meta| (dir, meta)));
+        let Some((opened, meta)) = found else { return self.remove(dir, name, root) };
         if meta.is_dir()
             && !is_replaced
             && let Some(known) = self.dirs.get(&path)
-            && known.id == id(&meta)
+            && known.id == meta.stamp.id
             && known.is_read
         {
             // Its entries have events of their own.
             return;
         }
-        self.place(dir, name, &meta, root, Trust::Nothing, stack);
+        self.place(&opened, name, &meta, root, Trust::Nothing, stack);
     }
 
     /// Removes an entry that does not exist any more.
@@ -449,13 +462,14 @@ impl Tree {
     /// Compares an entry with its last seen state. Adds a directory to the stack.
     fn place(
         &mut self,
-        dir: &Path,
+        opened: &Directory,
         name: &OsStr,
-        meta: &Metadata,
+        meta: &Meta,
         root: usize,
         trust: Trust,
         stack: &mut Stack,
     ) {
+        let dir = opened.path();
         let path = dir.join(name);
         let inside = path.strip_prefix(&self.roots[root].path).unwrap_or(&path);
         if meta.is_dir() {
@@ -472,22 +486,28 @@ impl Tree {
         let is_wanted = meta.is_file() && self.filter.wants_file(root, inside, meta);
         self.forget_in(root, &path, true);
         if is_wanted {
-            self.compare(dir, name, meta, root, trust);
+            self.compare(opened, name, meta, root, trust);
         } else {
             // It is not deleted: it does not count any more.
             self.remove_file(dir, name);
         }
     }
 
-    fn compare(&mut self, dir: &Path, name: &OsStr, meta: &Metadata, root: usize, trust: Trust) {
+    fn compare(
+        &mut self,
+        opened: &Directory,
+        name: &OsStr,
+        meta: &Meta,
+        root: usize,
+        trust: Trust,
+    ) {
+        let dir = opened.path();
         let path = dir.join(name);
         let before = self.file(dir, name);
         if trust == Trust::Metadata && before.is_some_and(|before| before.is_certainly(meta)) {
             return;
         }
-        let Some(now) =
-            Content::read(&path, meta, &self.secret, self.filter.links, SystemTime::now())
-        else {
+        let Some(now) = Content::read(opened, name, meta, &self.secret, SystemTime::now()) else {
             // The event of its deletion follows.
             return;
         };
@@ -560,26 +580,6 @@ enum Trust {
     Metadata,
     /// Only its content.
     Nothing,
-}
-
-/// Returns the names in a directory. If another directory has taken its place, the error is the same as if it did not
-/// exist.
-fn names(dir: &Path, id: Id) -> io::Result<HashSet<OsString>> {
-    let opened = fs::File::open(dir)?;
-    if self::id(&opened.metadata()?) != id {
-        return Err(ErrorKind::NotFound.into());
-    }
-    let name = |entry: rustix::io::Result<DirEntry>| {
-        entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
-    };
-    let names = rustix::fs::Dir::read_from(&opened)?.map(name);
-    Ok(names
-        .filter(|name| !name.as_ref().is_ok_and(|name| name == "." || name == ".."))
-        .collect::<Result<_, _>>()?)
-}
-
-fn id(meta: &Metadata) -> Id {
-    (meta.dev(), meta.ino())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
@@ -370,6 +371,44 @@ fn a_link_that_takes_the_place_of_a_directory_leads_nowhere() {
         let files: Vec<_> = it.tree.files();
         assert!(files.len() == 1 && files[0].ends_with("x"), "{files:?}");
     }
+}
+
+#[test]
+fn a_fifo_that_takes_the_place_of_a_directory_is_not_waited_for() {
+    let mut it = Fixture::unstarted(&[""], &[], &["a", "c/x"]);
+    let mut left = Some(it.path("c"));
+    it.calls.lock().unwrap().on_watch = Some(Box::new(move |dir| {
+        if let Some(swapped) = left.take_if(|_| dir.ends_with("c")) {
+            fs::remove_dir_all(&swapped).unwrap();
+            assert!(Command::new("mkfifo").arg(&swapped).status().unwrap().success());
+        }
+    }));
+    it.start();
+    assert_eq!(it.tree.files(), [it.path("a")]);
+}
+
+#[test]
+fn a_link_that_takes_the_place_of_a_parent_directory_leads_nowhere() {
+    let outside = tempfile::tempdir().unwrap();
+    write(&outside.path().join("x"), "secret");
+    write(&outside.path().join("e/x"), "secret");
+    let mut it = Fixture::new(&[], &["d/x", "d/e/x"]);
+    it.rename("d", ".old");
+    symlink(outside.path(), it.path("d")).unwrap();
+    // The events of the files come before that of the directory.
+    assert_eq!(it.modified(&["d/e/x", "d/x"]), ["-d/e/x", "-d/x"]);
+    assert_eq!(it.replaced(&["d/e"]), NONE);
+    assert_eq!(it.overflow(), NONE);
+    assert_eq!(it.watched(), [""]);
+}
+
+#[test]
+fn a_directory_that_left_a_link_to_itself_is_watched_under_its_new_name() {
+    let mut it = Fixture::new(&[], &["d/x"]);
+    it.rename("d", "c");
+    symlink("c", it.path("d")).unwrap();
+    assert_eq!(it.replaced(&["c", "d"]), ["c/x", "-d/x"]);
+    assert_eq!(it.watched(), ["", "c"]);
 }
 
 #[test]

@@ -1,0 +1,182 @@
+//! Access to the watched files. Without `-L`, each component of a path below a watched directory is opened relative to
+//! the one before it, and a link is an error. A link that takes the place of a directory thus leads nowhere.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
+
+/// `NONBLOCK`: the opening of a FIFO would otherwise wait for a writer.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+const READ_DIRECTORY: OFlags = READ.union(OFlags::DIRECTORY);
+/// A directory on the way to a file may be one that cannot be listed.
+#[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
+const SEARCH: OFlags = READ_DIRECTORY.union(OFlags::PATH);
+#[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
+const SEARCH: OFlags = READ_DIRECTORY;
+
+/// The treatment of symbolic links to files and directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Links {
+    Ignored,
+    Followed,
+}
+
+/// The device and inode of a file or directory. They stay the same if it is renamed.
+pub(super) type Id = (u64, u64);
+
+/// The metadata of a file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meta {
+    kind: FileType,
+    pub(super) stamp: Stamp,
+}
+
+/// The metadata of a file that a change of its content changes. Times are in nanoseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    pub(super) id: Id,
+    pub(super) size: u64,
+    pub(super) modified: i64,
+    pub(super) changed: i64,
+}
+
+impl Meta {
+    fn of(stat: &Stat) -> Self {
+        // The types of the fields differ between systems.
+        let number = |number: i128| number as u64;
+        let nanos = |seconds: i128, nanos: i128| (seconds * 1_000_000_000 + nanos) as i64;
+        let stamp = Stamp {
+            id: (number(stat.st_dev.into()), number(stat.st_ino.into())),
+            size: number(stat.st_size.into()),
+            modified: nanos(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+            changed: nanos(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
+        };
+        Self { kind: FileType::from_raw_mode(stat.st_mode), stamp }
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    fd: OwnedFd,
+    links: Links,
+}
+
+impl Links {
+    /// Opens the directory at `inside` in `root`. Links in `root` itself are followed: the user named it. The error is
+    /// `NotFound` if something else has taken the place of a directory.
+    pub(super) fn open(self, root: &Path, inside: &Path) -> io::Result<Directory> {
+        let path: PathBuf = root.components().chain(inside.components()).collect();
+        let at = |at: &OwnedFd, name: &OsStr| openat(at, name, SEARCH | self.flag(), Mode::empty());
+        let open = |path: &Path| rustix::fs::open(path, SEARCH, Mode::empty());
+        let fd = match self {
+            Self::Followed => open(&path),
+            Self::Ignored => {
+                inside.iter().try_fold(open(root).map_err(absent)?, |dir, name| at(&dir, name))
+            }
+        };
+        Ok(Directory { path, fd: fd.map_err(absent)?, links: self })
+    }
+
+    fn flag(self) -> OFlags {
+        match self {
+            Self::Ignored => OFlags::NOFOLLOW,
+            Self::Followed => OFlags::empty(),
+        }
+    }
+}
+
+impl Directory {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns its own metadata.
+    pub(super) fn meta(&self) -> io::Result<Meta> {
+        Ok(Meta::of(&fstat(&self.fd)?))
+    }
+
+    /// Returns the metadata of an entry.
+    pub(super) fn meta_of(&self, name: &OsStr) -> Option<Meta> {
+        let flags = match self.links {
+            Links::Ignored => AtFlags::SYMLINK_NOFOLLOW,
+            Links::Followed => AtFlags::empty(),
+        };
+        Some(Meta::of(&statat(&self.fd, name, flags).ok()?))
+    }
+
+    /// Opens a file. The error is `NotFound` if something else has taken its place.
+    pub(super) fn file(&self, name: &OsStr) -> io::Result<File> {
+        let opened = openat(&self.fd, name, READ | self.links.flag(), Mode::empty());
+        let file = File::from(opened.map_err(absent)?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
+    }
+
+    /// Returns the names of its entries.
+    pub(super) fn names(&self) -> io::Result<HashSet<OsString>> {
+        let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;
+        let name = |entry: rustix::io::Result<DirEntry>| {
+            entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
+        };
+        let names = Dir::new(listed)?.map(name);
+        Ok(names
+            .filter(|name| !name.as_ref().is_ok_and(|name| name == "." || name == ".."))
+            .collect::<Result<_, _>>()?)
+    }
+}
+
+/// Converts an error. Systems have several errors for a link or another file where a file or directory is expected.
+fn absent(error: Errno) -> io::Error {
+    match error {
+        Errno::LOOP | Errno::MLINK | Errno::NOTDIR | Errno::NXIO => ErrorKind::NotFound.into(),
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_at_any_place_below_the_root_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::create_dir_all(dir.path().join("outside/b")).unwrap();
+        fs::write(root.join("a/b/file"), "").unwrap();
+        symlink(&root, dir.path().join("link")).unwrap();
+        symlink("../outside", root.join("parent")).unwrap();
+        symlink("../../outside/b", root.join("a/last")).unwrap();
+        let open = |links: Links, inside: &str| {
+            links.open(&dir.path().join("link"), Path::new(inside)).map_err(|error| error.kind())
+        };
+        for inside in ["", "a", "a/b"] {
+            open(Links::Ignored, inside).unwrap();
+        }
+        for inside in ["parent", "parent/b", "a/last", "a/b/file"] {
+            assert_eq!(open(Links::Ignored, inside).unwrap_err(), ErrorKind::NotFound, "{inside}");
+        }
+        for inside in ["parent/b", "a/last"] {
+            assert!(open(Links::Followed, inside).unwrap().names().unwrap().is_empty());
+        }
+    }
+}
