@@ -30,7 +30,7 @@ mod store;
 mod store_faults;
 #[cfg(feature = "store")]
 mod store_keys;
-#[cfg(all(feature = "dashboard", feature = "store"))]
+#[cfg(all(feature = "dashboard", feature = "postgres", feature = "redis"))]
 mod store_server;
 mod streams;
 mod support;
