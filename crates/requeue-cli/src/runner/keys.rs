@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use requeue::{Add, Added, Completion, Cursor, Filter, Item};
@@ -32,6 +33,8 @@ pub(super) struct Keys {
     queue: KeyQueue,
     failing: FailingKeys,
     times: Times,
+    /// True after the end of the input. Then no key waits for `times`.
+    input_ended: AtomicBool,
     rate: Option<Rate>,
     leases: Option<Leases>,
     room: Room,
@@ -60,6 +63,7 @@ impl Keys {
                 seed,
             ),
             times: pacing.times,
+            input_ended: AtomicBool::new(false),
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),
@@ -80,13 +84,31 @@ impl Keys {
     // --- Adding ----------------------------------------------------------------------------------
 
     pub(super) fn add(&self, key: &[u8], options: AddOptions) -> Added {
-        let window = options.debounce.or_else(|| self.times.window(|| self.window_wait(key)));
+        let window = options.debounce.or_else(|| self.window(key));
         let add = match (options.after, window) {
             (Some(after), _) => Add::after(after),
             (None, Some(Debounce { quiet, most })) => Add::debounce(quiet).at_most(most),
             (None, None) => Add::now(),
         };
-        self.queue_add(key, add.merge(options.merge).priority(options.priority))
+        let added = self.queue_add(key, add.merge(options.merge).priority(options.priority));
+        // The input may have ended after the window was read, and the flush may have missed this add.
+        if window.is_some() && options.debounce.is_none() && self.has_input_ended() {
+            self.queue.flush_debounced();
+        }
+        added
+    }
+
+    /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if
+    /// it need not wait.
+    fn window(&self, key: &[u8]) -> Option<Debounce> {
+        if self.has_input_ended() {
+            return None;
+        }
+        self.times.window(|| self.window_wait(key))
+    }
+
+    fn has_input_ended(&self) -> bool {
+        self.input_ended.load(Ordering::SeqCst)
     }
 
     /// Returns the time until the end of the wait of a key for further debounced adds.
@@ -147,8 +169,11 @@ impl Keys {
         self.max_keys
     }
 
-    /// Ends the waits of `--delay` and `--debounce`. Called at the end of the input.
+    /// Ends the waits of `--delay` and `--debounce`, also for later adds, and of the `debounce` of JSON records. Called
+    /// at the end of the input.
     pub(super) fn end_of_input(&self) {
+        // The flag comes before the flush, so that no later add waits.
+        self.input_ended.store(true, Ordering::SeqCst);
         self.queue.flush_debounced();
     }
 

@@ -384,6 +384,30 @@ fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
     }
 }
 
+#[test]
+fn an_add_after_the_end_of_the_input_waits_for_no_further_adds() {
+    for times in
+        [&["--delay", "1h"][..], &["--debounce", "1h"], &["--delay", "1h", "--debounce", "2h"]]
+    {
+        let dir = directory("an_add_after_the_end_of_the_input");
+        let script = "echo \"$REQUEUE_ADDS\"; until [ -e go ]; do sleep 0.01; done";
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).args(["run", "--serve", "0"]);
+        command.arg("--serve-admin").args(times).args(["-j1", "-c", script]);
+        let mut run = Live::spawn(&mut command);
+        let server = address(&mut run);
+        run.send("a\na\n");
+        run.close();
+        // It starts at the end of the input, not after an hour.
+        run.wait_for("2");
+        let body = json!({ "keys": [{ "key": "a" }] });
+        assert_eq!(act(server, "add", &body), (200, json!({ "results": ["dirty"] })));
+        std::fs::write(dir.join("go"), "").expect("it is written");
+        let ended = run.end();
+        assert_eq!((ended.code(), ended.count("runs")), (Some(0), 2), "{}", ended.stderr);
+    }
+}
+
 #[cfg(feature = "store")]
 #[test]
 fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {

@@ -37,8 +37,8 @@ pub struct Entry {
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, that is the run after this one.
     pub due: Option<Duration>,
-    /// The time until the latest due time to which further debounced adds postpone the pending run, if it waits
-    /// for debounced adds. Without [`at_most`](crate::Add::at_most), more than 100 years.
+    /// The bound: further debounced adds postpone the pending run until this time has passed, at the latest. `None`
+    /// if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), more than 100 years.
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,

@@ -152,13 +152,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self) -> usize {
-        let Some((state, _)) = self.queue.settled() else { return 0 };
-        let mut walk = state.core.walk();
-        let (mut first, mut count) = (Some(state), 0);
-        while let Some(mut state) = first.take().or_else(|| self.shared().lock().ok()) {
+        self.queue.walk(|mut state, walk| {
             let mut keys = Vec::new();
-            let cancel_some =
-                || state.core.cancel_group(self.group, &mut walk, LOCK_BATCH, &mut keys);
+            let cancel_some = || state.core.cancel_group(self.group, walk, LOCK_BATCH, &mut keys);
             let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
             self.shared().release(state);
@@ -167,16 +163,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
                 self.shared().limiter.forget(&key);
                 drop_quietly(key);
             }
-            match cancelled {
-                Ok(cancelled) => count += cancelled,
-                // A key's `clone` has panicked.
-                Err(panic) => resume_unwind(panic),
-            }
-            if walk.is_over() {
-                break;
-            }
-        }
-        count
+            // A key's `clone` may have panicked.
+            cancelled.unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one
@@ -199,24 +188,16 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_running(&self) -> usize {
-        // Due keys first: an add that is due may restart the run.
-        let Some((state, _)) = self.queue.settled() else { return 0 };
-        let mut walk = state.core.walk();
-        let (mut first, mut count) = (Some(state), 0);
-        while let Some(mut state) = first.take().or_else(|| self.shared().lock().ok()) {
+        self.queue.walk(|mut state, walk| {
             let (mut epochs, mut wakes) = (Vec::new(), Wakes::new());
-            state.core.cancel_running_group(self.group, &mut walk, LOCK_BATCH, &mut epochs);
+            state.core.cancel_running_group(self.group, walk, LOCK_BATCH, &mut epochs);
             for &epoch in &epochs {
                 state.watchers.take(epoch, &mut wakes);
             }
             self.shared().release(state);
             wakes.wake();
-            count += epochs.len();
-            if walk.is_over() {
-                break;
-            }
-        }
-        count
+            epochs.len()
+        })
     }
 
     /// Returns the number of keys of the group in each state, all read at the same time.

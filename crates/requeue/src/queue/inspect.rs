@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, States, Time};
+use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Walk};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -477,6 +477,24 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             }
             self.shared.release(state);
         }
+    }
+
+    /// Makes the due keys ready, which may restart runs and no longer wait for debounced adds, and
+    /// walks through all records. `step` takes one step of the walk, releases the lock, and returns
+    /// the number of keys that it has changed. Returns the sum.
+    pub(super) fn walk(
+        &self,
+        mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,
+    ) -> usize {
+        let Some((state, _)) = self.settled() else { return 0 };
+        let mut walk = state.core.walk();
+        let mut count = step(state, &mut walk);
+        while !walk.is_over()
+            && let Ok(state) = self.shared.lock()
+        {
+            count += step(state, &mut walk);
+        }
+        count
     }
 }
 

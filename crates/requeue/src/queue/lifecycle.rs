@@ -119,19 +119,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn flush_debounced(&self) -> usize {
         let now = self.now();
-        // Due keys no longer wait for debounced adds.
-        let Some(state) = self.shared.promoted(now) else { return 0 };
-        let mut walk = state.core.walk();
-        let (mut first, mut flushed) = (Some(state), 0);
-        while let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) {
-            flushed += state.core.flush_debounced(&mut walk, LOCK_BATCH, now);
+        self.walk(|mut state, walk| {
+            let flushed = state.core.flush_debounced(walk, LOCK_BATCH, now);
             state.core.promote(now, LOCK_BATCH);
             self.shared.release(state);
-            if walk.is_over() {
-                break;
-            }
-        }
-        flushed
+            flushed
+        })
     }
 
     /// Refuses all adds from now on, and drops the waiting keys.
