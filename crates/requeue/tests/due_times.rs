@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
 use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Add, Clock, Queue, ReAdd, Time};
+use requeue::{Add, Clock, Group, Queue, ReAdd, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -42,6 +42,27 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
             assert_eq!((queue.len(), queue.waiting()), (0, 100));
             assert_eq!(queue.shut_down().len(), 100);
         });
+    }
+}
+
+/// The turns do not depend on whether another operation has made the due keys ready before.
+#[test]
+fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
+    for is_settled in [false, true] {
+        let clock = FakeClock::new();
+        let queue = Queue::builder().clock(clock.clone()).fair().group_by(|n: &u64| Group::new(*n));
+        let queue = queue.build().unwrap();
+        let group = queue.group(Group::new(1)).unwrap();
+        group.pause();
+        queue.add_after(1, secs(1));
+        queue.add_after(2, secs(2));
+        clock.advance(secs(2));
+        if is_settled {
+            assert_eq!(queue.len(), 2);
+        }
+        group.resume();
+        let keys: Vec<_> = queue.try_get_many(2).iter().map(|item| **item).collect();
+        assert_eq!(keys, [2, 1], "{is_settled}");
     }
 }
 

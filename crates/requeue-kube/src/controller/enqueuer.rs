@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::Resource;
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
-use requeue::{Add, Cursor, Filter};
+use requeue::Add;
 
 use super::failures::{Failures, Version, Versions};
 use super::ownership::Ownership;
@@ -268,17 +268,11 @@ impl Enqueuer {
         for (key, held) in held {
             self.add(key, held.priority, held.reason);
         }
-        let mut next = Some(Cursor::default());
-        while let Some(cursor) = next {
-            let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
-            let debounced = page.entries.into_iter().filter(|entry| entry.bound.is_some());
-            keys.extend(debounced.map(|entry| entry.key));
-            next = page.next;
-        }
         keys.sort_unstable();
         for key in keys {
             self.make_ready(key);
         }
+        self.queue.flush_debounced();
     }
 
     fn standby(&self) -> MutexGuard<'_, Option<BTreeSet<ObjectKey>>> {

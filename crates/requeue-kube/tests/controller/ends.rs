@@ -124,13 +124,19 @@ async fn when_no_watch_is_left_what_is_ready_still_runs() {
 async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     let (feed, controller) = controller::<ConfigMap>();
     let log = Log::new();
-    let controller = controller.with_config(config().debounce(SECOND));
+    let (give, queue) = oneshot::channel();
+    let controller = controller
+        .with_config(config().debounce(SECOND))
+        .queue_on_start(move |queue| _ = give.send(queue));
     let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1), map("b", 1)]);
     feed.apply(&map("c", 1));
     drop(feed);
     // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
+    // The end of a wait is not another add.
+    let counts = queue.await.unwrap().counts();
+    assert_eq!((counts.adds, counts.coalesced), (3, 0));
 }
 
 /// Reconciles `a` for a second in its first run, which records a write of version 10 at its end.

@@ -267,6 +267,9 @@ impl World {
         self.note((9, team, paused));
         let on_queue = |group: Handle<'_>| if paused { group.pause() } else { group.resume() };
         if self.on_team(team, on_queue).is_some() {
+            if !paused {
+                self.promote();
+            }
             self.model.borrow_mut().pause_team(team.into(), paused);
         }
     }

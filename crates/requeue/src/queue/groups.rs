@@ -107,12 +107,10 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Its keys keep their age. In a fair order, the group returns at the end of the round. A custom
     /// order gets the keys again that it has returned during the pause.
     pub fn resume(&self) {
-        let mut first = true;
+        // Due keys first: groups that are due take their turns before this one.
+        let Some((mut state, _)) = self.queue.settled() else { return };
+        state.core.pause_group(self.group, false);
         loop {
-            let Ok(mut state) = self.shared().lock() else { return };
-            if std::mem::take(&mut first) {
-                state.core.pause_group(self.group, false);
-            }
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
             let more = catch_unwind(AssertUnwindSafe(return_some));
             self.shared().release(state);
@@ -122,6 +120,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
                 // A key's `clone` has panicked. That key is delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
+            let Ok(next) = self.shared().lock() else { return };
+            state = next;
         }
     }
 
