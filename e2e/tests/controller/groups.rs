@@ -82,7 +82,8 @@ fn controller(
 ) -> Controller<ConfigMap> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     // A cache that is behind must not matter for a shard that was gained.
-    Controller::new(maps, watcher::Config::default().any_semantic())
+    let wc = watcher::Config { page_size: None, ..watcher::Config::default().any_semantic() };
+    Controller::new(maps, wc)
         .name(format!("{namespace}-{name}"))
         .with_config(Config::default().concurrency(8))
         .shards(shards)

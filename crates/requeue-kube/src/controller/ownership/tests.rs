@@ -417,7 +417,9 @@ async fn a_gained_shard_is_listed_by_a_consistent_read() {
         [by_uid(), Ownership::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1))).unwrap()];
     for (number, ownership) in rules.into_iter().enumerate() {
         let api = FakeApi::new(true, [map(&name_in(1), 1)]);
-        let controller = Controller::new(api.maps(), watcher::Config::default().any_semantic())
+        // With a page size, kube accepts no old version.
+        let wc = watcher::Config { page_size: None, ..watcher::Config::default().any_semantic() };
+        let controller = Controller::new(api.maps(), wc)
             .name(format!("consistent {number}"))
             .owning(ownership.clone());
         let log = Log::new();
