@@ -443,4 +443,12 @@ impl fmt::Display for ManagerError {
     }
 }
 
-impl StdError for ManagerError {}
+impl StdError for ManagerError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            // The message contains that of the error.
+            Self::Controller { error, .. } => error.source(),
+            Self::LeadershipLost(_) => None,
+        }
+    }
+}

@@ -231,7 +231,7 @@ impl Enqueuer {
     /// Remembers the shard of an owner that an owned object names, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
         if let Some(ownership) = self.ownership() {
-            ownership.learn(&self.scope.normal(key.clone()), uid);
+            ownership.learn_owner(&self.scope.normal(key.clone()), uid);
         }
     }
 

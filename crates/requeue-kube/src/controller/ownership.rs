@@ -277,6 +277,11 @@ impl Ownership {
         self.is_held(key)
     }
 
+    /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
+    pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
+        self.0.places.learn_owner(key, uid, |shard| self.shards()[shard as usize].admits());
+    }
+
     /// Returns true if the object's shard is known and held.
     pub(super) fn is_held(&self, key: &ObjectKey) -> bool {
         self.admit(key, || ()).is_some()

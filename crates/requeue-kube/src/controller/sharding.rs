@@ -213,6 +213,13 @@ struct Driver {
     number: u64,
 }
 
+/// Without the driver, nothing shows a loss.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.held.change(BTreeMap::clear);
+    }
+}
+
 impl Driver {
     async fn drive(mut self, stop: CancellationToken) -> Result<(), ShardsError> {
         let mut stopping = false;

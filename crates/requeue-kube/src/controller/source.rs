@@ -59,9 +59,12 @@ impl Selected {
     pub(super) fn config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Shard(_) => wc,
-            Self::Ranges(_) => {
-                watcher::Config { list_semantic: watcher::ListSemantic::MostRecent, ..wc }
-            }
+            // A streaming list can begin in a cache, too.
+            Self::Ranges(_) => watcher::Config {
+                list_semantic: watcher::ListSemantic::MostRecent,
+                initial_list_strategy: watcher::InitialListStrategy::ListWatch,
+                ..wc
+            },
         }
     }
 }

@@ -46,7 +46,7 @@ impl LeaderElector {
         Self::with_clock(client, config, Clock::new())
     }
 
-    pub(super) fn with_clock(
+    pub(crate) fn with_clock(
         client: Client,
         config: Config,
         clock: Clock,

@@ -200,7 +200,8 @@ impl<'a> Driver<'a> {
         let annotations = [(JOINED.to_owned(), group)];
         let config = self.shards.lease.clone();
         let config = config.only_create(&self.member, labels.into(), annotations.into());
-        LeaderElector::new(self.client.clone(), config).map_err(ShardsError::Config)
+        LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
+            .map_err(ShardsError::Config)
     }
 
     fn forbidden(&self, error: &watcher::Error) -> Option<ShardsError> {

@@ -86,6 +86,8 @@ pub(super) struct Group {
     conflict: Option<u64>,
     /// The object must be read: it exists, but the watch has not shown it, or a reader waits.
     read: bool,
+    /// A reader has begun to wait since the read in flight was sent.
+    read_again: bool,
     /// The start of the last successful read or write of the object.
     confirmed: Option<Time>,
     announced: bool,
@@ -162,6 +164,7 @@ impl Group {
             unresolved: None,
             conflict: None,
             read: false,
+            read_again: false,
             confirmed: None,
             announced: false,
             relisted: now,
@@ -226,7 +229,8 @@ impl Group {
         match (sent.call, answer) {
             (Sending::CreateGroup | Sending::ReadGroup, Answer::Lease(lease)) => {
                 self.see_group(lease, now);
-                (self.read, self.conflict, self.confirmed) = (false, None, Some(sent.at));
+                self.read = std::mem::take(&mut self.read_again);
+                (self.conflict, self.confirmed) = (None, Some(sent.at));
             }
             // It exists. The watch may not have shown it yet, or it has no label.
             (Sending::CreateGroup, Answer::Conflict) => self.read = true,
@@ -338,7 +342,7 @@ impl Group {
 
     /// Reads the group object, so that `confirmed` becomes later than now.
     pub(super) fn confirm(&mut self) {
-        self.read = true;
+        (self.read, self.read_again) = (true, self.sent.is_some());
         (self.pause, self.idle_until) = (Time::ZERO, Time::ZERO);
     }
 

@@ -106,6 +106,22 @@ impl Places {
         }
     }
 
+    /// As [`learn`](Self::learn), from the reference of an owned object. The owner may be an earlier
+    /// object of the same name, so a shard that is known does not change.
+    pub(super) fn learn_owner(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        is_held: impl FnOnce(u32) -> bool,
+    ) {
+        if let Rule::Hash(ShardBy::Uid) = self.rule {
+            let shard = self.of_text(uid);
+            if is_held(shard) {
+                self.known().entry(key.clone()).or_insert(shard);
+            }
+        }
+    }
+
     /// Forgets the shard of an object that is gone, and has no run pending.
     pub(in super::super) fn forget(&self, key: &ObjectKey) {
         self.known().remove(key);

@@ -413,12 +413,15 @@ fn the_number_of_shards_is_a_power_of_two() {
 
 #[tokio::test(start_paused = true)]
 async fn a_gained_shard_is_listed_by_a_consistent_read() {
-    let rules =
-        [by_uid(), Ownership::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1))).unwrap()];
-    for (number, ownership) in rules.into_iter().enumerate() {
+    let by_function =
+        || Ownership::new(SHARDS, Rule::Function(Box::new(|_: &ObjectKey| 1))).unwrap();
+    let old = watcher::Config::default().any_semantic();
+    let streaming = watcher::Config::default().streaming_lists();
+    let cases = [(by_uid(), old.clone()), (by_function(), old), (by_uid(), streaming)];
+    for (number, (ownership, wc)) in cases.into_iter().enumerate() {
         let api = FakeApi::new(true, [map(&name_in(1), 1)]);
         // With a page size, kube accepts no old version.
-        let wc = watcher::Config { page_size: None, ..watcher::Config::default().any_semantic() };
+        let wc = watcher::Config { page_size: None, ..wc };
         let controller = Controller::new(api.maps(), wc)
             .name(format!("consistent {number}"))
             .owning(ownership.clone());
@@ -433,4 +436,22 @@ async fn a_gained_shard_is_listed_by_a_consistent_read() {
         log.reaches(1).await;
         assert_eq!(api.stale_lists(), 0);
     }
+}
+
+#[test]
+fn the_uid_of_a_former_owner_does_not_change_the_shard_of_an_object() {
+    let ownership = by_uid();
+    ownership.gain([1, 2]);
+    let key = ObjectKey::new(Some("any"), "object");
+    let uid = |shard| format!("uid of {}", name_in(shard));
+    assert!(ownership.learn(&key, &uid(1)));
+    for former in [2, 3] {
+        ownership.learn_owner(&key, &uid(former));
+        assert_eq!(ownership.places().shard_of(&key), Some(1));
+    }
+    let unknown = ObjectKey::new(Some("any"), "unknown");
+    ownership.learn_owner(&unknown, &uid(3));
+    assert_eq!(ownership.places().shard_of(&unknown), None);
+    ownership.learn_owner(&unknown, &uid(2));
+    assert_eq!(ownership.places().shard_of(&unknown), Some(2));
 }

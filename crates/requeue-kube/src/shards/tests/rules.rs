@@ -229,6 +229,21 @@ fn no_shard_is_acted_on_before_the_write_is_confirmed() {
 }
 
 #[test]
+fn a_confirmation_that_is_requested_during_a_read_causes_another_read() {
+    let mut it = Driven::alone();
+    it.now = at(1.0);
+    it.group.confirm();
+    let call = it.call();
+    it.now = at(2.0);
+    it.group.confirm();
+    let answer = it.server.call(call);
+    it.group.answer(it.now, answer);
+    assert_eq!(it.group.confirmed(), Some(at(1.0)));
+    assert_eq!(it.run(), ["web"]);
+    assert_eq!(it.group.confirmed(), Some(at(2.0)));
+}
+
+#[test]
 fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     let mut it = Driven::alone();
     it.renews("other", 0);
