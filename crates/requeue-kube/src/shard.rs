@@ -22,7 +22,8 @@ pub enum ShardBy {
     #[default]
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the
-    /// objects that they own, so the API server selects both. All objects of a kind without namespaces
+    /// objects that they own, so the API server selects both for a [fixed
+    /// shard](crate::Controller::shard). All objects of a kind without namespaces
     /// are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
     /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
     Namespace,

@@ -339,7 +339,7 @@ pub(crate) struct Alone {
     #[arg(long, help_heading = "Command")]
     pub(crate) dry_run: bool,
 
-    /// Start a key no sooner than TIME after its first add
+    /// Start a key no sooner than TIME after its first add, or at the end of the input
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,

@@ -114,7 +114,7 @@ pub(crate) fn left_out(subcommand: &str) -> Option<Refusal> {
         "files" if !cfg!(feature = "files") => "files",
         "watch" if !cfg!(feature = "kube") => "kube",
         "add" | "work" | "queues" | "drop" | "status" | "keys" | "explain" | "serve" | "parked"
-        | "revive" | "cancel" | "store"
+        | "revive" | "cancel" | "pause" | "resume" | "store"
             if !cfg!(feature = "store") =>
         {
             "store"

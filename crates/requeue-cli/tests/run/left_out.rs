@@ -16,6 +16,8 @@ fn a_part_that_is_left_out_is_refused_with_the_name_of_its_feature() {
         (&["run", "--store=sqlite:a", "true"], "store", !cfg!(feature = "store")),
         (&["work", "true"], "store", !cfg!(feature = "store")),
         (&["add", "a"], "store", !cfg!(feature = "store")),
+        (&["pause", "mail"], "store", !cfg!(feature = "store")),
+        (&["resume", "mail"], "store", !cfg!(feature = "store")),
     ] {
         if is_left_out {
             let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));

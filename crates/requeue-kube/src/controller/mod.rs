@@ -412,9 +412,11 @@ where
     /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
     ///   listed by a consistent read, and its objects then run with [low
     ///   priority](crate::watch::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
-    /// - **Handover.** When another replica takes over a shard, its runs in flight complete first. A run that exceeds
+    /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
     ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
-    ///   leave the queue and the store. That is no deletion of its objects.
+    ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
+    ///   of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted
+    ///   is dropped, too: use a finalizer if a deletion must be handled.
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
     ///   runs in flight have completed, and the other replicas continue at once. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
@@ -423,8 +425,8 @@ where
     ///   then exit, or create another controller.
     /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
-    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only
-    ///   those of the replica. With [`for_stream`](Self::for_stream) and
+    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the
+    ///   objects of the replica's shards. Each replica receives all owned and watched objects. With [`for_stream`](Self::for_stream) and
     ///   [`for_shared`](Self::for_shared), the objects come from that watch, which may be behind the former holder's
     ///   writes. The stores of owned and watched objects may be behind in any case.
     ///
@@ -434,7 +436,9 @@ where
     /// [metrics](Shards::metrics) are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
-    /// shards end the stream with [`RunnerError::Shards`].
+    /// shards end the stream with [`RunnerError::Shards`]. Settings of the controller that do not fit end
+    /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
+    /// [`RunnerError::ShardsWithoutClient`].
     ///
     /// ```no_run
     /// # use std::sync::Arc;

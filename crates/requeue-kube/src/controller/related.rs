@@ -78,8 +78,8 @@ where
     /// As [`owns`](Self::owns), for a kind that may not be installed.
     ///
     /// While the API server does not serve the kind, the controller works without it. It does not wait
-    /// for the kind before it starts, and no error is reported. It does not wait either if the first
-    /// list fails for another reason, such as a missing permission, but reports that error. Once the
+    /// for the kind before it starts, and no error is reported. A first list that fails for
+    /// another reason, such as a missing permission, is reported, and does not delay the start. Once the
     /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and the controller waits again.
     /// One message is logged for each of these changes.
     ///

@@ -129,7 +129,7 @@ where
         let ownership = Ownership::new(count, rule)
             .map_err(|_| RunnerError::shards(ShardsError::Count(count)))?;
         let held = self.held.clone();
-        // It is not set before: a controller starts once.
+        // It is set only here: a controller starts once.
         _ = held.0.ownership.set(ownership.clone());
         Ok(Some(Group { shards, client, held, ownership }))
     }

@@ -12,7 +12,7 @@
 //!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
 //! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. A member that joins or leaves
 //!   moves its own share, and no other shard.
-//! - **Planned handovers.** A shard moves when its runs in flight have ended. Its other shards continue. The new holder
+//! - **Planned handovers.** A shard moves when its runs in flight have ended. The other shards of the holder continue. The new holder
 //!   is written directly, so the shard has no holder for the time of one write and one event.
 //! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
 //!   others: after the lease duration, which is 15 s by default, and two requests.
@@ -50,7 +50,7 @@
 //!
 //! # Long runs at a handover
 //!
-//! While a shard is released, none of its keys starts. A run that exceeds
+//! While a shard is being released, none of its keys starts. A run that exceeds
 //! [`handover_timeout`](Shards::handover_timeout), 30 s by default, is therefore
 //! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
 //! handover still waits for the end of the run.
