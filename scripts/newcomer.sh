@@ -4,7 +4,7 @@
 # unpacked. ONLY=regex selects libraries.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-packages=$target/packages/crates
+packages=$target/packages/members/crates
 [ -d "$packages" ] || {
     printf 'There are no packages in %s: run scripts/package.sh first\n' "$packages" >&2
     exit 1

@@ -12,16 +12,18 @@ cargo package --no-verify --allow-dirty "${selected[@]}"
 
 # A workspace of the same form. The published crates have the files of their packages alone. The other members have no
 # code, only their dependencies: they keep the features of all dependencies as they are in the repository, so that
-# nothing but the published crates is built again.
-unpacked=$target/packages
-rm -rf "$unpacked"
+# nothing but the published crates is built again. The members have other paths than in the repository. Otherwise Cargo
+# would take what it builds here for a build of the repository, and would not notice changes there.
+workspace=$target/packages
+unpacked=$workspace/members
+rm -rf "$workspace"
 mkdir -p "$unpacked/crates"
 {
-    cat Cargo.toml
+    sed -E 's|path = "|path = "members/|; /^members = / s|"([^"]+)"|"members/\1"|g' Cargo.toml
     printf '\n[patch.crates-io]\n'
-    for crate in "${crates[@]}"; do printf '%s = { path = "crates/%s" }\n' "$crate" "$crate"; done
-} >"$unpacked/Cargo.toml"
-cp Cargo.lock rust-toolchain.toml "$unpacked"
+    for crate in "${crates[@]}"; do printf '%s = { path = "members/crates/%s" }\n' "$crate" "$crate"; done
+} >"$workspace/Cargo.toml"
+cp Cargo.lock rust-toolchain.toml "$workspace"
 for crate in "${crates[@]}"; do
     tar -xzf "$target/package/$crate-$version.crate" -C "$unpacked/crates"
     mv "$unpacked/crates/$crate-$version" "$unpacked/crates/$crate"
@@ -45,7 +47,7 @@ for manifest in $(git ls-files '*/Cargo.toml' 2>/dev/null || find . -path ./targ
     others+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)")
 done
 
-cd "$unpacked"
+cd "$workspace"
 export CARGO_TARGET_DIR=$target
 # The unit tests of the others need servers, which only the repository has.
 cargo test -p requeue-core -p requeue "${others[@]}" --all-features --lib
