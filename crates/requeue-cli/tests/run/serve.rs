@@ -356,7 +356,7 @@ fn a_client_with_the_token_changes_a_run() {
     assert_eq!(act(server, "cancel", &all).1, json!({ "changed": 1, "matched": 1 }));
     let ended = run.end();
     assert!(ended.stderr.contains("cancel by 127.0.0.1:") && ended.stderr.contains("keys=1"));
-    assert!(ended.stderr.contains("cancel begins by 127.0.0.1:"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cancel starts by 127.0.0.1:"), "{}", ended.stderr);
     assert!(!ended.text().contains("second"), "{}", ended.text());
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
