@@ -112,7 +112,8 @@ fn a_run_is_not_cancelled_while_its_item_is_dropped() {
     }
     let (queue, cancelled) = (Arc::default(), Arc::default());
     let limiter = Cancels(Arc::clone(&queue), Arc::clone(&cancelled));
-    let queue = queue.get_or_init(|| Queue::builder().limiter(limiter).build().unwrap());
+    let builder = Queue::builder().clock(FakeClock::new()).limiter(limiter);
+    let queue = queue.get_or_init(|| builder.build().unwrap());
     queue.add("a");
     drop(queue.try_get().unwrap());
     assert_eq!(*cancelled.lock().unwrap(), [CancelledRun::NotInFlight]);
