@@ -94,6 +94,7 @@ extern crate self as requeue_kube;
 
 pub mod controller;
 pub mod finalizer;
+mod intercept;
 mod key;
 pub mod leader;
 pub mod manager;

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Controller;
-use crate::controller::{self, Action, Error, Managed, RunnerError, signals};
+use crate::controller::{self, Action, Error, Managed, RunnerError, any_of, signals};
 use crate::leader::{LeaderElector, LeadershipLost, Term};
 use crate::metrics::Metrics;
 use crate::shared::SharedWatch;
@@ -340,14 +340,6 @@ async fn lost(term: Option<&Term>) -> LeadershipLost {
         Some(term) => term.lost().await,
         None => future::pending().await,
     }
-}
-
-/// Completes when one of the futures does.
-async fn any_of(futures: Vec<BoxFuture<'static, ()>>) {
-    if futures.is_empty() {
-        future::pending::<()>().await;
-    }
-    future::select_all(futures).await;
 }
 
 impl Default for Manager {

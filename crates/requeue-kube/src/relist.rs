@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::Uri;
+use kube::Resource;
 use kube::api::Api;
 use kube::runtime::watcher::{self, InitialListStrategy, ListSemantic};
-use kube::{Client, Resource};
+
+use crate::intercept::{intercept, set_query};
 
 /// Returns `api` for a watch with this configuration. The first list may come from a cache of the API
 /// server, if the configuration permits that. The lists after it do not.
@@ -24,37 +26,22 @@ pub(crate) fn consistent<K: Resource>(
     {
         return api;
     }
-    // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this one asks
-    // for all namespaces, and its requests are redirected to the path of `api`.
-    let path = api.resource_url().to_owned();
-    let everywhere = K::url_path(dyntype, None);
-    let client = api.into_client();
-    let namespace = client.default_namespace().to_owned();
     let listed = Arc::new(AtomicBool::new(false));
-    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
-        let uri = request.uri();
-        let is_list = uri.path() == everywhere && is_of_any_version(uri);
-        if uri.path() == everywhere {
-            let query = uri.query().unwrap_or_default();
-            let query = match is_list && listed.load(Ordering::Relaxed) {
-                true => most_recent(query),
-                false => query.to_owned(),
-            };
-            // The parts were valid before.
-            if let Ok(uri) = format!("{path}?{query}").parse() {
-                *request.uri_mut() = uri;
-            }
+    intercept(api, dyntype, move |client, mut request| {
+        let is_list = is_of_any_version(request.uri());
+        if is_list && listed.load(Ordering::Relaxed) {
+            let query = most_recent(request.uri().query().unwrap_or_default());
+            set_query(&mut request, &query);
         }
-        let (client, listed) = (client.clone(), Arc::clone(&listed));
+        let listed = Arc::clone(&listed);
         async move {
             let response = client.send(request).await?;
             if is_list && response.status().is_success() {
                 listed.store(true, Ordering::Relaxed);
             }
-            Ok::<_, kube::Error>(response)
+            Ok(response)
         }
-    });
-    Api::all_with(Client::new(service, namespace), dyntype)
+    })
 }
 
 fn is_of_any_version(uri: &Uri) -> bool {

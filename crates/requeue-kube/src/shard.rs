@@ -6,10 +6,12 @@
 use std::error::Error;
 use std::fmt;
 
+use kube::Resource;
 use kube::api::Api;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
-use kube::{Client, Resource};
+
+use crate::intercept::{intercept, set_query};
 
 /// The field of an object whose hash determines its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -159,25 +161,12 @@ pub(crate) fn selector_of(by: ShardBy, start: u128, end: u128) -> String {
 /// gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
 pub(crate) fn select<K: Resource>(api: Api<K>, dyntype: &K::DynamicType, selector: &str) -> Api<K> {
     let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
-    // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this
-    // one asks for all namespaces, and its requests are redirected to the path of `api`.
-    let path = api.resource_url().to_owned();
-    let everywhere = K::url_path(dyntype, None);
-    let client = api.into_client();
-    let namespace = client.default_namespace().to_owned();
-    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
-        if request.uri().path() == everywhere {
-            let query = request.uri().query().unwrap_or_default();
-            let uri = format!("{path}?{query}&shardSelector={selector}");
-            // The parts were valid before, and the selector has no other characters.
-            if let Ok(uri) = uri.parse() {
-                *request.uri_mut() = uri;
-            }
-        }
-        let client = client.clone();
+    intercept(api, dyntype, move |client, mut request| {
+        let query = request.uri().query().unwrap_or_default();
+        let query = format!("{query}&shardSelector={selector}");
+        set_query(&mut request, &query);
         async move { client.send(request).await }
-    });
-    Api::all_with(Client::new(service, namespace), dyntype)
+    })
 }
 
 /// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).

@@ -50,6 +50,7 @@ use self::ownership::Ownership;
 pub use self::readiness::Readiness;
 pub use self::request::Request;
 use self::run::Target;
+pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
@@ -426,9 +427,9 @@ where
     /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the
-    ///   objects of the replica's shards. Each replica receives all owned and watched objects. With [`for_stream`](Self::for_stream) and
-    ///   [`for_shared`](Self::for_shared), the objects come from that watch, which may be behind the former holder's
-    ///   writes. The stores of owned and watched objects may be behind in any case.
+    ///   objects of the replica's shards. Each replica receives all owned and watched objects. With
+    ///   [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come from
+    ///   that watch, which may be behind the former holder's writes. The stores of owned and watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](Shards::with_client) sets one with connections of its own, which is recommended. The

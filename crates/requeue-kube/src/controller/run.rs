@@ -540,7 +540,7 @@ fn end_with(panic: Option<Box<dyn Any + Send>>) {
 }
 
 /// Completes when one of the futures does.
-fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
+pub(crate) fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
     futures.push(future::pending().boxed());
     select_all(futures).map(|_| ()).boxed()
 }

@@ -258,7 +258,8 @@ impl Driver {
         // do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|&shard| self.ownership.is_idle(shard));
-        for part in [idle].into_iter().chain(busy.into_iter().map(|shard| vec![shard])) {
+        let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
+        for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
             let released = self.ownership.release(part.iter().copied());
             self.wait(part, released.boxed());
         }
