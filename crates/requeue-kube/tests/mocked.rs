@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +21,12 @@ use requeue_kube::finalizer::{Event, finalizer};
 use requeue_kube::shard::{Shard, ShardBy};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
+
+/// The tests run in one process, in which the names of controllers are unique.
+fn unique_name() -> String {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    format!("mocked {}", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
 
 /// A client. The function `answer` returns the response to each of its requests.
 fn client(mut answer: impl FnMut(&Request<Body>) -> Value + Send + 'static) -> Client {
@@ -85,6 +92,7 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     let mut stream = Box::pin(
         Controller::new(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
             .owns(Api::<Secret>::all(client), watcher::Config::default())
+            .name(unique_name())
             .run_refs(reconcile, policy::backoff, Arc::clone(&runs)),
     );
     let begun = tokio::time::Instant::now();
@@ -132,8 +140,11 @@ async fn only_the_first_list_may_come_from_a_cache_of_the_api_server() {
         let reconcile = async |_: ObjectRef<ConfigMap>, _: Arc<()>| {
             Ok::<_, kube::Error>(Action::await_change())
         };
-        let stream =
-            Controller::new(maps, config).run_refs(reconcile, policy::backoff, Arc::new(()));
+        let stream = Controller::new(maps, config).name(unique_name()).run_refs(
+            reconcile,
+            policy::backoff,
+            Arc::new(()),
+        );
         let mut stream = pin!(stream);
         while seen.lock().unwrap().len() < 3 {
             _ = tokio::time::timeout(Duration::from_millis(50), stream.next()).await;
@@ -161,6 +172,7 @@ async fn requests(shard: Shard, maps: fn(Client) -> Api<ConfigMap>) -> Vec<Strin
     let mut stream = Box::pin(
         Controller::new(maps(client.clone()), watcher::Config::default())
             .owns(Api::<Secret>::namespaced(client.clone(), "other"), watcher::Config::default())
+            .name(unique_name())
             .shard(shard)
             .run_refs(
                 async |_: ObjectRef<ConfigMap>, _: Arc<()>| {
@@ -268,11 +280,9 @@ async fn an_object_that_cannot_be_decoded_keeps_no_other_in_the_watch_from_its_r
     let api = Api::<DynamicObject>::all_with(Client::new(service, "default"), &things);
     let reconcile =
         async |_: ObjectRef<DynamicObject>, _| Ok::<_, kube::Error>(Action::await_change());
-    let stream = Controller::new_with(api, watcher::Config::default(), things).run_refs(
-        reconcile,
-        policy::backoff,
-        Arc::new(()),
-    );
+    let stream = Controller::new_with(api, watcher::Config::default(), things)
+        .name(unique_name())
+        .run_refs(reconcile, policy::backoff, Arc::new(()));
     let mut stream = pin!(stream);
     let mut failed = 0;
     let run = loop {

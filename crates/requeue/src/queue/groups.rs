@@ -90,8 +90,11 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// let odd = queue.group(Group::new(1))?;
     /// odd.pause();
     /// queue.add_all([1, 2]);
-    /// assert_eq!(queue.try_get().as_deref(), Some(&2));
+    /// let even = queue.try_get().unwrap();
+    /// assert_eq!(*even, 2);
     /// assert!(queue.try_get().is_none());
+    /// even.succeed();
+    ///
     /// odd.resume();
     /// assert_eq!(queue.try_get().as_deref(), Some(&1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
