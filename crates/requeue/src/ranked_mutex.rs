@@ -36,7 +36,7 @@ thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 /// A mutex with a rank. It ignores poison, because its users change the guarded value only after
 /// the user code has returned.
 pub(crate) struct RankedMutex<T> {
-    value: Mutex<T>,
+    value: Mutex<Ranked<T>>,
     /// `None` if no user code runs under this mutex. It then needs no check, because its holder
     /// takes no further lock.
     rank: Option<Rank>,
@@ -46,22 +46,26 @@ pub(crate) struct RankedMutex<T> {
 #[derive(Debug)]
 pub(crate) struct Reentered;
 
-/// A locked [`RankedMutex`].
-pub(crate) struct RankedGuard<'a, T> {
-    guard: MutexGuard<'a, T>,
-    /// The rank that the thread held before, if this mutex is ranked.
+/// The guarded value.
+struct Ranked<T> {
+    value: T,
+    /// The rank that the holder of the mutex held before, if this mutex is ranked. It is here and
+    /// not in the guard, because a guard of two words is passed in registers.
     restore: Option<Rank>,
 }
 
+/// A locked [`RankedMutex`].
+pub(crate) struct RankedGuard<'a, T>(MutexGuard<'a, Ranked<T>>);
+
 impl<T> RankedMutex<T> {
     pub(crate) fn new(value: T, rank: Option<Rank>) -> Self {
-        Self { value: Mutex::new(value), rank }
+        Self { value: Mutex::new(Ranked { value, restore: None }), rank }
     }
 
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<RankedGuard<'_, T>, Reentered> {
         match self.rank {
-            None => Ok(RankedGuard { guard: self.lock_value(), restore: None }),
+            None => Ok(RankedGuard(self.lock_value())),
             Some(rank) => self.lock_in_order(rank),
         }
     }
@@ -72,26 +76,27 @@ impl<T> RankedMutex<T> {
         if held >= rank {
             return Err(Reentered);
         }
-        let guard = self.lock_value();
+        let mut guard = self.lock_value();
+        guard.restore = Some(held);
         HELD.with(|held| held.set(rank));
-        Ok(RankedGuard { guard, restore: Some(held) })
+        Ok(RankedGuard(guard))
     }
 
     #[inline(always)]
-    fn lock_value(&self) -> MutexGuard<'_, T> {
+    fn lock_value(&self) -> MutexGuard<'_, Ranked<T>> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the value without locking, because no other thread can have this mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+        &mut self.value.get_mut().unwrap_or_else(PoisonError::into_inner).value
     }
 }
 
 impl<T> Drop for RankedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(rank) = self.restore {
+        if let Some(rank) = self.0.restore {
             HELD.with(|held| held.set(rank));
         }
     }
@@ -101,12 +106,12 @@ impl<T> std::ops::Deref for RankedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.guard
+        &self.0.value
     }
 }
 
 impl<T> std::ops::DerefMut for RankedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
+        &mut self.0.value
     }
 }

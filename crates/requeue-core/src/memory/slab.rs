@@ -150,10 +150,9 @@ impl<T, I: Id> Slab<T, I> {
     #[track_caller]
     #[inline]
     pub(crate) fn get(&self, slot: I) -> &T {
-        let (chunk, at) = split(slot);
-        match &self.chunks[chunk].entries[at] {
-            Entry::Live(value) => value,
-            Entry::Vacant { .. } => unreachable!("slot {} is vacant", slot.index()),
+        match self.find(slot) {
+            Some(value) => value,
+            None => is_vacant(slot),
         }
     }
 
@@ -161,9 +160,10 @@ impl<T, I: Id> Slab<T, I> {
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: I) -> &mut T {
         let (chunk, at) = split(slot);
-        match &mut self.chunks[chunk].entries[at] {
-            Entry::Live(value) => value,
-            Entry::Vacant { .. } => unreachable!("slot {} is vacant", slot.index()),
+        let entry = self.chunks.get_mut(chunk).and_then(|chunk| chunk.entries.get_mut(at));
+        match entry {
+            Some(Entry::Live(value)) => value,
+            _ => is_vacant(slot),
         }
     }
 
@@ -232,7 +232,7 @@ impl<T, I: Id> Slab<T, I> {
     pub(crate) fn remove(&mut self, slot: I) -> T {
         match self.remove_if(slot, |_| true) {
             Some(value) => value,
-            None => unreachable!("slot {} is vacant", slot.index()),
+            None => is_vacant(slot),
         }
     }
 
@@ -440,6 +440,14 @@ impl<T, I: Id> Slab<T, I> {
 #[inline(always)]
 fn split<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
+}
+
+/// Panics. It is separate, so that its callers need no stack for the message.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn is_vacant<I: Id>(slot: I) -> ! {
+    unreachable!("slot {} is vacant", slot.index())
 }
 
 fn join<I: Id>(chunk: usize, at: usize) -> I {

@@ -531,6 +531,8 @@ impl Fair {
     }
 
     /// Counts that the key in `slot`, which is in flight, has become dirty or is dirty no longer.
+    // This and the next two are not inlined, so that queues without groups save no registers for them.
+    #[inline(never)]
     pub(crate) fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         let state = self.state_mut(slot);
         let is_paused = state.is_paused();
@@ -544,6 +546,7 @@ impl Fair {
     }
 
     /// Counts a key that waits and is neither ready nor in flight.
+    #[inline(never)]
     pub(crate) fn enter_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
         state.waiting += 1;
@@ -551,6 +554,7 @@ impl Fair {
     }
 
     /// Reverses `enter_wait`.
+    #[inline(never)]
     pub(crate) fn leave_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
         state.waiting -= 1;

@@ -170,19 +170,17 @@ impl<K: Eq + Clone> Queue<K> {
         let epoch = record.epoch();
         let not_before = self.backoff_of(epoch);
         let has_ended = self.ending == Ending::ShutDown;
-        let asks_more = !matches!(how, Finish::Done | Finish::Succeed | Finish::Cancelled { .. });
         let is_restarted = matches!(how, Finish::Cancelled { .. })
             && record.cancel_reason() == Some(CancelReason::Restarted);
         let passes_on = is_restarted && record.is_pending();
-        let is_stopped = self.paused || self.is_in_paused_group(slot);
-        let lost =
-            has_ended && if is_stopped { was_dirty || asks_more } else { asks_more && !was_dirty };
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
         // A released delivery does not count as a start, so the pace permits another one.
         let is_released = matches!(how, Finish::Release { .. } | Finish::ReleaseAfter { .. });
         let paced = if ready && !is_released { self.pace_gate(slot, now) } else { None };
-        let lost = lost || (has_ended && paced.is_some());
+        let lost = has_ended && (paced.is_some() || self.is_next_run_lost(slot, how, was_dirty));
         let ready = ready && paced.is_none() && !lost;
+        let paced = if lost { None } else { paced };
+        let requeues = matches!(how, Finish::RequeueAfter { .. }) && !has_ended;
         // Copies for a custom order come before any change, because a key's `clone` may panic.
         let mut order_key = self.key_if(ready && copies, slot);
         let freed = if copies { self.key_to_free(slot) } else { None };
@@ -195,6 +193,10 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.count_failure();
                 self.note(slot, asked);
                 self.add_failure(slot);
+                self.counters.count_retry(!has_ended);
+                if !has_ended && was_dirty && (self.re_add != ReAdd::KeepBoth || due.is_none()) {
+                    self.counters.count_coalesced();
+                }
             }
             Finish::Release { asked } | Finish::ReleaseAfter { asked, .. } => {
                 self.take_back_start(slot);
@@ -203,38 +205,28 @@ impl<K: Eq + Clone> Queue<K> {
             Finish::Cancelled { asked } if passes_on => self.note(slot, asked),
             Finish::Cancelled { .. } => {}
         }
-        if let (Finish::RetryAfter { .. }, false) = (how, has_ended) {
-            self.counters.count_retry(true);
-            if was_dirty && (self.re_add != ReAdd::KeepBoth || due.is_none()) {
-                self.counters.count_coalesced();
-            }
-        }
         if was_dirty && !ready {
             self.withdraw(slot);
         }
-        let later = match how {
-            Finish::RequeueAfter { delay, asked } if !has_ended => {
-                Some(Add::after(delay).priority(asked.priority))
-            }
-            _ => None,
-        };
-        if ready && (was_dirty || later.is_none()) {
+        if ready && (was_dirty || !requeues) {
             self.replace_waiting(slot);
         }
         self.free_group(slot, freed);
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
-        let paced = paced.filter(|_| !lost);
         if let Finish::Done | Finish::Cancelled { .. } = how
             && !ready
         {
             self.records.get_mut(slot).set_not_before(not_before);
         }
 
-        if let Some(later) = later {
+        if let Finish::RequeueAfter { delay, asked } = how
+            && requeues
+        {
             if let Some(until) = paced.filter(|_| was_dirty) {
                 let _ = self.wait_for_pace(slot, until, now);
             }
+            let later = Add::after(delay).priority(asked.priority);
             let _ = self.add_to(slot, &later, now, order_key);
         } else {
             if ready && !was_dirty {
@@ -260,7 +252,9 @@ impl<K: Eq + Clone> Queue<K> {
             self.set_failures(slot, 0);
         }
         // A release is not a run, and leaves a series as it is.
-        if !((is_restarted || is_released) && self.records.get(slot).is_pending()) {
+        if self.restarts()
+            && !((is_restarted || is_released) && self.records.get(slot).is_pending())
+        {
             self.end_series(slot);
         }
         let record = self.records.get(slot);
@@ -271,6 +265,18 @@ impl<K: Eq + Clone> Queue<K> {
             self.stamp(slot, now);
         }
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
+    }
+
+    /// Returns true if the run that would follow the completed delivery of the key in `slot` is
+    /// dropped, because the queue was shut down.
+    #[cold]
+    fn is_next_run_lost(&self, slot: Slot, how: Finish, was_dirty: bool) -> bool {
+        let asks_more = !matches!(how, Finish::Done | Finish::Succeed | Finish::Cancelled { .. });
+        if self.paused || self.is_in_paused_group(slot) {
+            was_dirty || asks_more
+        } else {
+            asks_more && !was_dirty
+        }
     }
 
     /// Returns whether the key of a completed delivery becomes ready at once. Also returns the

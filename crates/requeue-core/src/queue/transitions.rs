@@ -124,21 +124,6 @@ impl Counters {
         self.counts
     }
 
-    /// Counts a waiting record that is no longer Idle, or one that is not Idle and began to wait. Few
-    /// keys wait and are ready or in flight, so these are counted, and not the others.
-    #[cold]
-    fn enter_busy_wait(&mut self, failures: u32) {
-        self.busy_waiting += 1;
-        self.busy_failing += u32::from(failures > 0);
-    }
-
-    /// Reverses `enter_busy_wait`.
-    #[cold]
-    fn leave_busy_wait(&mut self, failures: u32) {
-        self.busy_waiting -= 1;
-        self.busy_failing -= u32::from(failures > 0);
-    }
-
     /// Counts a delayed add or a retry, even with a delay of zero.
     #[inline(always)]
     pub(super) fn count_retry(&mut self, is_retry: bool) {
@@ -192,8 +177,7 @@ impl<K: Eq + Clone> Queue<K> {
                     self.timers.insert(slot, due);
                     self.counters.count_retry(add.is_retry());
                 }
-                self.counters.failing += u32::from(add.failed);
-                self.enter_group_wait(slot, u32::from(add.failed));
+                self.enter_wait(slot, Phase::Idle, add.failed);
                 if add.failed
                     && self.re_add == ReAdd::Hold
                     && let Some(backoff) = add.due(now)
@@ -233,13 +217,10 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.counters.counts.adds += 1;
-                let record = self.records.get(slot);
-                if record.waiting {
-                    let failures = record.failures;
-                    self.counters.enter_busy_wait(failures);
-                    self.leave_group_wait(slot, failures);
-                }
                 self.stamp(slot, now);
+                if self.records.get(slot).waiting {
+                    self.recount_wait(slot, Phase::Idle, Phase::Ready);
+                }
                 self.enqueue(slot, order_key);
                 Added::New
             }
@@ -284,14 +265,17 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Added {
         let joins = self.re_add != ReAdd::KeepBoth || bound.is_some();
-        self.touch(slot, joins);
-        if joins && self.records.get(slot).phase.is_dirty() {
+        let phase = self.records.get(slot).phase;
+        if phase == Phase::Ready {
+            self.touch(slot, joins);
+        }
+        if joins && phase.is_dirty() {
             // The pending run has no due time, and also serves this add.
             self.counters.count_coalesced();
             return Added::Coalesced;
         }
         if self.start_waiting(slot) {
-            if self.records.get(slot).phase == Phase::Idle {
+            if phase == Phase::Idle {
                 self.stamp(slot, now);
             }
             self.wait_until(slot, due, bound);
@@ -391,9 +375,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.processing -= 1;
                 record.rest();
                 if record.waiting {
-                    let failures = record.failures;
-                    self.counters.leave_busy_wait(failures);
-                    self.enter_group_wait(slot, failures);
+                    self.recount_wait(slot, Phase::Processing, Phase::Idle);
                 }
             }
             Cell::EndAndEnqueue => {
@@ -443,9 +425,7 @@ impl<K: Eq + Clone> Queue<K> {
                 let record = self.records.get_mut(slot);
                 record.rest();
                 if record.waiting {
-                    let failures = record.failures;
-                    self.counters.leave_busy_wait(failures);
-                    self.enter_group_wait(slot, failures);
+                    self.recount_wait(slot, Phase::Ready, Phase::Idle);
                 }
             }
             Cell::Unmark => {
@@ -479,23 +459,41 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts in its group that the key in `slot` has become Idle and waiting.
-    #[inline]
-    fn enter_group_wait(&mut self, slot: Slot, failures: u32) {
-        if let Some(groups) = self.ready.groups_mut() {
-            groups.enter_wait(slot, failures > 0);
-        }
-    }
-
-    /// Reverses `enter_group_wait`.
-    #[inline]
-    fn leave_group_wait(&mut self, slot: Slot, failures: u32) {
-        if let Some(groups) = self.ready.groups_mut() {
-            groups.leave_wait(slot, failures > 0);
-        }
-    }
-
     // --- Deadlines and failures -----------------------------------------------------------------
+
+    /// Counts the waiting key in `slot`. A key that is not Idle is busy: few keys wait and are ready
+    /// or in flight, so these are counted, and not the others. Groups count their Idle keys.
+    #[inline(always)]
+    fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
+        self.counters.failing += u32::from(has_failed);
+        if phase != Phase::Idle {
+            self.counters.busy_waiting += 1;
+            self.counters.busy_failing += u32::from(has_failed);
+        } else if let Some(groups) = self.ready.groups_mut() {
+            groups.enter_wait(slot, has_failed);
+        }
+    }
+
+    /// Reverses `enter_wait`.
+    #[inline(always)]
+    fn leave_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
+        self.counters.failing -= u32::from(has_failed);
+        if phase != Phase::Idle {
+            self.counters.busy_waiting -= 1;
+            self.counters.busy_failing -= u32::from(has_failed);
+        } else if let Some(groups) = self.ready.groups_mut() {
+            groups.leave_wait(slot, has_failed);
+        }
+    }
+
+    /// Counts the waiting key in `slot` again, whose phase changes.
+    #[cold]
+    #[inline(never)]
+    fn recount_wait(&mut self, slot: Slot, before: Phase, after: Phase) {
+        let has_failed = self.records.get(slot).failures > 0;
+        self.leave_wait(slot, before, has_failed);
+        self.enter_wait(slot, after, has_failed);
+    }
 
     /// Marks the key in `slot` as waiting, and returns true if it was not waiting. The caller sets
     /// the deadline.
@@ -503,13 +501,8 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let starts = !core::mem::replace(&mut record.waiting, true);
         if starts {
-            self.counters.failing += u32::from(record.failures > 0);
-            if record.phase == Phase::Idle {
-                let failures = record.failures;
-                self.enter_group_wait(slot, failures);
-            } else {
-                self.counters.enter_busy_wait(record.failures);
-            }
+            let (phase, has_failed) = (record.phase, record.failures > 0);
+            self.enter_wait(slot, phase, has_failed);
         }
         starts
     }
@@ -519,13 +512,8 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
-            let failures = record.failures;
-            self.counters.failing -= u32::from(failures > 0);
-            if record.phase == Phase::Idle {
-                self.leave_group_wait(slot, failures);
-            } else {
-                self.counters.leave_busy_wait(failures);
-            }
+            let (phase, has_failed) = (record.phase, record.failures > 0);
+            self.leave_wait(slot, phase, has_failed);
             self.timers.clear(slot);
         }
         waiting
@@ -550,16 +538,10 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        if record.waiting {
-            self.counters.failing += u32::from(failures > 0);
-            self.counters.failing -= u32::from(before > 0);
-            if record.phase == Phase::Idle {
-                self.leave_group_wait(slot, before);
-                self.enter_group_wait(slot, failures);
-            } else {
-                self.counters.leave_busy_wait(before);
-                self.counters.enter_busy_wait(failures);
-            }
+        if record.waiting && (before > 0) != (failures > 0) {
+            let phase = record.phase;
+            self.leave_wait(slot, phase, before > 0);
+            self.enter_wait(slot, phase, failures > 0);
         }
     }
 
@@ -603,16 +585,14 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Lifts the key in `slot`, if it is ready and its priority was raised. A custom order is
+    /// Lifts the key in `slot`, which is ready, if its priority was raised. A custom order is
     /// notified of the add if `is_touched`.
     #[inline(never)]
-    pub(super) fn touch(&mut self, slot: Slot, is_touched: bool) {
-        let record = self.records.get(slot);
-        if record.phase != Phase::Ready {
-            return;
-        }
+    fn touch(&mut self, slot: Slot, is_touched: bool) {
         match &mut self.ready {
-            Ready::Custom(custom) if is_touched => custom.order.touch(&record.key),
+            Ready::Custom(custom) if is_touched => {
+                custom.order.touch(&self.records.get(slot).key);
+            }
             ready => ready.lift(&mut self.records, slot),
         }
     }

@@ -682,26 +682,9 @@ impl<K: Key> Shared<K> {
         now: Option<Time>,
         key: &K,
     ) -> bool {
-        let operation = Operation::Finish(ticket, &how);
-        let now = self.now_before_lock(operation, now);
-        let Ok(mut state) = self.lock() else { return false };
-        let Some(now) = state.time_for(operation, now) else {
-            drop(state);
-            return self.finish_with_clock(ticket, how, key);
-        };
+        let locked = self.lock_for(Operation::Finish(ticket, &how), now);
+        let Ok((mut state, now)) = locked else { return false };
         // If a key's `clone` panics in `finish`, the item's drop completes the delivery.
-        state.watchers.end(ticket.epoch());
-        let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished, Some(key))
-    }
-
-    /// Reads the clock, and then completes the delivery. It is separate from `finish`, so that the
-    /// common case keeps one guard in registers.
-    #[cold]
-    #[inline(never)]
-    fn finish_with_clock(&self, ticket: &core::Ticket, how: Finish, key: &K) -> bool {
-        let now = self.clock.now();
-        let Ok(mut state) = self.lock() else { return false };
         state.watchers.end(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
         self.finished(state, finished, Some(key))

@@ -190,14 +190,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
         // The limiter needs a reference to an owned key; the record has one.
-        let known = state.core.look_up(key, hash).map(|entry| entry.key);
+        let forgets = self.shared.limiter.forgets();
+        let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
         let unordered = state.core.drain_order(LOCK_BATCH);
         self.shared.release(state);
         unordered.into_iter().for_each(drop_quietly);
-        if let Some(key) = known {
-            self.shared.limiter.forget(&key);
-            drop_quietly(key);
+        if let Some(known) = known {
+            self.shared.limiter.forget(&known.key);
+            drop_quietly(known.key);
         }
         let (cancelled, freed) = cancelled.unwrap_or_default();
         drop_quietly(freed);

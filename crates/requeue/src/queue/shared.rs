@@ -96,9 +96,8 @@ pub(crate) struct Shared<K: Key> {
     pub(super) always_needs_now: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
-    /// 1 if every release of the lock calls hooks, or wakes restarted runs, and 0 otherwise. As a
-    /// `bool`, it would cost a completion 20 instructions, because the compiler then spills registers.
-    has_news: usize,
+    /// True if every release of the lock calls hooks, or wakes restarted runs.
+    has_news: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
@@ -158,7 +157,7 @@ impl<K: Key> Shared<K> {
             go: AtomicBool::new(false),
             always_needs_now,
             restarts,
-            has_news: usize::from(restarts || parts.hooks.is_some()),
+            has_news: restarts || parts.hooks.is_some(),
             has_order,
             has_fast_gets: !has_order && !has_pace,
             is_real_time: parts.clock.is_real_time(),
@@ -247,7 +246,7 @@ impl<K: Key> Shared<K> {
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
             self.go.store(true, Ordering::Relaxed);
         }
-        if state.waiters.is_empty() && state.drainers.is_empty() && self.has_news == 0 {
+        if state.waiters.is_empty() && state.drainers.is_empty() && !self.has_news {
             drop(state);
         } else {
             self.release_and_notify(state);
