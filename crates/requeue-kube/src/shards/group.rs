@@ -31,7 +31,7 @@
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members. A holder hands a surplus shard over: it asks for its [release](Change::Release), waits
+//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it asks for its [release](Change::Release), waits
 //! until it is drained, and writes the new holder. If a run exceeds the time limit, its
 //! [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can
 //! run. A member that stops hands over all of its shards, and then releases and deletes its Lease.
@@ -425,16 +425,29 @@ impl Group {
     }
 
     fn see_own(&mut self, lease: Lease, now: Time) {
-        match &mut self.own {
-            Some((seen, _)) if lease.version() <= seen.version() => {}
+        let changed = match &mut self.own {
+            Some((seen, _)) if lease.version() <= seen.version() => false,
             Some((seen, since)) => {
                 if !seen.same_record(&lease) {
                     *since = now;
                 }
+                let changed = seen.is_renewed() != lease.is_renewed();
                 *seen = lease;
+                changed
             }
-            None => self.own = Some((lease, now)),
-        }
+            None => {
+                self.own = Some((lease, now));
+                true
+            }
+        };
+        self.changed(changed);
+    }
+
+    /// Returns the members that receive shards, in the order of their names.
+    fn candidates(&self, group: &GroupLease) -> Vec<Arc<str>> {
+        let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
+        let own = (Arc::clone(&self.settings.member), is_renewed);
+        self.members.candidates(group, (self.phase == Phase::Member).then_some(own))
     }
 
     fn see_group(&mut self, lease: Lease, now: Time) {
@@ -548,14 +561,10 @@ impl Group {
             return;
         }
         let Some(group) = &self.group else { return };
-        let desired = self.desired.get_or_insert_with(|| {
-            let mut live = self.members.candidates(group.uid());
-            if self.phase == Phase::Member {
-                let at = live.partition_point(|name| *name < self.settings.member);
-                live.insert(at, Arc::clone(&self.settings.member));
-            }
-            balance::desired(&group.assignment, &live)
-        });
+        let desired = match self.desired.take() {
+            Some(desired) => desired,
+            None => balance::desired(&group.assignment, &self.candidates(group)),
+        };
         let (mut release, mut cancel, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for (shard, local) in self.local.iter_mut().enumerate() {
             let mine = desired[shard].as_ref() == Some(&self.settings.member);
@@ -577,6 +586,7 @@ impl Group {
                 _ => {}
             }
         }
+        self.desired = Some(desired);
         self.report(kept, Change::Gained);
         self.report(release, Change::Release);
         self.report(cancel, Change::Cancel);
@@ -686,14 +696,12 @@ impl Group {
         (assignment != group.assignment || self.unresolved.is_some()).then_some(assignment)
     }
 
-    /// Deletes the Lease of a dead member. The first member does it for all.
+    /// Deletes the Lease of a dead member. The first candidate does it for all.
     fn collect(&mut self, now: Time) -> Option<Step> {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);
         self.members.forget(group.uid(), holds, self.longest(), now);
-        let candidates = self.members.candidates(group.uid());
-        let is_first = candidates.first().is_none_or(|first| *first > self.settings.member);
-        if self.phase != Phase::Member || !is_first {
+        if self.candidates(group).first() != Some(&self.settings.member) {
             return None;
         }
         let lease = &self.members.garbage(holds)?.lease;

@@ -265,6 +265,34 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
 }
 
 #[test]
+fn a_member_receives_shards_when_it_has_renewed_its_lease() {
+    let mut it = Driven::alone();
+    it.passes(2.0);
+    it.renews("other", 2);
+    it.watch();
+    assert_eq!(it.run(), [""; 0]);
+    assert_eq!(it.changes(), [], "it may be in a crash loop");
+    it.renews("other", 4);
+    it.watch();
+    let _ = it.poll();
+    assert_eq!(it.released().len(), 2);
+}
+
+#[test]
+fn a_member_that_has_not_renewed_its_lease_takes_no_shards_beside_one_that_has() {
+    let mut it = Driven::beside("other");
+    it.renews("third", 0);
+    it.renews("third", 1);
+    change(&mut it.server, "other", |json| json["spec"]["holderIdentity"] = json!(""));
+    it.watch();
+    assert_eq!(it.run(), [""; 0]);
+    assert_eq!(it.changes(), []);
+    it.passes(2.0);
+    assert_eq!(it.run(), ["web"]);
+    assert_eq!(it.gained().len(), 2, "the other two are those of the third member");
+}
+
+#[test]
 fn a_report_for_a_shard_that_is_not_released_is_ignored() {
     let mut it = Driven::alone();
     it.group.drained(it.now, [0, 3, 99]);
