@@ -91,6 +91,8 @@ pub(super) struct Group {
     /// The start of the last successful read or write of the object.
     confirmed: Option<Time>,
     announced: bool,
+    /// The announcement met a conflict at this version of the own Lease.
+    announce_conflict: Option<u64>,
     relisted: Time,
     changes: VecDeque<Change>,
 }
@@ -142,7 +144,7 @@ enum Sending {
     ReadGroup,
     WriteGroup { version: u64 },
     ReadMember(Arc<str>),
-    Announce,
+    Announce { version: u64 },
     Delete(Arc<str>),
 }
 
@@ -167,6 +169,7 @@ impl Group {
             read_again: false,
             confirmed: None,
             announced: false,
+            announce_conflict: None,
             relisted: now,
             changes: VecDeque::new(),
             settings,
@@ -262,12 +265,14 @@ impl Group {
                     self.pause_after_failure(now);
                 }
             }
-            (Sending::Announce, Answer::Lease(lease)) => {
+            (Sending::Announce { .. }, Answer::Lease(lease)) => {
                 self.announced = true;
                 self.see_own(lease, now);
             }
             // A renewal has changed the Lease in the meantime.
-            (Sending::Announce, Answer::Conflict) => self.own = None,
+            (Sending::Announce { version }, Answer::Conflict) => {
+                self.announce_conflict = Some(version)
+            }
             (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
                 let changed = self.members.absent(&name, now);
                 self.changed(changed);
@@ -656,13 +661,13 @@ impl Group {
 
     fn announce(&mut self, now: Time) -> Step {
         match &self.own {
-            Some((lease, _)) => {
+            Some((lease, _)) if self.announce_conflict != Some(lease.version()) => {
                 let mut annotations = Map::new();
                 annotations.insert(STOPPING.to_owned(), Value::from("true"));
-                let json = lease.annotate(annotations);
-                self.call(now, Sending::Announce, Call::Replace(json))
+                let (version, json) = (lease.version(), lease.annotate(annotations));
+                self.call(now, Sending::Announce { version }, Call::Replace(json))
             }
-            None => {
+            _ => {
                 let member = Arc::clone(&self.settings.member);
                 let read = Call::Read(member.to_string());
                 self.call(now, Sending::ReadMember(member), read)

@@ -478,6 +478,17 @@ fn a_replica_that_stops_announces_it_hands_over_and_leaves() {
 }
 
 #[test]
+fn a_renewal_that_conflicts_with_the_announcement_causes_a_read_and_no_list() {
+    let mut it = Driven::alone();
+    it.passes(12.0);
+    it.renews("me", 13);
+    it.server.events.clear();
+    it.group.stop();
+    assert_eq!(it.run(), ["me", "me", "me"], "a conflict, a read, and the announcement");
+    assert_eq!(it.server.leases["me"]["metadata"]["annotations"][STOPPING], "true");
+}
+
+#[test]
 fn the_last_replica_that_stops_leaves_shards_without_a_holder_and_the_next_takes_them_at_once() {
     let mut it = Driven::alone();
     it.group.stop();
