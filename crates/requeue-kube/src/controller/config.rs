@@ -164,6 +164,10 @@ impl Config {
     ///
     /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
+    ///
+    /// In a [shard group](crate::Controller::shards), it is also the time in which the objects of shards
+    /// that were gained must be listed. If they are not, the controller hands its shards over, leaves
+    /// the group, and ends with the same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self

@@ -316,6 +316,11 @@ impl Ownership {
         }
     }
 
+    /// Returns true if a shard was gained and has not been listed since.
+    pub(super) fn awaits_list(&self) -> bool {
+        self.shards().iter().any(|state| matches!(state, State::Gained(_)))
+    }
+
     /// Returns true if the object's shard was gained and has not been listed since.
     pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);

@@ -219,7 +219,9 @@ where
         let sources = [main.source(store.clone())].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, failed);
+        let limit = config.cache_sync_timeout;
+        let mut watches =
+            Watches::begin(sources, &enqueuer, shard, backoff, (&readiness, limit), failed);
         watches.begin_others(triggers, &enqueuer);
 
         let started = async {
@@ -456,7 +458,7 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        readiness: &Readiness,
+        (readiness, list_timeout): (&Readiness, Duration),
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
@@ -470,6 +472,7 @@ impl Watches {
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
+                list_timeout,
                 failed: Arc::clone(&failed) as _,
             };
             readiness.expect(number, source.name);

@@ -5,6 +5,7 @@ mod api;
 #[path = "../../../tests/controller/common.rs"]
 mod common;
 mod handover;
+mod late;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
