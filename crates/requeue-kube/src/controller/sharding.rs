@@ -125,9 +125,7 @@ where
             Some(function) => Rule::Function(Box::new(move |key| function(key))),
             None => Rule::Hash(shards.field()),
         };
-        let count = shards.size();
-        let ownership = Ownership::new(count, rule)
-            .map_err(|_| RunnerError::shards(ShardsError::Count(count)))?;
+        let ownership = Ownership::new(shards.size(), rule);
         let held = self.held.clone();
         // It is set only here: a controller starts once.
         _ = held.0.ownership.set(ownership.clone());
