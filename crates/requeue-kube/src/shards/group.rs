@@ -348,7 +348,7 @@ impl Group {
     /// Reads the group object, so that `confirmed` becomes later than now.
     pub(super) fn confirm(&mut self) {
         (self.read, self.read_again) = (true, self.sent.is_some());
-        (self.pause, self.idle_until) = (Time::ZERO, Time::ZERO);
+        self.idle_until = Time::ZERO;
     }
 
     pub(super) fn confirmed(&self) -> Option<Time> {

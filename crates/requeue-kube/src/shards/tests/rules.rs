@@ -244,6 +244,19 @@ fn a_confirmation_that_is_requested_during_a_read_causes_another_read() {
 }
 
 #[test]
+fn a_confirmation_does_not_end_the_pause_after_a_failure() {
+    let mut it = Driven::alone();
+    it.group.confirm();
+    let _ = it.call();
+    it.group.answer(it.now, Answer::Failed);
+    it.group.confirm();
+    let Step::Wait(until) = it.poll() else { panic!("no pause") };
+    assert!(until > it.now);
+    it.now = until;
+    assert_eq!(it.run(), ["web"]);
+}
+
+#[test]
 fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     let mut it = Driven::alone();
     it.renews("other", 0);
