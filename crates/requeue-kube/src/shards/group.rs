@@ -31,10 +31,11 @@
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it asks for its [release](Change::Release), waits
-//! until it is drained, and writes the new holder. If a run exceeds the time limit, its
-//! [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can
-//! run. A member that stops hands over all of its shards, and then releases and deletes its Lease.
+//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it asks for
+//! its [release](Change::Release), waits until it is drained, and writes the new holder. If a run
+//! exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run ends, no
+//! other key of the shard can run. A member that stops hands over all of its shards, and then
+//! releases and deletes its Lease.
 //! The desired holder takes the shards of a dead member, and those without a holder.
 //!
 //! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
@@ -101,8 +102,10 @@ pub(super) struct Group {
 enum Phase {
     /// The group object is not known yet.
     Looking,
-    /// The member Lease is about to be created.
-    Joining,
+    /// The member Lease is about to be created. The replica may have to stop when it is.
+    Joining {
+        stops: bool,
+    },
     Member,
     Stopping,
     Ended(End),
@@ -182,8 +185,10 @@ impl Group {
         if self.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.answer(now, Answer::Failed);
         }
-        if self.phase == Phase::Joining && right.is_some() {
-            self.phase = Phase::Member;
+        if let Phase::Joining { stops } = self.phase
+            && right.is_some()
+        {
+            self.phase = if stops { Phase::Stopping } else { Phase::Member };
             self.relisted = now;
             self.changed(true);
             // Others may have handed shards over before the response to the creation arrived.
@@ -340,8 +345,8 @@ impl Group {
                 self.phase = Phase::Stopping;
                 self.changed(true);
             }
-            // The Lease is being acquired. The caller stops again when it is.
-            Phase::Joining | Phase::Stopping | Phase::Ended(_) => {}
+            Phase::Joining { .. } => self.phase = Phase::Joining { stops: true },
+            Phase::Stopping | Phase::Ended(_) => {}
         }
     }
 
@@ -554,7 +559,9 @@ impl Group {
         if self.group.take().is_some() || self.is_member() {
             self.phase = match &self.phase {
                 Phase::Looking => Phase::Looking,
-                Phase::Joining | Phase::Member | Phase::Stopping => Phase::Ended(End::Deleted),
+                Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
+                    Phase::Ended(End::Deleted)
+                }
                 Phase::Ended(end) => Phase::Ended(end.clone()),
             };
         }
@@ -618,10 +625,10 @@ impl Group {
         match self.phase {
             Phase::Looking => {
                 let group = group.uid().to_owned();
-                self.phase = Phase::Joining;
+                self.phase = Phase::Joining { stops: false };
                 return Some(Step::Join { group });
             }
-            Phase::Joining | Phase::Ended(_) => return None,
+            Phase::Joining { .. } | Phase::Ended(_) => return None,
             Phase::Member | Phase::Stopping => {}
         }
         if self.phase == Phase::Stopping && !self.announced {

@@ -95,9 +95,10 @@ mod membership;
 mod protocol;
 mod rights;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::config::Shards;
 pub use self::error::ShardsError;
 pub use self::held::{Change, HeldShard};
+pub(crate) use self::membership::Joining;
 pub use self::membership::Membership;

@@ -257,6 +257,30 @@ fn a_confirmation_does_not_end_the_pause_after_a_failure() {
 }
 
 #[test]
+fn a_replica_that_is_stopped_while_it_joins_takes_no_shards_and_leaves() {
+    let mut it = Driven::new(Server::default());
+    it.list();
+    let group = loop {
+        match it.poll() {
+            Step::Join { group } => break group,
+            Step::Call(call) => {
+                let answer = it.server.call(call);
+                it.group.answer(it.now, answer);
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    it.group.stop();
+    assert!(matches!(it.poll(), Step::Wait(_)), "the Lease may be created");
+    renew(&mut it.server, "me", &group, 0);
+    it.right = Some(Time::NEVER);
+    it.watch();
+    assert_eq!(it.run(), ["me"], "the announcement");
+    assert_eq!(it.stored(), vec![(None, 0); 4]);
+    assert!(matches!(it.poll(), Step::Ended(End::Left)));
+}
+
+#[test]
 fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     let mut it = Driven::alone();
     it.renews("other", 0);
