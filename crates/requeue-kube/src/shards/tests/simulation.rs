@@ -1,10 +1,11 @@
 //! A simulation of the replicas of a shard group. At no moment do two of them act on one shard.
 //!
-//! The clocks of the replicas run at different rates, and show different times. Requests, responses
-//! and events of watches are late, lost or repeated. Replicas are disconnected, freeze, crash, stop
-//! and join. Runs drain slowly. Users change and delete Leases. Afterwards all faults stop. Then
-//! the shards must be distributed evenly, and a crash, a stop and a join must leave no shard
-//! without a holder for longer than promised. A replica in a crash loop must not receive shards.
+//! The clocks of the replicas run at different rates, and show different times of day, which jump by
+//! up to years. Requests, responses and events of watches are late, lost or repeated. Replicas are
+//! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
+//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and a
+//! join must leave no shard without a holder for longer than promised. A replica in a crash loop must
+//! not receive shards.
 //!
 //! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
 //! first seed.
@@ -31,6 +32,8 @@ use crate::shards::protocol::{Answer, Call, Change, End, Settings, Step, Watched
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;
 
+/// The bound of the error of a replica's time of day, in seconds: 30 years.
+const MOST_WALL: i64 = 1_000_000_000;
 const MILLI: Real = 1_000_000;
 const SECOND: Real = 1000 * MILLI;
 
@@ -514,10 +517,12 @@ impl World {
 
     fn wall(&mut self, who: usize) -> Timestamp {
         if self.chance(20) {
-            let jump = self.random.i64(-100..100);
-            self.replica(who).wall += jump;
+            // Seconds, or years.
+            let most = [100, 300_000_000][self.random.usize(..2)];
+            let jump = self.random.i64(-most..most);
+            self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MOST_WALL, MOST_WALL);
         }
-        let seconds = (self.now / SECOND) as i64 + self.replica(who).wall;
+        let seconds = MOST_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
         Timestamp::from_second(seconds).unwrap()
     }
 
