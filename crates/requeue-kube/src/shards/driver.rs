@@ -317,6 +317,7 @@ impl<'a> Driver<'a> {
                 None => LeadershipLost::Abandoned,
             })),
             End::Deleted => Err(ShardsError::Deleted { group }),
+            End::NoNamespace => Err(ShardsError::Namespace(self.shards.lease.namespace.clone())),
             End::Mismatch(stored) => {
                 Err(ShardsError::mismatch(&group, &stored, &self.shards.layout()))
             }

@@ -242,6 +242,7 @@ impl Group {
             }
             // It exists. The watch may not have shown it yet, or it has no label.
             (Sending::CreateGroup, Answer::Conflict) => self.read = true,
+            (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
                 self.read = false;
                 self.group_deleted();

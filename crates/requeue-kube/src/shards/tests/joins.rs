@@ -55,3 +55,57 @@ async fn a_join_that_is_dropped_before_it_has_created_a_lease_creates_none() {
     let member = group().join(fake.client()).await.unwrap();
     assert_eq!(fake.names().into_iter().collect::<Vec<_>>(), ["web", member.name()]);
 }
+
+#[tokio::test]
+async fn each_permission_that_is_missing_is_named_before_a_lease_is_created() {
+    for verb in ["get", "list", "watch", "create", "update", "delete"] {
+        let fake = Fake::refusing(&[verb]);
+        let error = refused(&fake, group()).await;
+        let expected =
+            ShardsError::Forbidden { namespace: NAMESPACE.to_owned(), verb: verb.to_owned() };
+        assert_eq!(error, expected);
+        assert!(error.to_string().contains(&format!("no permission to {verb} leases")), "{error}");
+        assert!(fake.names().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_does_not_exist_is_refused() {
+    let elsewhere = Shards::new("web", "elsewhere").lease_duration(Duration::from_secs(90));
+    let error = refused(&Fake::new(), elsewhere).await;
+    assert_eq!(error, ShardsError::Namespace("elsewhere".to_owned()));
+    assert!(error.to_string().contains("\"elsewhere\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_group_with_other_shards_is_refused() {
+    let fake = Fake::new();
+    let by = ShardBy::Uid.field().to_owned();
+    let layout = Layout { count: 8, by, objects: "websites".to_owned() };
+    fake.create(GroupLease::create("web", "web", &layout, 90, now()));
+    let error = refused(&fake, group()).await;
+    assert_eq!(
+        error.to_string(),
+        "the shard group \"web\" has 8 shards, not 4: configure 8, or stop all members and delete \
+         the Lease \"web\""
+    );
+    // The number of shards of another controller's group does not matter.
+    let error = refused(&fake, group().objects("shops")).await;
+    assert_eq!(
+        error.to_string(),
+        "the shard group \"web\" shards websites by object.metadata.uid, not shops by \
+         object.metadata.uid: use another name"
+    );
+    let error = refused(&fake, group().count(8).by(ShardBy::Namespace)).await;
+    assert!(matches!(&error, ShardsError::OtherContent { .. }), "{error}");
+    assert_eq!(fake.names().len(), 1, "no member has joined");
+}
+
+#[tokio::test]
+async fn the_lease_of_an_election_is_refused() {
+    let fake = Fake::new();
+    fake.create(Lease::create(&json!({ "name": "web" }), "leader", 15, now()));
+    let error = refused(&fake, group()).await;
+    assert!(matches!(&error, ShardsError::NotAGroup { .. }), "{error}");
+    assert!(error.to_string().contains("use another name"), "{error}");
+}
