@@ -164,6 +164,10 @@ impl Config {
     ///
     /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
+    ///
+    /// In a [shard group](crate::Controller::shards), it is also the time in which the objects of shards
+    /// that were gained must be listed. If they are not, the controller hands its shards over, leaves
+    /// the group, and ends with the same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self
@@ -356,16 +360,17 @@ impl Config {
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
-        if let Some(places) = places {
-            if self.fair_namespaces || self.namespace_limit.is_some() {
-                return Err(RunnerError::ShardsWithNamespaces);
+        let by_namespace = self.fair_namespaces || self.namespace_limit.is_some();
+        match places {
+            Some(_) if by_namespace => return Err(RunnerError::ShardsWithNamespaces),
+            Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
+            None if by_namespace => {
+                // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
+                let hasher = RandomState::new();
+                queue = queue
+                    .group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));
             }
-            queue = queue.group_by(move |key: &ObjectKey| places.group_of(key));
-        } else if self.fair_namespaces || self.namespace_limit.is_some() {
-            // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
-            let hasher = RandomState::new();
-            queue =
-                queue.group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));
+            None => {}
         }
         if self.fair_namespaces {
             queue = queue.fair();

@@ -242,9 +242,12 @@ where
         let of = dyntype.clone();
         let client = main_api.clone().into_client();
         let main_api = relist::consistent(main_api, &of, &wc);
-        let events = move |selected: Selected| {
-            let wc = selected.config(wc.clone());
-            watcher::watcher(selected.select(main_api.clone(), &of), wc).boxed()
+        let events = move |selected: Selected| match selected {
+            Selected::Probe => source::probe(main_api.clone(), &wc),
+            selected => {
+                let wc = selected.config(wc.clone());
+                watcher::watcher(selected.select(main_api.clone(), &of), wc).boxed()
+            }
         };
         let controller = Self::of(
             MainEvents::Own(MakeEvents::Watch(Box::new(events))),

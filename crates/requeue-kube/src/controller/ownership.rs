@@ -14,8 +14,6 @@ mod ranges;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,9 +24,6 @@ use tokio::sync::watch;
 
 pub(crate) use self::places::{Places, Rule};
 use crate::{ObjectKey, ObjectQueue};
-
-/// The greatest number of shards of a kind.
-const MAX_SHARDS: u32 = 1024;
 
 /// The shards of a kind that this process holds. All clones share one state.
 #[derive(Clone)]
@@ -71,36 +66,17 @@ impl State {
     }
 }
 
-/// The number of shards is not a power of two up to [`MAX_SHARDS`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ShardCountError(u32);
-
-impl fmt::Display for ShardCountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} shards: use a power of two from 1 to {MAX_SHARDS}", self.0)
-    }
-}
-
-impl Error for ShardCountError {}
-
 // --- The protocol's side ------------------------------------------------------------------------
 
 impl Ownership {
-    /// Creates a handle that holds none of `count` shards.
-    ///
-    /// # Errors
-    ///
-    /// `count` is not a power of two from 1 to 1,024.
-    pub(crate) fn new(count: u32, rule: Rule) -> Result<Self, ShardCountError> {
-        if !count.is_power_of_two() || count > MAX_SHARDS {
-            return Err(ShardCountError(count));
-        }
-        Ok(Self(Arc::new(Inner {
+    /// Creates a handle that holds none of `count` shards, which is a power of two.
+    pub(crate) fn new(count: u32, rule: Rule) -> Self {
+        Self(Arc::new(Inner {
             places: Arc::new(Places::new(count, rule)),
             shards: RwLock::new(vec![State::Free; count as usize]),
             version: watch::Sender::new(0),
             controller: OnceLock::new(),
-        })))
+        }))
     }
 
     /// Returns the number of shards.
@@ -314,6 +290,11 @@ impl Ownership {
             Rule::Hash(by) => Some(ranges::selector(*by, self.count(), &held)),
             Rule::Function(_) => Some(String::new()),
         }
+    }
+
+    /// Returns true if a shard was gained and has not been listed since.
+    pub(super) fn awaits_list(&self) -> bool {
+        self.shards().iter().any(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard was gained and has not been listed since.

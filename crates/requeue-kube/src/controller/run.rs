@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, select_all};
+use futures_util::future::{BoxFuture, Shared, select_all};
 use futures_util::stream::{self, Stream};
 use futures_util::{FutureExt, TryFuture};
 use kube::Resource;
@@ -155,7 +155,8 @@ where
         } = self;
         let ownership = group.as_ref().map(|group| group.ownership.clone()).or(ownership);
         writes.start(config.own_writes_timeout, config.suppress_own_writes);
-        let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
+        let mut stops =
+            Stops { graceful: any_of(self.graceful), forced: any_of(self.forced).shared() };
 
         let mut start = Some(self.start).filter(Start::is_awaited);
         if !self.warmup
@@ -219,9 +220,12 @@ where
         let sources = [main.source(store.clone())].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, failed);
+        let limit = config.cache_sync_timeout;
+        let mut watches =
+            Watches::begin(sources, &enqueuer, shard, backoff, (&readiness, limit), failed);
         watches.begin_others(triggers, &enqueuer);
 
+        let mut joining = None;
         let started = async {
             lists(&readiness, config.cache_sync_timeout).await?;
             let permit = match start {
@@ -233,14 +237,22 @@ where
                 None => None,
             };
             let sharding = match group {
-                Some(group) => Some(group.join().await?),
+                Some(group) => Some(group.join(&mut joining).await?),
                 None => None,
             };
             Ok((permit, sharding))
         };
-        let Some(begun) = stops.before(watches.until(started, permit)).await else {
-            return Ok(());
-        };
+        let begun = stops.before(watches.until(started, permit)).await;
+        if let Some(joining) = joining {
+            // Otherwise its Lease expires, and another replica may wait for that.
+            let left = tokio::time::timeout(config.shutdown_timeout, joining.leave());
+            tokio::select! {
+                biased;
+                () = stops.forced.clone() => {}
+                _ = left => {}
+            }
+        }
+        let Some(begun) = begun else { return Ok(()) };
         let (begun, sharding) = begun?;
         *permit = begun.unwrap_or(std::mem::take(permit));
 
@@ -395,7 +407,7 @@ struct Stops {
     /// No new run starts.
     graceful: BoxFuture<'static, ()>,
     /// Runs in flight are dropped, too.
-    forced: BoxFuture<'static, ()>,
+    forced: Shared<BoxFuture<'static, ()>>,
 }
 
 impl Stops {
@@ -456,7 +468,7 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        readiness: &Readiness,
+        (readiness, list_timeout): (&Readiness, Duration),
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
@@ -470,6 +482,7 @@ impl Watches {
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
+                list_timeout,
                 failed: Arc::clone(&failed) as _,
             };
             readiness.expect(number, source.name);

@@ -1,6 +1,9 @@
 //! The controller's part in a shard group: joins it, and applies its changes to the shards that the
 //! controller holds.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::pending;
@@ -22,7 +25,7 @@ use super::ownership::{Ownership, Rule};
 use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::{Change, HeldShard, Membership, Shards, ShardsError};
+use crate::shards::{Change, HeldShard, Joining, Membership, Shards, ShardsError};
 
 /// The time that a handover has after its runs were cancelled because the shutdown exceeded its limit.
 const AFTER_CANCEL: Duration = Duration::from_secs(5);
@@ -125,9 +128,7 @@ where
             Some(function) => Rule::Function(Box::new(move |key| function(key))),
             None => Rule::Hash(shards.field()),
         };
-        let count = shards.size();
-        let ownership = Ownership::new(count, rule)
-            .map_err(|_| RunnerError::shards(ShardsError::Count(count)))?;
+        let ownership = Ownership::new(shards.size(), rule);
         let held = self.held.clone();
         // It is set only here: a controller starts once.
         _ = held.0.ownership.set(ownership.clone());
@@ -136,10 +137,11 @@ where
 }
 
 impl Group {
-    /// Joins the group, and applies its changes from now on.
-    pub(super) async fn join(self) -> Result<Sharding, RunnerError> {
+    /// Joins the group, and applies its changes from now on. If the future is dropped while it joins,
+    /// `joining` contains the attempt.
+    pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
         let Self { shards, client, held, ownership } = self;
-        let membership = shards.join(client).await.map_err(RunnerError::shards)?;
+        let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
         let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
         let driver = Driver {
             membership,

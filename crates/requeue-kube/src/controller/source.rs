@@ -1,16 +1,20 @@
 //! One watch of a controller: reads a stream of events, and reports changes to the enqueuer.
 
+use std::fmt;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
-use kube::api::{Api, Resource};
+use kube::api::{Api, ListParams, Resource};
 use kube::core::ApiResource;
 use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
 
 use super::RunnerError;
 use super::enqueuer::Enqueuer;
@@ -33,6 +37,8 @@ pub(super) enum MakeEvents<O> {
 /// The objects that the API server is asked for.
 pub(super) enum Selected {
     All,
+    /// None. A list of one object shows whether the kind can be listed.
+    Probe,
     Shard(Shard),
     /// The union of ranges of hashes of shards that may have been gained. The empty text selects all
     /// objects.
@@ -47,7 +53,7 @@ impl Selected {
     /// Returns `api` with lists and watches of these objects.
     pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
         match self {
-            Self::All => api,
+            Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
             Self::Ranges(selector) if selector.is_empty() => api,
             Self::Ranges(selector) => select(api, dyntype, &selector),
@@ -58,7 +64,7 @@ impl Selected {
     /// consistent read: a cache may be behind the writes of its former holder.
     pub(super) fn config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
-            Self::All | Self::Shard(_) => wc,
+            Self::All | Self::Probe | Self::Shard(_) => wc,
             // A streaming list can begin in a cache, too.
             Self::Ranges(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
@@ -95,6 +101,8 @@ pub(super) struct Following {
     pub(super) number: usize,
     pub(super) kind: Kind,
     pub(super) shard: Option<Shard>,
+    /// The time in which a shard that was gained must be listed.
+    pub(super) list_timeout: Duration,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
 }
@@ -111,6 +119,29 @@ pub(super) fn made<O: 'static>(
     events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
 ) -> MakeEvents<O> {
     MakeEvents::Made(events.boxed())
+}
+
+/// Lists one object, and then waits forever. If that fails, the next poll tries again, as in kube's
+/// watcher.
+pub(super) fn probe<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
+where
+    O: Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
+    let params = ListParams {
+        label_selector: wc.label_selector.clone(),
+        field_selector: wc.field_selector.clone(),
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    let lists = stream::unfold((api, params, false), |(api, params, is_listed)| async move {
+        if is_listed {
+            pending::<()>().await;
+        }
+        let listed = api.list(&params).await.map_err(watcher::Error::InitialListFailed);
+        let is_listed = listed.is_ok();
+        Some((listed.map(|_| Event::InitDone), (api, params, is_listed)))
+    });
+    stream::iter([Ok(Event::Init)]).chain(lists).boxed()
 }
 
 impl<O> MakeEvents<O> {
@@ -322,6 +353,14 @@ impl Following {
     /// from its store.
     ///
     /// `on_event` gets the state of the list with its last event.
+    ///
+    /// A controller that has not joined its group yet holds no shards. It lists one object, so that it
+    /// does not join and receive shards whose objects it cannot list.
+    ///
+    /// # Errors
+    ///
+    /// As [`follow`](Self::follow), or a shard that was gained is not listed in time. Nobody reconciles
+    /// its objects until the controller leaves the group.
     async fn follow_shards<K>(
         &mut self,
         source: MakeEvents<K>,
@@ -336,13 +375,28 @@ impl Following {
         let mut is_listing = true;
         let (mut events, mut watch) = match source {
             MakeEvents::Made(events) => (events, None),
-            MakeEvents::Watch(mut watch) => (watch_held(&mut watch, ownership), Some(watch)),
+            MakeEvents::Watch(mut watch) => {
+                let events = match ownership.held().is_empty() {
+                    true => watch(Selected::Probe),
+                    false => watch_held(&mut watch, ownership),
+                };
+                (events, Some(watch))
+            }
         };
+        let list_timeout = self.list_timeout;
+        let deadline = |before: Option<Instant>| match ownership.awaits_list() {
+            true => before.or_else(|| Instant::now().checked_add(list_timeout)),
+            false => None,
+        };
+        let mut list_by = deadline(None);
+        let late =
+            RunnerError::CacheSync { watches: vec![self.name.clone()], timeout: list_timeout };
         loop {
             tokio::select! {
                 biased;
                 () = ownership.changed(list.version), if watch.is_some() || !is_listing => {
                     list = Listing { version: ownership.version(), is_restart: true };
+                    list_by = deadline(list_by);
                     if let Some(watch) = &mut watch {
                         (events, is_listing) = (watch_held(watch, ownership), true);
                         continue;
@@ -354,7 +408,7 @@ impl Following {
                         on_event(event, origin, end);
                     }
                     ownership.listed(list.version);
-                    list.is_restart = false;
+                    (list.is_restart, list_by) = (false, deadline(None));
                 }
                 event = events.next() => {
                     let Some(event) = event else { break };
@@ -365,16 +419,35 @@ impl Following {
                         _ => {}
                     }
                     let end = is_end.then_some(list);
-                    self.handle(event, |event, origin| on_event(event, origin, end)).await?;
+                    tokio::select! {
+                        biased;
+                        handled = self.handle(event, |event, origin| on_event(event, origin, end)) => handled?,
+                        // The backoff after an error may be longer.
+                        () = reach(list_by) => return Err(late),
+                    }
                     if is_end {
                         ownership.listed(list.version);
-                        list.is_restart = false;
+                        (list.is_restart, list_by) = (false, deadline(None));
+                    }
+                }
+                () = reach(list_by) => {
+                    list_by = deadline(list_by);
+                    if list_by.is_some() {
+                        return Err(late);
                     }
                 }
             }
         }
         tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
+    }
+}
+
+/// Waits until `time`, or forever.
+async fn reach(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Config {
     pub(crate) name: String,
     pub(crate) lease_duration: Duration,
     pub(crate) renew_deadline: Duration,
-    pub(super) retry_period: Duration,
+    pub(crate) retry_period: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
     pub(super) events: bool,

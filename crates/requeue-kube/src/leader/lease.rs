@@ -66,6 +66,11 @@ impl Lease {
         self.uid == other.uid && self.record == other.record
     }
 
+    /// Returns true if the holder has renewed the Lease after it had acquired it.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.record.renew_time != self.record.acquire_time
+    }
+
     pub(crate) fn duration_seconds(&self) -> Option<u64> {
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }

@@ -129,9 +129,6 @@ impl<'a> Driver<'a> {
     ) -> Ended {
         let mut stopping = false;
         loop {
-            if stopping {
-                self.group.stop();
-            }
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.until());
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
             self.publish();
@@ -167,7 +164,9 @@ impl<'a> Driver<'a> {
                 }
                 term = ready(&mut self.joining) => {
                     self.joining = None;
-                    let Some(term) = term else { return Ended::NotJoined };
+                    let Some(term) = term else {
+                        return if stopping { Ended::Over(Ok(())) } else { Ended::NotJoined };
+                    };
                     // The runs are drained before the release, so nothing else delays it.
                     let leadership = term.leadership().uncounted();
                     self.term = Some((term, leadership));
@@ -178,7 +177,10 @@ impl<'a> Driver<'a> {
                 command = commands.recv() => match command {
                     Some(Command::Drained(shards)) => self.group.drained(self.clock.now(), shards),
                     Some(Command::Confirm) => self.group.confirm(),
-                    Some(Command::Stop) | None => stopping = true,
+                    Some(Command::Stop) | None => {
+                        stopping = true;
+                        self.group.stop();
+                    }
                 },
                 event = self.watch.next() => match event {
                     Some(Ok(event)) => self.group.watched(self.clock.now(), event),
@@ -315,6 +317,7 @@ impl<'a> Driver<'a> {
                 None => LeadershipLost::Abandoned,
             })),
             End::Deleted => Err(ShardsError::Deleted { group }),
+            End::NoNamespace => Err(ShardsError::Namespace(self.shards.lease.namespace.clone())),
             End::Mismatch(stored) => {
                 Err(ShardsError::mismatch(&group, &stored, &self.shards.layout()))
             }

@@ -11,6 +11,8 @@ use crate::leader::{ConfigError, LeadershipLost};
 pub enum ShardsError {
     /// The name of the group is not a DNS label of at most 63 characters.
     Name(String),
+    /// The namespace of the group does not exist.
+    Namespace(String),
     /// The number of shards is not a power of two up to 1,024.
     Count(u32),
     /// The times of the member Lease are not safe.
@@ -59,7 +61,9 @@ pub enum ShardsError {
 impl ShardsError {
     pub(super) fn mismatch(group: &str, stored: &Layout, configured: &Layout) -> Self {
         let group = group.to_owned();
-        if stored.count != configured.count {
+        // The shards of another controller may well have another number.
+        let is_same = stored.objects == configured.objects && stored.by == configured.by;
+        if is_same {
             let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
             let (stored, configured) = (number(stored.count), number(configured.count));
             return Self::OtherCount { group, stored, configured };
@@ -79,6 +83,11 @@ impl fmt::Display for ShardsError {
                 f,
                 "invalid name of a shard group {name:?}: use at most 63 lower-case letters, \
                  digits and hyphens, with no hyphen at the start or the end"
+            ),
+            Self::Namespace(namespace) => write!(
+                f,
+                "the namespace {namespace:?} of the shard group does not exist: create it, or use \
+                 another"
             ),
             Self::Count(count) => {
                 write!(f, "{count} shards: use a power of two from 1 to 1024")

@@ -31,10 +31,11 @@
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members. A holder hands a surplus shard over: it asks for its [release](Change::Release), waits
-//! until it is drained, and writes the new holder. If a run exceeds the time limit, its
-//! [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can
-//! run. A member that stops hands over all of its shards, and then releases and deletes its Lease.
+//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it asks for
+//! its [release](Change::Release), waits until it is drained, and writes the new holder. If a run
+//! exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run ends, no
+//! other key of the shard can run. A member that stops hands over all of its shards, and then
+//! releases and deletes its Lease.
 //! The desired holder takes the shards of a dead member, and those without a holder.
 //!
 //! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
@@ -91,6 +92,8 @@ pub(super) struct Group {
     /// The start of the last successful read or write of the object.
     confirmed: Option<Time>,
     announced: bool,
+    /// The announcement met a conflict at this version of the own Lease.
+    announce_conflict: Option<u64>,
     relisted: Time,
     changes: VecDeque<Change>,
 }
@@ -99,8 +102,10 @@ pub(super) struct Group {
 enum Phase {
     /// The group object is not known yet.
     Looking,
-    /// The member Lease is about to be created.
-    Joining,
+    /// The member Lease is about to be created. The replica may have to stop when it is.
+    Joining {
+        stops: bool,
+    },
     Member,
     Stopping,
     Ended(End),
@@ -142,7 +147,7 @@ enum Sending {
     ReadGroup,
     WriteGroup { version: u64 },
     ReadMember(Arc<str>),
-    Announce,
+    Announce { version: u64 },
     Delete(Arc<str>),
 }
 
@@ -167,6 +172,7 @@ impl Group {
             read_again: false,
             confirmed: None,
             announced: false,
+            announce_conflict: None,
             relisted: now,
             changes: VecDeque::new(),
             settings,
@@ -179,8 +185,10 @@ impl Group {
         if self.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.answer(now, Answer::Failed);
         }
-        if self.phase == Phase::Joining && right.is_some() {
-            self.phase = Phase::Member;
+        if let Phase::Joining { stops } = self.phase
+            && right.is_some()
+        {
+            self.phase = if stops { Phase::Stopping } else { Phase::Member };
             self.relisted = now;
             self.changed(true);
             // Others may have handed shards over before the response to the creation arrived.
@@ -234,6 +242,7 @@ impl Group {
             }
             // It exists. The watch may not have shown it yet, or it has no label.
             (Sending::CreateGroup, Answer::Conflict) => self.read = true,
+            (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
                 self.read = false;
                 self.group_deleted();
@@ -262,12 +271,14 @@ impl Group {
                     self.pause_after_failure(now);
                 }
             }
-            (Sending::Announce, Answer::Lease(lease)) => {
+            (Sending::Announce { .. }, Answer::Lease(lease)) => {
                 self.announced = true;
                 self.see_own(lease, now);
             }
             // A renewal has changed the Lease in the meantime.
-            (Sending::Announce, Answer::Conflict) => self.own = None,
+            (Sending::Announce { version }, Answer::Conflict) => {
+                self.announce_conflict = Some(version)
+            }
             (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
                 let changed = self.members.absent(&name, now);
                 self.changed(changed);
@@ -335,15 +346,15 @@ impl Group {
                 self.phase = Phase::Stopping;
                 self.changed(true);
             }
-            // The Lease is being acquired. The caller stops again when it is.
-            Phase::Joining | Phase::Stopping | Phase::Ended(_) => {}
+            Phase::Joining { .. } => self.phase = Phase::Joining { stops: true },
+            Phase::Stopping | Phase::Ended(_) => {}
         }
     }
 
     /// Reads the group object, so that `confirmed` becomes later than now.
     pub(super) fn confirm(&mut self) {
         (self.read, self.read_again) = (true, self.sent.is_some());
-        (self.pause, self.idle_until) = (Time::ZERO, Time::ZERO);
+        self.idle_until = Time::ZERO;
     }
 
     pub(super) fn confirmed(&self) -> Option<Time> {
@@ -425,16 +436,29 @@ impl Group {
     }
 
     fn see_own(&mut self, lease: Lease, now: Time) {
-        match &mut self.own {
-            Some((seen, _)) if lease.version() <= seen.version() => {}
+        let changed = match &mut self.own {
+            Some((seen, _)) if lease.version() <= seen.version() => false,
             Some((seen, since)) => {
                 if !seen.same_record(&lease) {
                     *since = now;
                 }
+                let changed = seen.is_renewed() != lease.is_renewed();
                 *seen = lease;
+                changed
             }
-            None => self.own = Some((lease, now)),
-        }
+            None => {
+                self.own = Some((lease, now));
+                true
+            }
+        };
+        self.changed(changed);
+    }
+
+    /// Returns the members that receive shards, in the order of their names.
+    fn candidates(&self, group: &GroupLease) -> Vec<Arc<str>> {
+        let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
+        let own = (Arc::clone(&self.settings.member), is_renewed);
+        self.members.candidates(group, (self.phase == Phase::Member).then_some(own))
     }
 
     fn see_group(&mut self, lease: Lease, now: Time) {
@@ -536,7 +560,9 @@ impl Group {
         if self.group.take().is_some() || self.is_member() {
             self.phase = match &self.phase {
                 Phase::Looking => Phase::Looking,
-                Phase::Joining | Phase::Member | Phase::Stopping => Phase::Ended(End::Deleted),
+                Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
+                    Phase::Ended(End::Deleted)
+                }
                 Phase::Ended(end) => Phase::Ended(end.clone()),
             };
         }
@@ -548,14 +574,10 @@ impl Group {
             return;
         }
         let Some(group) = &self.group else { return };
-        let desired = self.desired.get_or_insert_with(|| {
-            let mut live = self.members.candidates(group.uid());
-            if self.phase == Phase::Member {
-                let at = live.partition_point(|name| *name < self.settings.member);
-                live.insert(at, Arc::clone(&self.settings.member));
-            }
-            balance::desired(&group.assignment, &live)
-        });
+        let desired = match self.desired.take() {
+            Some(desired) => desired,
+            None => balance::desired(&group.assignment, &self.candidates(group)),
+        };
         let (mut release, mut cancel, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for (shard, local) in self.local.iter_mut().enumerate() {
             let mine = desired[shard].as_ref() == Some(&self.settings.member);
@@ -577,6 +599,7 @@ impl Group {
                 _ => {}
             }
         }
+        self.desired = Some(desired);
         self.report(kept, Change::Gained);
         self.report(release, Change::Release);
         self.report(cancel, Change::Cancel);
@@ -603,10 +626,10 @@ impl Group {
         match self.phase {
             Phase::Looking => {
                 let group = group.uid().to_owned();
-                self.phase = Phase::Joining;
+                self.phase = Phase::Joining { stops: false };
                 return Some(Step::Join { group });
             }
-            Phase::Joining | Phase::Ended(_) => return None,
+            Phase::Joining { .. } | Phase::Ended(_) => return None,
             Phase::Member | Phase::Stopping => {}
         }
         if self.phase == Phase::Stopping && !self.announced {
@@ -646,13 +669,13 @@ impl Group {
 
     fn announce(&mut self, now: Time) -> Step {
         match &self.own {
-            Some((lease, _)) => {
+            Some((lease, _)) if self.announce_conflict != Some(lease.version()) => {
                 let mut annotations = Map::new();
                 annotations.insert(STOPPING.to_owned(), Value::from("true"));
-                let json = lease.annotate(annotations);
-                self.call(now, Sending::Announce, Call::Replace(json))
+                let (version, json) = (lease.version(), lease.annotate(annotations));
+                self.call(now, Sending::Announce { version }, Call::Replace(json))
             }
-            None => {
+            _ => {
                 let member = Arc::clone(&self.settings.member);
                 let read = Call::Read(member.to_string());
                 self.call(now, Sending::ReadMember(member), read)
@@ -686,14 +709,12 @@ impl Group {
         (assignment != group.assignment || self.unresolved.is_some()).then_some(assignment)
     }
 
-    /// Deletes the Lease of a dead member. The first member does it for all.
+    /// Deletes the Lease of a dead member. The first candidate does it for all.
     fn collect(&mut self, now: Time) -> Option<Step> {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);
         self.members.forget(group.uid(), holds, self.longest(), now);
-        let candidates = self.members.candidates(group.uid());
-        let is_first = candidates.first().is_none_or(|first| *first > self.settings.member);
-        if self.phase != Phase::Member || !is_first {
+        if self.candidates(group).first() != Some(&self.settings.member) {
             return None;
         }
         let lease = &self.members.garbage(holds)?.lease;

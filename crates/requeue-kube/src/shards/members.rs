@@ -10,6 +10,10 @@
 //! stored after it was sent. By then the member's right had ended, and a member whose right has
 //! ended does not return. A Lease that was deleted is never created again. Its member is dead when
 //! the longest lease duration of the group has passed since its absence was observed.
+//!
+//! A member that has not renewed its Lease yet is new. It receives no shards, because it may be in a
+//! crash loop: each of its shards would have no holder until its Lease expires, again and again. The
+//! exception are groups without a member that has renewed, where new members count, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +21,7 @@ use std::time::Duration;
 
 use requeue::Time;
 
-use super::assignment::{JOINED, STOPPING};
+use super::assignment::{GroupLease, JOINED, STOPPING};
 use crate::leader::Lease;
 
 pub(super) struct Member {
@@ -45,7 +49,7 @@ impl Member {
         self.lease.annotation(JOINED).unwrap_or_default()
     }
 
-    fn is_candidate(&self, group: &str) -> bool {
+    fn may_receive(&self, group: &str) -> bool {
         self.state == State::Live
             && self.joined() == group
             && self.lease.annotation(STOPPING).is_none()
@@ -73,10 +77,23 @@ impl Members {
         self.seen.get(name)
     }
 
-    /// Returns the members that may receive shards, in the order of their names.
-    pub(super) fn candidates(&self, group: &str) -> Vec<Arc<str>> {
-        let candidates = self.seen.iter().filter(|(_, member)| member.is_candidate(group));
-        candidates.map(|(name, _)| Arc::clone(name)).collect()
+    /// Returns the members that receive shards, in the order of their names. `own` is the observer, if
+    /// it may receive shards, and whether it has renewed its Lease.
+    ///
+    /// A new member that holds a shard is among them: it has received it when all members were new.
+    pub(super) fn candidates(
+        &self,
+        group: &GroupLease,
+        own: Option<(Arc<str>, bool)>,
+    ) -> Vec<Arc<str>> {
+        let others = self.seen.iter().filter(|(_, member)| member.may_receive(group.uid()));
+        let others = others.map(|(name, member)| (Arc::clone(name), member.lease.is_renewed()));
+        let mut live: Vec<_> = others.chain(own).collect();
+        if live.iter().any(|(_, is_renewed)| *is_renewed) {
+            live.retain(|(name, is_renewed)| *is_renewed || group.assignment.holds(name));
+        }
+        live.sort_unstable();
+        live.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Returns the longest lease duration of the members that are live, in seconds.
@@ -100,8 +117,8 @@ impl Members {
         if lease.version() <= member.lease.version() {
             return false;
         }
-        let stopping = |lease: &Lease| lease.annotation(STOPPING).is_some();
-        let mut changed = stopping(&lease) != stopping(&member.lease);
+        let status = |lease: &Lease| (lease.annotation(STOPPING).is_some(), lease.is_renewed());
+        let mut changed = status(&lease) != status(&member.lease);
         if member.state != State::Dead {
             if released {
                 member.state = State::Dead;

@@ -1,6 +1,7 @@
 //! A process's membership in a shard group: the public handle.
 
 use kube::Client;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -62,16 +63,35 @@ impl Shards {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, this process does not join. A Lease that it has created expires.
+    /// If it is dropped, this process does not join. A task of the runtime deletes a Lease that it
+    /// has created. If the runtime ends before that, the Lease expires.
     pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
+        self.join_by(client, &mut None).await
+    }
+
+    /// As [`join`](Self::join). If the future is dropped while it joins, `joining` contains the
+    /// attempt.
+    pub(crate) async fn join_by(
+        self,
+        client: Client,
+        joining: &mut Option<Joining>,
+    ) -> Result<Membership, ShardsError> {
         self.check()?;
         rights::review(&client, &self.lease.namespace).await?;
-        Membership::join(self, client).await
+        let joined = joining.insert(Joining::begin(self, client)).joined().await;
+        *joining = None;
+        joined
     }
 }
 
-impl Membership {
-    async fn join(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+/// An attempt to join. If it is dropped, the process leaves the group in the background.
+pub(crate) struct Joining {
+    membership: Option<Membership>,
+    joined: oneshot::Receiver<String>,
+}
+
+impl Joining {
+    fn begin(shards: Shards, client: Client) -> Self {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
@@ -83,21 +103,44 @@ impl Membership {
             receive_command,
             send_joined,
         );
-        let mut membership =
-            Self { name: String::new(), changes, commands, task: tokio::spawn(task), ended: None };
-        match joined.await {
+        let task = tokio::spawn(task);
+        let membership = Membership { name: String::new(), changes, commands, task, ended: None };
+        Self { membership: Some(membership), joined }
+    }
+
+    async fn joined(&mut self) -> Result<Membership, ShardsError> {
+        let name = (&mut self.joined).await;
+        let abandoned = ShardsError::Lost(LeadershipLost::Abandoned);
+        let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
+        match name {
             Ok(name) => {
                 membership.name = name;
                 Ok(membership)
             }
             // The task has ended before.
-            Err(_) => match membership.end().await {
-                Err(error) => Err(error),
-                Ok(()) => Err(ShardsError::Lost(LeadershipLost::Abandoned)),
-            },
+            Err(_) => Err(membership.end().await.err().unwrap_or(abandoned)),
         }
     }
 
+    /// Waits until the process has left the group.
+    pub(crate) async fn leave(mut self) {
+        if let Some(membership) = self.membership.take() {
+            membership.leave().await;
+        }
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(membership) = self.membership.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(membership.leave());
+        }
+    }
+}
+
+impl Membership {
     /// Returns the name of the member Lease, which is unique.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -138,6 +181,16 @@ impl Membership {
     /// released and deleted when all shards are drained and handed over.
     pub fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Leaves the group. No run is in flight.
+    async fn leave(mut self) {
+        self.stop();
+        while let Ok(Some(change)) = self.next().await {
+            if let Change::Release(shards) | Change::Cancel(shards) = change {
+                self.drained(shards);
+            }
+        }
     }
 
     async fn end(&mut self) -> Result<(), ShardsError> {

@@ -11,7 +11,7 @@
 //! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
 //!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
 //! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. A member that joins or leaves
-//!   moves its own share, and no other shard.
+//!   moves its own share, and no other shard. A member receives its share after its first renewal.
 //! - **Planned handovers.** A shard moves when its runs in flight have ended. The other shards of the holder continue. The new holder
 //!   is written directly, so the shard has no holder for the time of one write and one event.
 //! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
@@ -55,6 +55,13 @@
 //! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
 //! handover still waits for the end of the run.
 //!
+//! # Members that have just joined
+//!
+//! A member receives shards when it has renewed its Lease once, after the
+//! [retry period](Shards::retry_period) of 2 s by default. A process in a crash loop, which joins and
+//! crashes again and again, therefore receives none. As long as no live member has renewed its Lease,
+//! all of them count: the first member of a group takes all shards at once.
+//!
 //! # Deleted objects
 //!
 //! - **A member Lease.** Its member gives up at its next renewal. The others wait until the Lease would
@@ -88,9 +95,10 @@ mod membership;
 mod protocol;
 mod rights;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::config::Shards;
 pub use self::error::ShardsError;
 pub use self::held::{Change, HeldShard};
+pub(crate) use self::membership::Joining;
 pub use self::membership::Membership;

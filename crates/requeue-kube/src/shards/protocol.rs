@@ -84,6 +84,8 @@ pub(super) enum End {
     Lost,
     /// The group object was deleted.
     Deleted,
+    /// The namespace does not exist.
+    NoNamespace,
     /// The group has another layout.
     Mismatch(Layout),
     Unreadable(Unreadable),

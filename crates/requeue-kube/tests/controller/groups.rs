@@ -1,17 +1,20 @@
 //! The settings of a controller's shard group.
 
 use std::error::Error as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Client;
 use kube::client::Body;
+use kube::runtime::watcher;
+use kube::{Api, Client};
 use requeue_kube::controller::{Action, Config, Error, RunnerError};
 use requeue_kube::shard::Shard;
 use requeue_kube::shards::{Shards, ShardsError};
 use requeue_kube::{Controller, policy};
+use serde_json::json;
 
 use super::common::*;
 
@@ -31,6 +34,49 @@ async fn refused(controller: Controller<ConfigMap>) -> RunnerError {
     match (results.pop(), results.is_empty()) {
         (Some(Err(Error::RunnerError(error))), true) => error,
         other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a controller of ConfigMaps on a server that refuses each request with this status. Returns the
+/// results, and the paths of the requests.
+async fn on_a_server_that_refuses(code: u16, shards: Option<Shards>) -> (Vec<String>, Vec<String>) {
+    let paths: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&paths);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        seen.lock().unwrap().push(request.uri().path().to_owned());
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "no ConfigMaps", "reason": "OnPurpose", "code": code,
+        });
+        let response =
+            Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
+        async move { Ok::<_, OnPurpose>(response.unwrap()) }
+    });
+    let maps: Api<ConfigMap> = Api::all(Client::new(service, "ns"));
+    let config = Config::default().cache_sync_timeout(Duration::from_secs(5));
+    let name = format!("refused {code} {}", shards.is_some());
+    let mut controller =
+        Controller::new(maps, watcher::Config::default()).name(name).with_config(config);
+    if let Some(shards) = shards {
+        controller = controller.shards(shards);
+    }
+    let reconcile = async |_, _| Ok::<_, OnPurpose>(Action::await_change());
+    let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
+    let results = stream.map(|result| result.unwrap_err().to_string()).collect().await;
+    let paths = paths.lock().unwrap().clone();
+    (results, paths)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_cannot_list_its_kind_does_not_join_and_reports_that_as_without_a_group()
+{
+    for code in [403, 404, 500] {
+        let (sharded, paths) = on_a_server_that_refuses(code, Some(group())).await;
+        let (alone, _) = on_a_server_that_refuses(code, None).await;
+        assert!(paths.iter().all(|path| path == "/api/v1/configmaps"), "{paths:?}");
+        assert!(sharded.len() > 2, "{sharded:?}");
+        assert!(sharded[0].contains("no ConfigMaps"), "{sharded:?}");
+        assert_eq!((sharded.first(), sharded.last()), (alone.first(), alone.last()));
     }
 }
 

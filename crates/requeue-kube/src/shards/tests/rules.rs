@@ -244,6 +244,43 @@ fn a_confirmation_that_is_requested_during_a_read_causes_another_read() {
 }
 
 #[test]
+fn a_confirmation_does_not_end_the_pause_after_a_failure() {
+    let mut it = Driven::alone();
+    it.group.confirm();
+    let _ = it.call();
+    it.group.answer(it.now, Answer::Failed);
+    it.group.confirm();
+    let Step::Wait(until) = it.poll() else { panic!("no pause") };
+    assert!(until > it.now);
+    it.now = until;
+    assert_eq!(it.run(), ["web"]);
+}
+
+#[test]
+fn a_replica_that_is_stopped_while_it_joins_takes_no_shards_and_leaves() {
+    let mut it = Driven::new(Server::default());
+    it.list();
+    let group = loop {
+        match it.poll() {
+            Step::Join { group } => break group,
+            Step::Call(call) => {
+                let answer = it.server.call(call);
+                it.group.answer(it.now, answer);
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    it.group.stop();
+    assert!(matches!(it.poll(), Step::Wait(_)), "the Lease may be created");
+    renew(&mut it.server, "me", &group, 0);
+    it.right = Some(Time::NEVER);
+    it.watch();
+    assert_eq!(it.run(), ["me"], "the announcement");
+    assert_eq!(it.stored(), vec![(None, 0); 4]);
+    assert!(matches!(it.poll(), Step::Ended(End::Left)));
+}
+
+#[test]
 fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     let mut it = Driven::alone();
     it.renews("other", 0);
@@ -262,6 +299,34 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     }
     let changes = it.changes();
     assert!(matches!(&changes[..], [Change::Moved(moved)] if moved.len() == 2), "{changes:?}");
+}
+
+#[test]
+fn a_member_receives_shards_when_it_has_renewed_its_lease() {
+    let mut it = Driven::alone();
+    it.passes(2.0);
+    it.renews("other", 2);
+    it.watch();
+    assert_eq!(it.run(), [""; 0]);
+    assert_eq!(it.changes(), [], "it may be in a crash loop");
+    it.renews("other", 4);
+    it.watch();
+    let _ = it.poll();
+    assert_eq!(it.released().len(), 2);
+}
+
+#[test]
+fn a_member_that_has_not_renewed_its_lease_takes_no_shards_beside_one_that_has() {
+    let mut it = Driven::beside("other");
+    it.renews("third", 0);
+    it.renews("third", 1);
+    change(&mut it.server, "other", |json| json["spec"]["holderIdentity"] = json!(""));
+    it.watch();
+    assert_eq!(it.run(), [""; 0]);
+    assert_eq!(it.changes(), []);
+    it.passes(2.0);
+    assert_eq!(it.run(), ["web"]);
+    assert_eq!(it.gained().len(), 2, "the other two are those of the third member");
 }
 
 #[test]
@@ -447,6 +512,17 @@ fn a_replica_that_stops_announces_it_hands_over_and_leaves() {
             .all(|(holder, number)| (holder.as_deref(), *number) == (Some("other"), 2))
     );
     assert!(matches!(it.poll(), Step::Ended(End::Left)));
+}
+
+#[test]
+fn a_renewal_that_conflicts_with_the_announcement_causes_a_read_and_no_list() {
+    let mut it = Driven::alone();
+    it.passes(12.0);
+    it.renews("me", 13);
+    it.server.events.clear();
+    it.group.stop();
+    assert_eq!(it.run(), ["me", "me", "me"], "a conflict, a read, and the announcement");
+    assert_eq!(it.server.leases["me"]["metadata"]["annotations"][STOPPING], "true");
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(super) struct Server {
     /// The same Leases, read.
     read: BTreeMap<String, Lease>,
     version: u64,
+    /// The number of Leases that were created.
+    pub(super) created: u64,
     /// The events of the watches, which the caller takes.
     pub(super) events: Vec<Watched>,
     /// A planted bug: a write succeeds although the object has changed.
@@ -36,6 +38,7 @@ impl Server {
                     return Answer::Conflict;
                 }
                 let uid = format!("uid-{}", self.version + 1);
+                self.created += 1;
                 self.store(json, &uid)
             }
             Call::Replace(json) => {

@@ -1,10 +1,11 @@
 //! A simulation of the replicas of a shard group. At no moment do two of them act on one shard.
 //!
-//! The clocks of the replicas run at different rates, and show different times. Requests, responses
-//! and events of watches are late, lost or repeated. Replicas are disconnected, freeze, crash, stop
-//! and join. Runs drain slowly. Users change and delete Leases. Afterwards all faults stop. Then
-//! the shards must be distributed evenly, and a crash, a stop and a join must leave no shard
-//! without a holder for longer than promised.
+//! The clocks of the replicas run at different rates, and show different times of day, which jump by
+//! up to years. Requests, responses and events of watches are late, lost or repeated. Replicas are
+//! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
+//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and a
+//! join must leave no shard without a holder for longer than promised. A replica in a crash loop must
+//! not receive shards.
 //!
 //! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
 //! first seed.
@@ -18,11 +19,12 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::JitterSource;
+use serde_json::{Map, Value};
 
-use super::server::Server;
-use crate::leader::Config;
+use super::server::{Server, lease};
 use crate::leader::election::{self, Election};
 use crate::leader::lost;
+use crate::leader::{Config, Lease};
 use crate::shards::assignment::{GroupLease, JOINED, LABEL, Layout};
 use crate::shards::group::Group;
 use crate::shards::protocol::{Answer, Call, Change, End, Settings, Step, Watched};
@@ -30,6 +32,8 @@ use crate::shards::protocol::{Answer, Call, Change, End, Settings, Step, Watched
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;
 
+/// The bound of the error of a replica's time of day, in seconds: 30 years.
+const MOST_WALL: i64 = 1_000_000_000;
 const MILLI: Real = 1_000_000;
 const SECOND: Real = 1000 * MILLI;
 
@@ -58,6 +62,8 @@ enum Planted {
     JoinsAgain,
     /// Members of a group object that was deleted are ignored.
     IgnoresForeign,
+    /// A member receives shards before it has renewed its Lease.
+    CountsNew,
 }
 
 struct Replica {
@@ -94,7 +100,7 @@ struct Replica {
     lags: u32,
     drains: Real,
     /// The last Leases that its watch has shown, for a planted bug.
-    shown: HashMap<String, crate::leader::Lease>,
+    shown: HashMap<String, Lease>,
 }
 
 enum What {
@@ -331,10 +337,16 @@ impl World {
                 }
             }
             Event::Answered { number, answer, .. } => {
+                let counts_new = self.planted == Some(Planted::CountsNew);
                 let replica = self.replica(who);
                 match answer {
-                    Answered::Group(answer) if replica.calls[0] == number => {
+                    Answered::Group(mut answer) if replica.calls[0] == number => {
                         replica.calls[0] = 0;
+                        if let Answer::Lease(lease) = &mut answer
+                            && counts_new
+                        {
+                            show_renewed(lease, &replica.member);
+                        }
                         replica.group.answer(local, answer);
                     }
                     Answered::Election(answer) if replica.calls[1] == number => {
@@ -353,6 +365,7 @@ impl World {
                 let breaks = self.replica(who).breaks;
                 let again = self.chance(50);
                 let ignores_foreign = self.planted == Some(Planted::IgnoresForeign);
+                let counts_new = self.planted == Some(Planted::CountsNew);
                 let replica = self.replica(who);
                 let mut event = event;
                 if let Watched::Applied(lease) | Watched::Listed(lease) = &mut event {
@@ -363,7 +376,10 @@ impl World {
                         let joined = serde_json::json!(group.uid());
                         let json =
                             lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
-                        *lease = crate::leader::Lease::from_json(json).unwrap();
+                        *lease = Lease::from_json(json).unwrap();
+                    }
+                    if counts_new {
+                        show_renewed(lease, &replica.member);
                     }
                     replica.shown.insert(lease.name().to_owned(), lease.clone());
                 }
@@ -501,10 +517,12 @@ impl World {
 
     fn wall(&mut self, who: usize) -> Timestamp {
         if self.chance(20) {
-            let jump = self.random.i64(-100..100);
-            self.replica(who).wall += jump;
+            // Seconds, or years.
+            let most = [100, 300_000_000][self.random.usize(..2)];
+            let jump = self.random.i64(-most..most);
+            self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MOST_WALL, MOST_WALL);
         }
-        let seconds = (self.now / SECOND) as i64 + self.replica(who).wall;
+        let seconds = MOST_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
         Timestamp::from_second(seconds).unwrap()
     }
 
@@ -814,13 +832,42 @@ impl World {
             Duration::from_nanos(now)
         );
         assert_eq!(self.server.leases.len(), members + 1, "Leases are left");
-        let group = super::server::lease(&self.server.leases["web"]);
+        let group = lease(&self.server.leases["web"]);
         let group = GroupLease::read(group).unwrap();
         for (shard, slot) in group.assignment.slots().iter().enumerate() {
             let holder =
                 running.iter().find(|replica| Some(&replica.member) == slot.holder.as_ref());
             assert!(holder.is_some_and(|replica| replica.acting & 1 << shard != 0));
         }
+    }
+
+    /// Starts a further replica again and again. It crashes before it has renewed its Lease.
+    fn crash_loop(&mut self) {
+        let who = self.replicas.len();
+        self.replicas.push(None);
+        self.longest_gap = 0;
+        let (moves, created) = (self.moves, self.server.created);
+        for _ in 0..5 {
+            self.at(self.now, Event::Start(who));
+            // By the fastest clock.
+            self.run_until(self.now + nanos(self.config.retry_period) * 1000 / self.rates);
+            self.replicas[who] = None;
+            self.refresh();
+            let pause = self.random.u64(..nanos(self.config.lease_duration));
+            self.run_until(self.now + pause);
+        }
+        assert!(self.server.created > created, "no Lease was created");
+        let (moves, gap) = (self.moves - moves, Duration::from_nanos(self.longest_gap));
+        assert_eq!((moves, gap), (0, Duration::ZERO), "moves and gaps in a crash loop");
+    }
+}
+
+/// Makes the Lease of another member one that was renewed: a planted bug.
+fn show_renewed(lease: &mut Lease, member: &str) {
+    if lease.name() != "web" && lease.name() != member {
+        let mut json = lease.annotate(Map::new());
+        json["spec"]["acquireTime"] = Value::Null;
+        *lease = Lease::from_json(json).unwrap();
     }
 }
 
@@ -867,6 +914,7 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     world.calm(10 * SECOND, members);
     let gap = Duration::from_nanos(world.longest_gap);
     assert!(gap <= Duration::from_secs(1) || members == 1, "{gap:?} at a stop");
+    world.crash_loop();
     world
 }
 
@@ -889,7 +937,11 @@ fn detects(planted: Planted, first: u64) {
     let found = (first..first + 400).find_map(|seed| {
         let result = catch_unwind(AssertUnwindSafe(|| drop(simulate(seed, Some(planted)))));
         let message = result.err()?.downcast_ref::<String>().cloned().unwrap_or_default();
-        message.contains("both act").then_some((seed, message))
+        let expected = match planted {
+            Planted::CountsNew => "in a crash loop",
+            _ => "both act",
+        };
+        message.contains(expected).then_some((seed, message))
     });
     let (seed, message) = found.unwrap_or_else(|| panic!("{planted:?} was not detected"));
     println!("{planted:?}: seed {seed}: {message}");
@@ -902,7 +954,7 @@ fn a_watch_that_is_believed_without_a_read_is_detected() {
 
 #[test]
 fn a_write_without_a_precondition_is_detected() {
-    detects(Planted::NoPrecondition, 50);
+    detects(Planted::NoPrecondition, 57);
 }
 
 #[test]
@@ -932,12 +984,17 @@ fn a_release_before_the_end_of_the_runs_is_detected() {
 
 #[test]
 fn a_second_attempt_to_join_under_one_name_is_detected() {
-    detects(Planted::JoinsAgain, 39);
+    detects(Planted::JoinsAgain, 92);
 }
 
 #[test]
 fn a_new_group_object_that_ignores_the_members_of_the_former_is_detected() {
-    detects(Planted::IgnoresForeign, 141);
+    detects(Planted::IgnoresForeign, 163);
+}
+
+#[test]
+fn a_member_that_receives_shards_before_its_first_renewal_is_detected() {
+    detects(Planted::CountsNew, 2);
 }
 
 #[test]
