@@ -13,7 +13,8 @@ fail() {
 # The program runs without any file of its own.
 works() {
     local said
-    said=$(printf 'a\nb\na\n' | env -i PATH="$PATH" "$@" run -j1 echo) || fail "$* failed"
+    # No key comes twice: on a slow machine, the first run of a key can end before its second add.
+    said=$(printf 'a\nb\n' | env -i PATH="$PATH" "$@" run -j1 echo) || fail "$* failed"
     [ "$said" = $'a\nb' ] || fail "$* printed: $said"
     "$@" --version | grep -qxF "requeue $(scripts/release-info.sh version)" || fail "$* is of another version"
 }
@@ -67,7 +68,7 @@ if command -v buildah >/dev/null; then
     [ "$found" = '65532:65532 [/usr/bin/requeue]' ] || fail "the image has user and entry point: $found"
     container=$("${images[@]}" from requeue)
     # The command is the only program of the image.
-    said=$(printf 'bash\nzsh\nbash\n' | "${images[@]}" run --isolation chroot "$container" -- \
+    said=$(printf 'bash\nzsh\n' | "${images[@]}" run --isolation chroot "$container" -- \
         /usr/bin/requeue run -j1 --summary json -- /usr/bin/requeue completions 2>&1 >/dev/null)
     [[ $said == *'"runs":2'* ]] || fail "requeue in the image printed: $said"
     "${images[@]}" rm "$container" >/dev/null

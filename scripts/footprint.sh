@@ -30,30 +30,44 @@ fi
 if [[ startup =~ ${ONLY-} ]]; then
     program=$(scripts/release.sh | tail -1)
     true=$(type -P true)
-    # The time of a command in µs.
-    timed() {
-        local start=${EPOCHREALTIME/./}
-        "$@" </dev/null >/dev/null 2>&1 || true
-        printf '%d\n' $((${EPOCHREALTIME/./} - start))
-    }
-    # The median of the numbers in standard input, in ms.
-    median() { sort -n | awk '{ n[NR] = $1 } END { printf "%.2f", (n[int((NR + 1) / 2)] + n[int(NR / 2) + 1]) / 2000 }'; }
-    # Each round runs all commands, so that a disturbance of the machine hits all of them.
-    rounds=${ROUNDS:-200}
-    printf '| command | median | more than `true` |\n|---|---|---|\n'
     results=$(mktemp -d)
     trap 'rm -rf "$results"' EXIT
+    printf 'key\n' >"$results/key"
+    # The time of a command in µs: timed INPUT COMMAND...
+    timed() {
+        local input=$1 start=${EPOCHREALTIME/./}
+        shift
+        "$@" <"$input" >/dev/null 2>&1 || true
+        printf '%d\n' $((${EPOCHREALTIME/./} - start))
+    }
+    # The median of the numbers in a file, and their minimum.
+    median() { sort -n "$1" | awk '{ n[NR] = $1 } END { print (n[int((NR + 1) / 2)] + n[int(NR / 2) + 1]) / 2 }'; }
+    minimum() { sort -n "$1" | sed -n 1p; }
+    # Each round runs all commands, so that a disturbance of the machine hits all of them.
+    rounds=${ROUNDS:-200}
     for ((round = 0; round < rounds; round++)); do
-        base=$(timed "$true")
-        version=$(timed "$program" --version)
-        empty=$(timed "$program" run true)
-        printf '%d\n' "$base" >>"$results/true"
-        printf '%d\n' "$version" >>"$results/version"
-        printf '%d\n' "$empty" >>"$results/run"
-        printf '%d\n' $((version - base)) >>"$results/version-more"
-        printf '%d\n' $((empty - base)) >>"$results/run-more"
+        base=$(timed /dev/null "$true")
+        note() {
+            printf '%d\n' "$2" >>"$results/$1"
+            printf '%d\n' $(($2 - base)) >>"$results/$1-more"
+        }
+        note base "$base"
+        note version "$(timed /dev/null "$program" --version)"
+        note empty "$(timed /dev/null "$program" run true)"
+        note one "$(timed "$results/key" "$program" run true)"
     done
-    printf '| `true` | %s ms | |\n' "$(median <"$results/true")"
-    printf '| `requeue --version` | %s ms | %s ms |\n' "$(median <"$results/version")" "$(median <"$results/version-more")"
-    printf '| `requeue run true`, without keys | %s ms | %s ms |\n' "$(median <"$results/run")" "$(median <"$results/run-more")"
+    # On a busy machine, the minima show the program, and the medians show the load as well.
+    printf '| command | minimum | more than `true` | median | more than `true` |\n|---|---|---|---|---|\n'
+    row() {
+        awk -v name="$1" -v min="$(minimum "$results/$2")" -v base="$(minimum "$results/base")" \
+            -v median="$(median "$results/$2")" -v more="$(median "$results/$2-more")" 'BEGIN {
+                printf "| %s | %.2f ms | %.2f ms | %.2f ms | %.2f ms |\n",
+                    name, min / 1000, (min - base) / 1000, median / 1000, more / 1000
+            }'
+    }
+    row '`true`' base
+    row '`requeue --version`' version
+    row '`requeue run true`, without keys' empty
+    row '`requeue run true`, with one key' one
+    printf 'The load average was %s.\n' "$(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || uptime)"
 fi

@@ -41,10 +41,8 @@ mod without_dashboard;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::config::Config;
-use crate::args::help::wrapped;
 use crate::args::{Cli, Subcommand, unsupported};
 use crate::exit::{Ended, Refusal};
 #[cfg(not(feature = "dashboard"))]
@@ -55,8 +53,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
-    let matches = wrapped(Cli::command()).try_get_matches();
-    let Cli { command, .. } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let Cli { command, .. } = match Cli::of_process() {
         Ok(cli) => cli,
         Err(error) => {
             if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)

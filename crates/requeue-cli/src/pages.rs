@@ -18,18 +18,22 @@ use crate::key::escaped;
 /// Prints the completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
     let mut script = Vec::new();
-    let mut requeue = without_hidden(&Cli::command());
+    let mut requeue = without_hidden(&Cli::complete());
     clap_complete::generate(shell, &mut requeue, "requeue", &mut script);
     print(&script)?;
     Ok(Ended::Exit(Exit::Done))
 }
 
 /// Returns the command without the flags that exist only for their error messages: completions must not
-/// offer them.
+/// offer them. Leaves out clap's own `help`, because the generator adds it again.
 fn without_hidden(command: &Command) -> Command {
     // The command to run is hidden too, because the usage line has it.
-    let is_shown =
-        |arg: &&Arg| !arg.is_hide_set() || arg.is_trailing_var_arg_set() || arg.is_last_set();
+    let is_shown = |arg: &&Arg| {
+        let is_command = arg.is_trailing_var_arg_set() || arg.is_last_set();
+        let is_of_clap = arg.get_id() == "help" && !command.is_disable_help_flag_set();
+        (!arg.is_hide_set() || is_command) && !is_of_clap
+    };
+    let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
     let args = command.get_arguments().filter(is_shown).cloned().map(|arg| match arg.get_id() {
         id if id == "command" => arg.value_hint(ValueHint::CommandWithArguments),
         _ => arg,
@@ -41,7 +45,7 @@ fn without_hidden(command: &Command) -> Command {
         .disable_version_flag(true)
         .disable_help_flag(command.is_disable_help_flag_set())
         .args(args)
-        .subcommands(command.get_subcommands().map(without_hidden))
+        .subcommands(subcommands.map(without_hidden))
 }
 
 /// Writes a page for the program, and one for each subcommand.

@@ -20,7 +20,8 @@ pub(crate) mod watch;
 use std::path::PathBuf;
 
 use clap::builder::styling::Styles;
-use clap::{ArgAction, Parser};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Command, CommandFactory, FromArgMatches, Parser};
 use clap_complete::Shell;
 
 /// Run a command per key: deduplicated, one at a time, retried with backoff
@@ -43,7 +44,30 @@ pub(crate) struct Cli {
     pub(crate) command: Subcommand,
 }
 
+impl Cli {
+    /// Parses the arguments of this process. Lines of help texts are broken only if help is asked for, because that
+    /// builds the flags of all subcommands.
+    pub(crate) fn of_process() -> Result<Self, clap::Error> {
+        Self::try_parse().or_else(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                let matches = help::wrapped(Self::complete()).try_get_matches()?;
+                Self::from_arg_matches(&matches)
+            }
+            _ => Err(error),
+        })
+    }
+
+    /// Returns the command with the flags of all subcommands.
+    pub(crate) fn complete() -> Command {
+        let mut command = Self::command();
+        command.build();
+        command
+    }
+}
+
+// The flags of a subcommand are built only when it is chosen, which shortens the start of the program.
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 pub(crate) enum Subcommand {
     /// Run a command for each key of the input
     #[command(long_about = help::RUN)]

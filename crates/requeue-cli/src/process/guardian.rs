@@ -1,7 +1,8 @@
 //! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
 //! never runs a key beside them.
 //!
-//! SIGKILL cannot be caught. Each run therefore starts a second process of this program, the guardian. The guardian
+//! SIGKILL cannot be caught. The first command of a run therefore waits for the start of a second process of this
+//! program, the guardian. A run without keys starts none, and so takes half the time. The guardian
 //! waits for the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the
 //! commands in flight. Both processes share a table of these groups in memory. A command costs three writes of 16
 //! bytes, and the guardian sleeps until its parent has exited.
@@ -62,18 +63,32 @@ struct Process {
 }
 
 impl Guardian {
-    /// Creates the table. [`ensure`](Self::ensure) starts the process.
+    /// Creates the table. [`start`](Self::start) starts the process.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { table: Table::new()?, process: Mutex::default() })
     }
 
-    /// Starts the guardian if it does not run. After too many starts, returns an error once, and then does nothing.
-    pub(crate) fn ensure(&self) -> io::Result<()> {
+    /// Starts the guardian on the first call. Must be called before each command.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        let mut process = self.lock();
+        if process.starts > 0 { Ok(()) } else { self.start_another(&mut process) }
+    }
+
+    /// Starts another guardian if the first one has exited. After too many starts, returns an error once, and then does
+    /// nothing.
+    pub(crate) fn restart(&self) -> io::Result<()> {
         let mut process = self.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
-        if process.starts > MOST_STARTS || process.child.as_mut().is_some_and(runs) {
+        if process.starts == 0
+            || process.starts > MOST_STARTS
+            || process.child.as_mut().is_some_and(runs)
+        {
             return Ok(());
         }
+        self.start_another(&mut process)
+    }
+
+    fn start_another(&self, process: &mut Process) -> io::Result<()> {
         process.starts += 1;
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));

@@ -70,6 +70,8 @@ const TWIN: Duration = Duration::from_millis(100);
 impl Signals {
     /// Catches the signals, except those that were ignored at the start, as under `nohup`. Must be called in a runtime.
     pub(crate) fn new() -> io::Result<Self> {
+        let ignored = ignored();
+        let taken = |number| taken(number, ignored);
         Ok(Self {
             ends: [taken(SIGINT)?, taken(SIGTERM)?, taken(SIGHUP)?],
             stop: taken(SIGTSTP)?,
@@ -106,16 +108,17 @@ impl Signals {
 /// called in a runtime.
 #[cfg(feature = "store")]
 pub(crate) async fn interrupted() -> i32 {
-    let (mut int, mut term) = (taken(SIGINT).ok().flatten(), taken(SIGTERM).ok().flatten());
+    let ignored = ignored();
+    let [mut int, mut term] = [SIGINT, SIGTERM].map(|number| taken(number, ignored).ok().flatten());
     tokio::select! {
         () = received(&mut int) => SIGINT,
         () = received(&mut term) => SIGTERM,
     }
 }
 
-/// Catches a signal, unless it was ignored at the start.
-fn taken(number: i32) -> io::Result<Option<Signal>> {
-    let is_ignored = ignored() & (1 << (number - 1)) != 0;
+/// Catches a signal, unless it is in the mask of those that were ignored at the start.
+fn taken(number: i32, ignored: u64) -> io::Result<Option<Signal>> {
+    let is_ignored = ignored & (1 << (number - 1)) != 0;
     (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
 }
 

@@ -19,6 +19,7 @@ use crate::output::Stream;
 use crate::output::capture::{self, Sink};
 use crate::output::joblog::Log;
 use crate::process::groups::{self, Reaped};
+use crate::process::guardian::Guardian;
 use crate::process::run_input::RunInput;
 use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
@@ -195,6 +196,7 @@ impl Runner {
             // The line must come before the command's own output.
             self.output.flush().await;
         }
+        self.guard(Guardian::start).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
         loop {

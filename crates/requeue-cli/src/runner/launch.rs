@@ -154,7 +154,6 @@ impl Runner {
         signals: Signals,
         expired: Option<ExpiredKeys>,
     ) -> Ended {
-        self.guard().await;
         let (done, is_done) = oneshot::channel();
         let reports =
             expired.map(|expired| tokio::spawn(Arc::clone(&self).report_expired(expired, is_done)));

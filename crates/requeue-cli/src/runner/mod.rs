@@ -22,6 +22,7 @@ mod room;
 mod signal_loop;
 mod stop;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -110,9 +111,9 @@ impl Runner {
         self.output.say(why).await;
     }
 
-    /// Starts the guardian if it does not run.
-    async fn guard(&self) {
-        if let Some(Err(error)) = self.commands.groups.guardian().map(Guardian::ensure) {
+    /// Starts or restarts the guardian.
+    async fn guard(&self, start: fn(&Guardian) -> io::Result<()>) {
+        if let Some(Err(error)) = self.commands.groups.guardian().map(start) {
             let why = "if this process is killed, its commands keep running: the process that would \
                        kill them cannot be started";
             self.output.say(&format!("{why}: {error}")).await;

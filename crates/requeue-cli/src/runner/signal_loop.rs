@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep_until};
 
+use crate::process::guardian::Guardian;
 use crate::process::signals::{self, Level, Request, Signals};
 use crate::runner::Runner;
 use crate::runner::progress::Meter;
@@ -48,7 +49,7 @@ impl Runner {
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
                     self.commands.groups.kill_starved();
-                    self.guard().await;
+                    self.guard(Guardian::restart).await;
                 }
                 () = self.output.closed(), if is_open => {
                     is_open = false;

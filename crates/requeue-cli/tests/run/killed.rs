@@ -146,3 +146,16 @@ fn what_is_only_shown_needs_no_guardian() {
     assert_eq!(guardian(live.id()), None);
     assert_eq!(live.end().code(), Some(0));
 }
+
+#[test]
+fn a_run_without_a_command_starts_no_guardian() {
+    let dir = directory("killed_idle");
+    let mut live = Live::start(&dir, &["--input", "json", "true"]);
+    live.send("x\n");
+    // The reader runs now, and the signal is caught.
+    live.wait_for_message("record 1");
+    live.signal(Signal::USR1);
+    live.wait_for_message("0 running");
+    assert_eq!(guardian(live.id()), None);
+    assert_eq!(live.end().code(), Some(3));
+}

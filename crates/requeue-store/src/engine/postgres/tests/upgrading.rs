@@ -161,26 +161,40 @@ async fn check_old_worker(server: &Server, url: &str, role: &str) {
         assert_eq!(row.get::<_, Vec<i16>>(0), [0]);
         let lows = vec![i64::MIN; 4];
         let (hour, share) = (3_600_000_000_i64, 1.0f64);
-        let rows = client
-            .query(
-                &statements[1],
-                &[
-                    &2,
-                    &false,
-                    &10,
-                    &0,
-                    &hour,
-                    &1i64,
-                    &1i64,
-                    &share,
-                    &None::<i32>,
-                    &lows,
-                    &false,
-                    &"old",
-                ],
-            )
-            .await
-            .expect("claimed");
+        let claim = async || {
+            client
+                .query(
+                    &statements[1],
+                    &[
+                        &2,
+                        &false,
+                        &10,
+                        &0,
+                        &hour,
+                        &1i64,
+                        &1i64,
+                        &share,
+                        &None::<i32>,
+                        &lows,
+                        &false,
+                        &"old",
+                    ],
+                )
+                .await
+                .expect("claimed")
+        };
+        if round == "after" {
+            let new = at(url, Duration::ZERO);
+            let place = new.find("tasks").await.expect("answered").expect("the queue exists");
+            assert_eq!(place.id, 2);
+            new.set_paused(&place, true).await.expect("paused");
+            // The last row is not a key.
+            let rows = claim().await;
+            let keys: Vec<Option<Vec<u8>>> = rows.iter().map(|row| row.get(0)).collect();
+            assert_eq!(keys, [None], "a pause applies to old workers");
+            new.set_paused(&place, false).await.expect("resumed");
+        }
+        let rows = claim().await;
         let epochs: Vec<i64> = rows.iter().filter_map(|row| row.get(1)).collect();
         let keys: Vec<Vec<u8>> = rows
             .iter()

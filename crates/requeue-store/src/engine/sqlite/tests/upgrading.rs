@@ -153,6 +153,48 @@ async fn a_write_of_a_process_of_version_1_erases_the_cancellation_of_a_run() {
     assert_eq!(reason().await, None, "see docs/stores/upgrades.md");
 }
 
+/// A process of version 2 knows no pauses: see docs/stores/upgrades.md.
+#[tokio::test]
+async fn a_process_of_version_2_ignores_a_pause_and_does_not_end_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = create(&dir, STORED[1]);
+    let old = Connection::open(&path).expect("the file opens");
+    let sql =
+        "insert into queues (name, re_add, parked_add) values (?1, 1, 0) on conflict do nothing";
+    let mut open = old.prepare(sql).expect("the statement is prepared");
+    let columns = "state, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, priority, \
+         adds, reasons, failures, steps, until, not_before, since, worker, key, queue";
+    let mut deliver = old
+        .prepare(&format!(
+            "insert or replace into keys ({columns}) select 1, ?2, ?2 + 1000000, since, priority, adds, \
+             reasons, 0, 0, 0, failures, steps, until, not_before, since, 'old', key, queue \
+             from keys where key = ?1 and state = 0"
+        ))
+        .expect("the statement is prepared");
+    let engine = Sqlite::open(&path, Synchronous::Normal).expect("the file opens");
+    let place = engine.find("mail").await.expect("answered").expect("the queue exists");
+    engine.set_paused(&place, true).await.expect("paused");
+    let claim = async || {
+        let all = crate::tests::damage::claim(10, Duration::from_secs(3600));
+        engine.claim(&place, all).await.expect("claimed").items.len()
+    };
+    assert_eq!(claim().await, 0);
+
+    let epoch = 5_000_000_000_000_000_i64;
+    let key = b"ready".as_slice();
+    assert_eq!(deliver.execute(params![key, epoch]).expect("the row is written"), 1);
+    let entry = engine.look_up(&place, &key.into()).await.expect("answered");
+    assert_eq!(entry.expect("the key has a state").state, crate::State::Processing);
+    for (queue, is_new) in [("mail", 0), ("later", 1)] {
+        assert_eq!(open.execute([queue]).expect("the row is written"), is_new, "{queue}");
+    }
+    assert!(engine.is_paused(&place).await.expect("answered"));
+    let later = engine.find("later").await.expect("answered").expect("the queue exists");
+    assert!(!engine.is_paused(&later).await.expect("answered"));
+    engine.set_paused(&place, false).await.expect("resumed");
+    assert_eq!(claim().await, 1, "the other key that is ready");
+}
+
 #[tokio::test]
 async fn a_file_of_a_newer_version_is_refused_with_both_versions() {
     let dir = tempfile::tempdir().expect("a temporary directory");
