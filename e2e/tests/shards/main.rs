@@ -1,5 +1,9 @@
-//! Shard groups against an API server.
+//! Shard groups against an API server: members, and replicas in processes of their own that are
+//! killed, frozen, cut off, stopped and replaced.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod members;
+mod replica;
+mod report;
+mod schedule;
