@@ -97,6 +97,14 @@ impl Node<'_> {
         self.process.signal(Signal::SIGCONT);
     }
 
+    /// Sends it SIGUSR1, whose meaning is its own.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn notify(&self) {
+        self.process.signal(Signal::SIGUSR1);
+    }
+
     /// Returns its standard output and error since it was first started.
     pub fn log(&self) -> String {
         self.process.log()

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod costs;
 mod members;
 mod replica;
 mod report;

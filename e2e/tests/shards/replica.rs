@@ -248,7 +248,10 @@ impl Replica {
         }
         self.proxy.thaw();
         self.proxy.up();
-        self.state.lock().unwrap().busy = false;
+        // If its Lease has expired, it notices that, and exits.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let is_lost = self.said().iter().any(|said| matches!(said, Said::Lost { .. }));
+        self.state.lock().unwrap().busy = is_lost;
     }
 
     /// Notes the start of a fault.
