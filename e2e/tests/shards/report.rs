@@ -2,21 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
-use requeue_e2e::Nanos;
+use requeue_bench::runner::machine::Machine;
+use requeue_e2e::{Nanos, full};
 
 use crate::replica::{Fault, LEASE, Replica, Said};
 use crate::schedule::{Event, LONGEST_FAULT};
 
-/// Prints a report, and appends it to the file that `REQUEUE_E2E_FIGURES` names.
+/// Prints a report, and appends it to the file that `REQUEUE_E2E_FIGURES` names. A new file begins
+/// with the machine.
 pub(crate) fn publish(text: &str) {
     println!("{text}");
-    if let Some(path) = std::env::var_os("REQUEUE_E2E_FIGURES") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.unwrap().write_all(format!("{text}\n").as_bytes()).unwrap();
+    let Some(path) = std::env::var_os("REQUEUE_E2E_FIGURES") else { return };
+    let is_new = !Path::new(&path).exists();
+    let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+    if is_new {
+        let quick = if full() { "" } else { " QUICK=1" };
+        let machine = Machine::here();
+        let head = format!(
+            "{machine}command   make bench-kube ONLY=shards{quick}\n\
+             figures   shard groups of replicas in processes of their own, built without optimization.\n          \
+             The gap of a shard is the time in which no replica can run its objects: from the end of\n          \
+             the last run in flight, or from the fault, to the first run of the next holder. The\n          \
+             lease duration is {} s in the schedules, and 15 s otherwise.\n\n",
+            LEASE.as_secs()
+        );
+        file.write_all(head.as_bytes()).unwrap();
     }
+    file.write_all(format!("{text}\n").as_bytes()).unwrap();
 }
 
 /// The violations and the figures of one or more groups.
