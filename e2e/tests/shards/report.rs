@@ -67,13 +67,18 @@ pub(crate) struct Report {
 enum Move {
     /// From the end of the last run in flight at the former holder, to the first run at the next.
     Planned,
-    /// From the fault to the first run at the next holder.
+    /// From the fault to the first run at the next holder, which was a member before the fault.
     Crash,
+    /// The same, for a holder that joined after the fault. It has to observe the Lease of the dead
+    /// replica for the whole lease duration itself.
+    CrashThenJoin,
 }
 
 /// The reports of a replica.
 struct Facts {
     number: usize,
+    /// The time at which it first held a shard.
+    joined: Option<Nanos>,
     /// The time at which it lost its membership.
     lost: Option<Nanos>,
     faults: Vec<(Fault, Nanos)>,
@@ -117,7 +122,8 @@ impl Report {
         for replica in replicas {
             self.replicas += 1;
             let over = replica.over().unwrap_or(Nanos::MAX);
-            let (mut lost, mut runs, mut held) = (None, BTreeMap::new(), Vec::<Held>::new());
+            let (mut joined, mut lost) = (None, None);
+            let (mut runs, mut held) = (BTreeMap::new(), Vec::<Held>::new());
             let faults = replica.faults();
             let reason = faults.last().map_or("no fault", |(fault, _)| match fault {
                 Fault::Kill => "killed",
@@ -137,7 +143,10 @@ impl Report {
                         let run = runs.get_mut(&ended.run).unwrap();
                         (run.entitled, run.active) = (ended.entitled, ended.active);
                     }
-                    Said::Held { shard, number, .. } => held.push(Held { shard, number, to: None }),
+                    Said::Held { shard, number, at } => {
+                        joined.get_or_insert(at);
+                        held.push(Held { shard, number, to: None });
+                    }
                     Said::Left { shard, number, at } => {
                         let same = |held: &&mut Held| (held.shard, held.number) == (shard, number);
                         held.iter_mut().rev().find(same).unwrap().to = Some(at);
@@ -165,7 +174,7 @@ impl Report {
             }
             self.runs += runs.len();
             let runs = runs.into_values().collect();
-            self.facts.push(Facts { number: replica.number, lost, faults, runs, held });
+            self.facts.push(Facts { number: replica.number, joined, lost, faults, runs, held });
         }
         for (name, mut writes) in writes {
             writes.sort_unstable_by_key(|write| write.version);
@@ -256,7 +265,9 @@ impl Report {
             let (kind, since, faults) = match (former.dead_from(), held.to) {
                 (Some(dead), left) if left.is_none_or(|left| left > dead) => {
                     let mut others = facts.iter().filter(|other| other.number != former.number);
-                    (Move::Crash, dead, others.any(|other| other.has_fault(dead, begun)))
+                    let faults = others.any(|other| other.has_fault(dead, begun));
+                    let is_new = holder.joined.is_none_or(|joined| joined > dead);
+                    (if is_new { Move::CrashThenJoin } else { Move::Crash }, dead, faults)
                 }
                 (_, Some(left)) => {
                     let faults = former.has_fault(left, begun) || holder.has_fault(left, begun);
@@ -352,11 +363,12 @@ impl fmt::Display for Report {
             };
             let limit = match kind {
                 Move::Planned => 1.0,
-                Move::Crash => LEASE.as_secs_f64() + 1.0,
+                Move::Crash | Move::CrashThenJoin => LEASE.as_secs_f64() + 1.0,
             };
             let name = match kind {
                 Move::Planned => "planned move",
-                Move::Crash => "crash",
+                Move::Crash => "crash, next holder joined before",
+                Move::CrashThenJoin => "crash, next holder joined after",
             };
             let beside = if *faults { ", beside another fault" } else { "" };
             writeln!(

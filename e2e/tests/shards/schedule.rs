@@ -278,7 +278,7 @@ impl<'a> Fleet<'a> {
         let mut report = Report::new(&self.events, std::mem::take(&mut self.lost));
         report.add(&self.past);
         report.verify();
-        if !report.violations.is_empty() {
+        if full() || !report.violations.is_empty() {
             self.keep(&report);
         }
         report
@@ -353,7 +353,9 @@ async fn until_busy(replica: &Replica) -> bool {
 /// Runs fleets beside each other, because most of the time is spent waiting.
 async fn survive(server: &Server, name: &str, skipped: u64) {
     let (fleets, events) = if full() { (2, 250) } else { (1, 15) };
-    let seed = std::env::var("REQUEUE_E2E_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
+    let events = number("REQUEUE_E2E_EVENTS").map_or(events, |events| events as usize);
+    let seed = number("REQUEUE_E2E_SEED").unwrap_or(1);
     let seed = seed + skipped * fleets;
     let running = join_all(
         (0..fleets).map(async |fleet| Fleet::new(server, seed + fleet).await.run(events).await),
