@@ -102,10 +102,9 @@ bench-store: ## Compare stores with River, graphile-worker and BullMQ; QUICK=1, 
 	@scripts/setup.sh postgresql redis
 	@scripts/bench-store.sh
 
-bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
-bench-kube: ## Compare a controller with one of kube's, for half an hour; QUICK=1, ROUNDS=n; KEEP=1 writes to docs
+bench-kube: ## Compare a controller with one of kube's, and measure shard groups, for an hour; ONLY=controllers or ONLY=shards, QUICK=1, ROUNDS=n; KEEP=1 writes to docs
 	@scripts/setup.sh
-	set -o pipefail; server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo bench -p requeue-e2e --bench controllers | tee "$$KEPT"
+	@scripts/bench-kube.sh
 
 release: ## Build the program for distribution, without paths of this machine in it
 	@scripts/setup.sh

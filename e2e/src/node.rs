@@ -50,6 +50,15 @@ impl Node<'_> {
         self.process.ended().await
     }
 
+    /// Returns the exit status if the process has exited by itself. [`start`](Self::start) cannot
+    /// start it again.
+    ///
+    /// # Panics
+    /// If the status cannot be read.
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.process.status()
+    }
+
     /// Starts the process again with the same arguments: a process of the server on the same port
     /// and with the same data. Then waits until the API server is ready.
     ///
@@ -86,6 +95,14 @@ impl Node<'_> {
     /// If it is not running.
     pub fn thaw(&self) {
         self.process.signal(Signal::SIGCONT);
+    }
+
+    /// Sends it SIGUSR1, whose meaning is its own.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn notify(&self) {
+        self.process.signal(Signal::SIGUSR1);
     }
 
     /// Returns its standard output and error since it was first started.
@@ -136,6 +153,11 @@ impl Process {
             let log = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]);
             panic!("{} has ended by itself, with {status}:\n{log}", self.name);
         }
+    }
+
+    fn status(&self) -> Option<ExitStatus> {
+        let status = self.running().child.as_mut()?.try_wait();
+        status.unwrap_or_else(|err| panic!("{}: {err}", self.name))
     }
 
     pub(crate) fn log(&self) -> String {

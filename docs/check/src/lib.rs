@@ -22,6 +22,7 @@ pages! {
     Pace = "docs/guides/pace.md";
     Cancelling = "docs/guides/cancelling.md";
     Priorities = "docs/guides/priorities.md";
+    ScalingOut = "docs/guides/scaling-out.md";
     Migrating = "docs/guides/migrating.md";
     Deployment = "docs/operations/deployment.md";
     Metrics = "docs/operations/metrics.md";
