@@ -58,12 +58,12 @@ use self::start_gate::Start;
 pub(crate) use self::triggers::signals;
 use self::writes::Kind;
 pub use self::writes::Writes;
-use crate::ObjectQueue;
 use crate::metrics::Metrics;
 use crate::relist;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
+use crate::{ObjectKey, ObjectQueue};
 
 /// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -200,14 +200,21 @@ where
         let Self { name, kind, events, predicate, store } = self;
         match events {
             MainEvents::Own(events) => {
-                let objects = move || reader.state().iter().map(|it| (**it).clone()).collect();
+                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                    let state = reader.state();
+                    let wanted = state.iter().filter(|it| is_wanted(&ObjectKey::of(&***it)));
+                    wanted.map(|it| (**it).clone()).collect()
+                };
                 Source::main(name, kind, events, predicate, store, objects)
             }
             MainEvents::Shared(events) => {
                 let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
                     Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
                 });
-                let objects = move || reader.state().into_iter().map(Object).collect();
+                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                    let state = reader.state().into_iter();
+                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object).collect()
+                };
                 let source = Source::main(name, kind, events, predicate, |_| {}, objects);
                 Source { is_shared: true, ..source }
             }

@@ -25,7 +25,6 @@ use super::enqueuer::{Enqueuer, IsOurs, Lookups};
 use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
-use super::reason::Reason;
 use super::scope::Scope;
 use super::sharding::Sharding;
 use super::source::{Following, Source, TriggerBackoff};
@@ -36,7 +35,6 @@ use crate::leader::LeadershipLost;
 use crate::metrics::{Meters, Series};
 use crate::shard::Shard;
 use crate::shards::ShardsError;
-use crate::watch::LOW_PRIORITY;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -196,17 +194,13 @@ where
         )?);
         if let Some(ownership) = ownership {
             let forget = Arc::downgrade(&enqueuer);
-            let add = Arc::downgrade(&enqueuer);
+            let regroup = Arc::downgrade(&enqueuer);
             ownership.attach(
                 enqueuer.queue.clone(),
                 Box::new(move |is_gone| {
                     forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
                 }),
-                move |key| {
-                    if let Some(enqueuer) = add.upgrade() {
-                        enqueuer.add(key, LOW_PRIORITY, Reason::Bulk);
-                    }
-                },
+                move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
             );
         }
         let meters = Arc::new(Meters::default());
@@ -471,6 +465,7 @@ impl Watches {
                 kind: source.kind.clone(),
                 shard,
                 failed: Arc::clone(&failed) as _,
+                handling: None,
             };
             readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
