@@ -6,6 +6,7 @@ mod backoff;
 mod deletes;
 mod faults;
 mod groups;
+mod membership;
 mod kinds;
 mod manager;
 mod optional;
