@@ -161,8 +161,7 @@ impl Replica {
 }
 
 fn keys(namespace: &str, names: &BTreeSet<String>) -> Vec<ObjectKey> {
-    let mut keys: Vec<_> =
-        names.iter().map(|name| ObjectKey::new(Some(namespace), name)).collect();
+    let mut keys: Vec<_> = names.iter().map(|name| ObjectKey::new(Some(namespace), name)).collect();
     keys.sort_unstable();
     keys
 }
@@ -284,9 +283,8 @@ async fn a_function_assigns_the_objects_to_the_replicas() {
     let start = |name| Replica::start(&client, namespace, name, shards(), LONG, &world);
     let running = |replica| world.lock().unwrap().running_at(replica);
     let sevens: BTreeSet<_> = names().into_iter().filter(|name| name.ends_with('7')).collect();
-    let shard_of = |replica: &Replica, shard: u32| {
-        replica.held.all().iter().any(|held| held.index() == shard)
-    };
+    let shard_of =
+        |replica: &Replica, shard: u32| replica.held.all().iter().any(|held| held.index() == shard);
 
     let first = start("first");
     until("all objects run", async || names().is_subset(&running("first"))).await;
