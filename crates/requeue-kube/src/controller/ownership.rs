@@ -38,8 +38,9 @@
 //!
 //! # Locks
 //!
-//! The order is: the states of the shards, a part of the known shards, the keys that have moved or the
-//! runs, the queue. The store is read before the states are locked, or without any of these locks.
+//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys
+//! that have moved or the runs, the queue. The store is not read under any of them but the first, and
+//! the queue determines the group of a key before it takes its own lock.
 
 mod places;
 mod ranges;
@@ -421,9 +422,16 @@ impl Ownership {
 
     /// Remembers the shard of the object with this uid, if the shard is held.
     pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
-        let shards = self.shards();
-        let is_held = |shard: u32| shards.states[shard as usize].admits();
-        self.0.places.learn(key, uid, is_held, |shard| self.0.runs.count_for(key, shard))
+        let learn = |shards: &Shards, may_move: bool| {
+            let is_held = |shard: u32| shards.states[shard as usize].admits();
+            let moved = may_move.then_some(|shard| self.0.runs.count_for(key, shard));
+            self.0.places.learn(key, uid, is_held, moved)
+        };
+        if let Some(learned) = learn(&self.shards(), false) {
+            return learned;
+        }
+        // No add is in progress that has the group of the former shard.
+        learn(&self.shards_mut(), true).unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.

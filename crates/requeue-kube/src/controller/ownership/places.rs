@@ -149,35 +149,42 @@ impl Places {
         is_of_object.then(|| then(shard))
     }
 
-    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. Calls
-    /// `moved` with the shard if another shard was known before.
+    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
+    /// another shard was known before, it calls `moved` with the shard. Without `moved`, nothing changes
+    /// in this case, and the result is `None`.
     pub(super) fn learn(
         &self,
         key: &ObjectKey,
         uid: &str,
         is_held: impl Fn(u32) -> bool,
-        moved: impl FnOnce(u32),
-    ) -> Learned {
+        moved: Option<impl FnOnce(u32)>,
+    ) -> Option<Learned> {
         if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
-            return match self.shard_of(key) {
-                Some(shard) if is_held(shard) => Learned::Held,
-                _ => Learned::NotHeld,
-            };
+            let is_held = self.shard_of(key).is_some_and(is_held);
+            return Some(if is_held { Learned::Held } else { Learned::NotHeld });
         }
         let shard = index_of(uid, self.count);
         let mut known = self.known.part(key);
-        if !is_held(shard) {
-            if known.get(key).is_some_and(|&before| before != shard) {
-                known.remove(key);
+        let before = known.get(key).copied().filter(|&before| before != shard);
+        match (is_held(shard), before) {
+            (true, None) => {
+                known.insert(key.clone(), shard);
+                Some(Learned::Held)
             }
-            return Learned::NotHeld;
+            (true, Some(_)) => {
+                let moved = moved?;
+                known.insert(key.clone(), shard);
+                lock(&self.moved).insert(key.clone());
+                moved(shard);
+                Some(Learned::Moved)
+            }
+            (false, before) => {
+                if before.is_some() {
+                    known.remove(key);
+                }
+                Some(Learned::NotHeld)
+            }
         }
-        if known.insert(key.clone(), shard).is_none_or(|before| before == shard) {
-            return Learned::Held;
-        }
-        lock(&self.moved).insert(key.clone());
-        moved(shard);
-        Learned::Moved
     }
 
     /// As [`learn`](Self::learn), from the reference of an owned object. The owner may be an earlier
