@@ -59,9 +59,8 @@ impl ShardBy {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Shard {
-    start: u64,
-    /// Not in the shard. `None` for the last shard, whose end is 2^64.
-    end: Option<u64>,
+    index: u32,
+    count: u32,
     by: ShardBy,
     /// The objects have no namespaces.
     is_cluster_scoped: bool,
@@ -79,11 +78,7 @@ impl Shard {
         if index >= count {
             return Err(ShardError { index, count });
         }
-        let bound = |index: u32| (u128::from(index) << 64) / u128::from(count);
-        let (start, end) = (bound(index), bound(index + 1));
-        // The start is below 2^64; the end of the last shard is not.
-        let (start, end) = (start as u64, u64::try_from(end).ok());
-        Ok(Self { start, end, by: ShardBy::default(), is_cluster_scoped: false })
+        Ok(Self { index, count, by: ShardBy::default(), is_cluster_scoped: false })
     }
 
     /// Sets the field whose hash determines the shard.
@@ -105,8 +100,7 @@ impl Shard {
 
     /// Returns true if an object whose field has this value is in the shard.
     fn contains_value(&self, value: &str) -> bool {
-        let hash = fnv1a(value.as_bytes());
-        self.start <= hash && self.end.is_none_or(|end| hash < end)
+        index_of(value, self.count) == self.index
     }
 
     /// Returns true if the API server can select the objects that objects of this shard own.
@@ -132,12 +126,13 @@ impl Shard {
     /// Returns the shard as the parameter `shardSelector` of a list or watch.
     #[must_use]
     pub fn selector(&self) -> String {
-        selector_of(self.by, self.start.into(), self.end.map_or(1 << 64, u128::from))
+        selector_of(self.by, self.count, self.index, self.index + 1)
     }
 
     /// Returns `api` with lists and watches of this shard only: see [`select`].
     pub(crate) fn select<K: Resource>(&self, api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
-        select(api, dyntype, &self.selector())
+        let selector = self.selector();
+        select(api, dyntype, move || selector.clone())
     }
 
     /// Returns the event without objects that are not in the shard.
@@ -151,17 +146,32 @@ impl Shard {
     }
 }
 
-/// Returns the hashes from `start` up to `end`, which is excluded, as the parameter `shardSelector`
-/// of a list or watch. Several such terms are combined by ` || `.
-pub(crate) fn selector_of(by: ShardBy, start: u128, end: u128) -> String {
-    format!("shardRange({}, '{start:#018x}', '{end:#018x}')", by.field())
+/// Returns the shard, of `count`, of an object whose field has this value: the part of the range of
+/// hashes that contains the value's hash. All shards are determined here.
+pub(crate) fn index_of(value: &str, count: u32) -> u32 {
+    let hash = fnv1a(value.as_bytes());
+    // It is below `count`.
+    ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
-/// Returns `api` with lists and watches that have a selector of shards. A server without the feature
-/// gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
-pub(crate) fn select<K: Resource>(api: Api<K>, dyntype: &K::DynamicType, selector: &str) -> Api<K> {
-    let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
+/// Returns the shards from `start` up to `end`, which is excluded, of `count`, as the parameter
+/// `shardSelector` of a list or watch. Several such terms are combined by ` || `.
+pub(crate) fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
+    // The lowest hash of a shard, by `index_of`.
+    let bound = |index: u32| (u128::from(index) << 64).div_ceil(u128::from(count));
+    format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
+}
+
+/// Returns `api` with lists and watches that have a selector of shards, which is read for each
+/// request. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns
+/// all objects.
+pub(crate) fn select<K: Resource>(
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+    selector: impl Fn() -> String + Send + 'static,
+) -> Api<K> {
     intercept(api, dyntype, move |client, mut request| {
+        let selector = selector().replace(' ', "").replace('\'', "%27").replace('|', "%7C");
         let query = request.uri().query().unwrap_or_default();
         let query = format!("{query}&shardSelector={selector}");
         set_query(&mut request, &query);
@@ -247,11 +257,27 @@ mod tests {
         assert_eq!(
             of_three,
             [
-                "shardRange(object.metadata.uid, '0x0000000000000000', '0x5555555555555555')",
-                "shardRange(object.metadata.uid, '0x5555555555555555', '0xaaaaaaaaaaaaaaaa')",
-                "shardRange(object.metadata.uid, '0xaaaaaaaaaaaaaaaa', '0x10000000000000000')",
+                "shardRange(object.metadata.uid, '0x0000000000000000', '0x5555555555555556')",
+                "shardRange(object.metadata.uid, '0x5555555555555556', '0xaaaaaaaaaaaaaaab')",
+                "shardRange(object.metadata.uid, '0xaaaaaaaaaaaaaaab', '0x10000000000000000')",
             ]
         );
+    }
+
+    /// The API server compares hashes with the bounds. This process computes the index.
+    #[test]
+    fn the_bounds_of_the_selectors_are_those_of_the_index() {
+        for count in [1, 2, 3, 7, 64, 1000, 1024] {
+            let texts = (0_u32..500).map(|n| n.wrapping_mul(0x9e37_79b9).to_string());
+            for text in texts {
+                let hash = u128::from(fnv1a(text.as_bytes()));
+                let index = index_of(&text, count);
+                let selector = selector_of(ShardBy::Uid, count, index, index + 1);
+                let bounds: Vec<_> = selector.split('\'').skip(1).step_by(2).collect();
+                let bound = |n: usize| u128::from_str_radix(&bounds[n][2..], 16).unwrap();
+                assert!((bound(0)..bound(1)).contains(&hash), "{text} in {selector}");
+            }
+        }
     }
 
     #[test]

@@ -155,6 +155,13 @@ fn group_cancel_removes_what_is_pending() {
     dirty.succeed();
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert_eq!((queue.known(), x.cancel()), (0, 0));
+
+    // Several groups, with more keys than one batch has.
+    queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
+    assert_eq!(queue.cancel_groups(["z", "x", "z"].map(Group::of)), Ok(666));
+    assert_eq!(take_all(&queue).iter().filter(|(group, _)| *group == "y").count(), 333);
+    assert_eq!((queue.known(), queue.cancel_groups([])), (0, Ok(0)));
+    assert_eq!(Queue::<u32>::new().cancel_groups([]), Err(NoGroups));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod faults;
 mod groups;
 mod kinds;
 mod manager;
+mod membership;
 mod optional;
 mod order;
 mod process;

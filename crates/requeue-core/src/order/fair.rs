@@ -500,9 +500,9 @@ impl Fair {
         self.state(slot).is_paused()
     }
 
-    /// Returns true if the key in `slot` belongs to `group`.
-    pub(crate) fn is_in(&self, slot: Slot, group: Group) -> bool {
-        self.state(slot).group.id == group.id
+    /// Returns the group of the key in `slot`.
+    pub(crate) fn group_of(&self, slot: Slot) -> Group {
+        self.state(slot).group
     }
 
     /// Returns the number of ready keys in paused groups.

@@ -69,8 +69,8 @@ impl<K: Eq + Clone> Queue<K> {
         States { ready, waiting, backing_off, in_flight, dirty }
     }
 
-    /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of `group`. Returns the number
-    /// of keys that had a pending run.
+    /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
+    /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
     /// Appends the keys to `keys`, so that the caller drops them: those that have no record any more,
     /// and copies of those in flight.
@@ -78,16 +78,16 @@ impl<K: Eq + Clone> Queue<K> {
     /// # Panics
     ///
     /// Panics if a key's `clone` panics. `keys` then has the keys that were cancelled before.
-    pub fn cancel_group(
+    pub fn cancel_groups(
         &mut self,
-        group: Group,
+        is_cancelled: impl Fn(Group) -> bool,
         walk: &mut Walk,
         max: usize,
         keys: &mut Vec<K>,
     ) -> usize {
         let mut count = 0;
         for slot in walk.next(max) {
-            if !self.is_in(slot, group) {
+            if !self.group_at(slot).is_some_and(&is_cancelled) {
                 continue;
             }
             // The copy comes before any change, because a key's `clone` may panic.
@@ -110,7 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
         epochs: &mut Vec<u64>,
     ) {
         for slot in walk.next(max) {
-            if !self.is_in(slot, group) {
+            if self.group_at(slot).is_none_or(|it| it.id() != group.id()) {
                 continue;
             }
             let record = self.records.get_mut(slot);
@@ -120,10 +120,10 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns true if there is a record in `slot`, and its key belongs to `group`.
-    fn is_in(&self, slot: Slot, group: Group) -> bool {
+    /// Returns the group of the key in `slot`, or `None` if there is no key.
+    fn group_at(&self, slot: Slot) -> Option<Group> {
         let groups = self.ready.groups().filter(|_| self.records.find(slot).is_some());
-        groups.is_some_and(|groups| groups.is_in(slot, group))
+        groups.map(|groups| groups.group_of(slot))
     }
 
     /// Returns true if the group of the key in `slot` is paused.

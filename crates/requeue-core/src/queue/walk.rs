@@ -6,7 +6,7 @@
 use super::Queue;
 use crate::types::slot::{Id, Slot};
 
-/// A position in a walk through all records, for [`Queue::cancel_group`],
+/// A position in a walk through all records, for [`Queue::cancel_groups`],
 /// [`Queue::cancel_running_group`] and [`Queue::flush_debounced`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Walk {

@@ -23,7 +23,8 @@ use super::action::Action;
 use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
-use super::failures::{Begin, Version};
+use super::failures::{Begin as Decision, Version};
+use super::ownership::Begin;
 use super::sharding::HeldShards;
 use super::writes::Freshness;
 use crate::ObjectKey;
@@ -135,11 +136,8 @@ where
         key: ObjectKey,
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
-        if self.lease.as_ref().is_some_and(|lease| !lease.is_leading())
-            || self.held.has_expired(&key)
-        {
-            // A process that was frozen can get here before it is notified that the term, or its
-            // membership in the group, has ended.
+        if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
+            // A process that was frozen can get here before it is notified that the term has ended.
             return future::pending().await;
         }
         let normal = self.enqueuer.scope.normal(key.clone());
@@ -149,6 +147,26 @@ where
             self.enqueuer.details.rename(&key, &normal);
             self.enqueuer.put(normal, add);
             return Ok(workers::Action::succeed());
+        }
+        let object = key.to_ref::<K>(self.dyntype.clone());
+        let find = || {
+            let found = self.store.get(&object);
+            let uid = found.as_ref().map(|it| it.meta().uid.clone().unwrap_or_default());
+            (found, uid)
+        };
+        let (in_flight, seen) = match self.enqueuer.ownership() {
+            Some(ownership) => {
+                let (_, seen) = find();
+                match ownership.begin(&key, seen.as_deref()) {
+                    Begin::Run(in_flight) => (Some(in_flight), seen),
+                    Begin::Later | Begin::Drop => return Ok(workers::Action::succeed()),
+                }
+            }
+            None => (None, None),
+        };
+        if self.held.has_expired(&key) {
+            // As above, for the membership in a group. The loss of the shard cancels this run.
+            return future::pending().await;
         }
         match self.enqueuer.writes.begin(&key) {
             Freshness::Fresh => {}
@@ -160,8 +178,8 @@ where
             }
         }
         let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
-            Begin::Attempt(attempt) => attempt,
-            Begin::Nothing => {
+            Decision::Attempt(attempt) => attempt,
+            Decision::Nothing => {
                 if self.enqueuer.version(&key).is_none() {
                     self.enqueuer.failures.forget(&key);
                 }
@@ -169,8 +187,12 @@ where
             }
         };
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
-        let object = key.to_ref::<K>(self.dyntype.clone());
-        let found = self.store.get(&object);
+        // The store is read again, because it may have been stale before.
+        let (found, uid) = find();
+        if in_flight.is_some() && uid != seen {
+            // The event that shows the other object adds the key.
+            return Ok(workers::Action::succeed());
+        }
         let version = found
             .as_ref()
             .map(|found| Version::of(found.meta(), self.config.clear_on_new_generation));
@@ -193,6 +215,7 @@ where
         let ended = run_of_key.instrument(span.clone()).await;
         listed.is_over = true;
         drop(listed);
+        drop(in_flight);
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
         let tried = Tried { key, object, version, attempt, adds: run.adds() };

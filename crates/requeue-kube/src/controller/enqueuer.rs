@@ -49,6 +49,26 @@ pub(super) struct Enqueuer {
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
+/// An event or a list that is being handled. Until then, no shard of an object is forgotten.
+pub(super) struct Handling(Arc<Enqueuer>);
+
+impl Handling {
+    pub(super) fn begin(enqueuer: &Arc<Enqueuer>) -> Self {
+        if let Some(ownership) = enqueuer.ownership() {
+            ownership.places().begin_event();
+        }
+        Self(Arc::clone(enqueuer))
+    }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        if let Some(ownership) = self.0.ownership() {
+            ownership.places().end_event(|key| self.0.is_gone(key));
+        }
+    }
+}
+
 impl Enqueuer {
     pub(super) fn new(
         config: &Config,
@@ -133,17 +153,40 @@ impl Enqueuer {
         for held in self.writes.end(&key) {
             self.add(key.clone(), held.priority, held.reason);
         }
+        self.regroup(&key);
         self.forget_place(&key);
+    }
+
+    /// Moves a key from the group of its former shard to that of its shard, if its object has moved. A
+    /// key in flight moves after its run.
+    pub(super) fn regroup(&self, key: &ObjectKey) {
+        let Some(ownership) = self.ownership() else { return };
+        let has_moved = ownership.places().regroup(key, || {
+            self.queue.cancel(key);
+            self.queue.look_up(key).is_none()
+        });
+        if has_moved && ownership.is_held(key) {
+            // The key had a pending run, or another object, which has not run yet.
+            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object);
+        } else if has_moved {
+            self.writes.forget(key);
+            self.failures.forget(key);
+            self.details.forget(key);
+        }
     }
 
     /// Forgets the shard of an object that is gone, once nothing of it is left in the queue.
     fn forget_place(&self, key: &ObjectKey) {
         if let Some(ownership) = self.ownership()
-            && self.version(key).is_none()
-            && self.queue.look_up(key).is_none()
+            && self.is_gone(key)
         {
-            ownership.places().forget(key);
+            ownership.places().forget(key, |key| self.is_gone(key));
         }
+    }
+
+    /// Returns true if there is no object, and the key is not in the queue.
+    fn is_gone(&self, key: &ObjectKey) -> bool {
+        self.version(key).is_none() && self.queue.look_up(key).is_none()
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.

@@ -58,12 +58,12 @@ use self::start_gate::Start;
 pub(crate) use self::triggers::signals;
 use self::writes::Kind;
 pub use self::writes::Writes;
-use crate::ObjectQueue;
 use crate::metrics::Metrics;
 use crate::relist;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
+use crate::{ObjectKey, ObjectQueue};
 
 /// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -200,14 +200,21 @@ where
         let Self { name, kind, events, predicate, store } = self;
         match events {
             MainEvents::Own(events) => {
-                let objects = move || reader.state().iter().map(|it| (**it).clone()).collect();
+                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                    let state = reader.state();
+                    let wanted = state.iter().filter(|it| is_wanted(&ObjectKey::of(&***it)));
+                    wanted.map(|it| (**it).clone()).collect()
+                };
                 Source::main(name, kind, events, predicate, store, objects)
             }
             MainEvents::Shared(events) => {
                 let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
                     Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
                 });
-                let objects = move || reader.state().into_iter().map(Object).collect();
+                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                    let state = reader.state().into_iter();
+                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object).collect()
+                };
                 let source = Source::main(name, kind, events, predicate, |_| {}, objects);
                 Source { is_shared: true, ..source }
             }
@@ -424,13 +431,22 @@ where
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
     ///   runs in flight have completed, and the other replicas continue at once. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
+    /// - **Objects that are created again.** An object that is deleted and created again under the same
+    ///   name has another uid, and with [`ShardBy::Uid`](crate::shard::ShardBy::Uid) another shard. If one
+    ///   replica holds both shards, the key never has two runs. Otherwise, the run in flight for the former
+    ///   object, or for its deletion, may overlap with the first run for the new object at its replica.
+    /// - **Streams that end.** When all streams of a controller have ended, the remaining keys run, and then the shards
+    ///   are handed over. A stream that ends before the group has assigned shards waits for that.
     /// - **Loss of the membership.** All runs in flight are dropped at once, each at an `await`. The
     ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
     ///   then exit, or create another controller.
     /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the
-    ///   objects of the replica's shards. Each replica receives all owned and watched objects. With
+    ///   objects of the replica's shards. Each replica receives all owned and watched objects. A gain
+    ///   starts the watch again with a list of all shards that are held; several gains during a list need
+    ///   one more. A release lists nothing: the objects are dropped, and no longer requested when the watch
+    ///   is renewed. With
     ///   [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come from
     ///   that watch, which may be behind the former holder's writes. The stores of owned and watched objects may be behind in any case.
     ///

@@ -1,28 +1,67 @@
 //! The shards that a controller holds, and their changes while it runs.
 //!
 //! An [`Ownership`] is the handle of the protocol that assigns shards to replicas. The controller
-//! asks it before it adds a key to its queue, and each key carries its shard as its group. To release
-//! a shard is to pause the group, wait for its runs, and drop its keys. That is no deletion of its
-//! objects.
+//! asks it before it adds a key to its queue, and before it reconciles an object.
 //!
-//! A shard that was gained is listed before its keys run: its group stays paused until the end of
-//! the list.
+//! # The invariant
+//!
+//! **A key runs only while its replica holds the shard of the object that the run sees, and a shard is
+//! released only when no run of an object of it is in flight.** Two places ensure it:
+//!
+//! - [`begin`](Ownership::begin) permits a run only if the shard is held and listed, and if the object
+//!   in the store is the one whose shard is known. It counts the run for that shard under the same lock
+//!   under which the state of a shard changes. If the object is replaced during the run by one of
+//!   another shard, the run counts for both.
+//! - [`release`](Ownership::release) permits no further run of the shard, and then waits until no run
+//!   counts for it.
+//!
+//! A run without an object, of [`run_refs`](crate::Controller::run_refs), counts for the shard that its
+//! object had when it was last seen, or that an owner reference names.
+//!
+//! The groups of the queue do not affect this invariant. They keep the keys of a shard that is not
+//! listed, or is being released, from the workers. Each key is in the group of its shard. If an object
+//! is deleted and created again under the same name in another shard, its key is removed from the
+//! former group and added again: at once, or after its run in flight.
+//!
+//! # The states of a shard
+//!
+//! | from | to | when |
+//! |---|---|---|
+//! | free | gained | `gain`. Keys are added, and do not run. |
+//! | gained | held | The watch has listed the shard. Keys run. |
+//! | gained, held | leaving | `release` or `lose`. No key is added, and no run begins. |
+//! | leaving | left | No run is in flight. The shard can be handed over. |
+//! | left | dropping | One walk drops the keys of all shards that have been left. That is no deletion of their objects. |
+//! | dropping | free | The walk is over. |
+//! | leaving, left | gained | `gain`. The shard is listed again. |
+//! | dropping | gained | `gain`, after the walk, which could otherwise drop new keys. |
+//!
+//! # Locks
+//!
+//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys
+//! that have moved or the runs, the queue. The store is not read under any of them but the first, and
+//! the queue determines the group of a key before it takes its own lock.
 
 mod places;
 mod ranges;
+mod runs;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::RandomState;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use futures_util::future::join_all;
 use requeue::{Group, GroupHandle};
 use tokio::sync::watch;
 
+pub(super) use self::places::Learned;
 pub(crate) use self::places::{Places, Rule};
+use self::runs::Runs;
+use crate::shard::{ShardBy, index_of};
 use crate::{ObjectKey, ObjectQueue};
 
 /// The shards of a kind that this process holds. All clones share one state.
@@ -31,32 +70,47 @@ pub(crate) struct Ownership(Arc<Inner>);
 
 struct Inner {
     places: Arc<Places>,
-    /// An add to the queue holds this lock, so that none follows a release.
-    shards: RwLock<Vec<State>>,
-    /// The number of changes of the set of shards.
-    version: watch::Sender<u64>,
+    /// An add to the queue and the begin of a run hold this lock, so that none follows a release.
+    shards: RwLock<Shards>,
+    runs: Runs,
+    /// The number of gains, each of which requires a list.
+    gains: watch::Sender<u64>,
+    /// The number of times that keys were dropped.
+    drops: watch::Sender<u64>,
+    /// The shards that the API server was asked for, as ranges.
+    selected: Mutex<Vec<(u32, u32)>>,
     controller: OnceLock<Attached>,
+}
+
+struct Shards {
+    states: Vec<State>,
+    /// A task drops the keys of shards that have been left.
+    is_dropping: bool,
 }
 
 /// The parts of the controller that the handle changes.
 struct Attached {
     queue: ObjectQueue,
     forget: Forget,
-    /// Adds a key with low priority.
-    add: Box<dyn Fn(ObjectKey) + Send + Sync>,
+    /// Moves a key from the group of its former shard to that of its shard.
+    regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
 /// Forgets everything about the keys for which a function returns true, except for the queue's part.
 pub(super) type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 
+/// The state of a shard: see the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// Gained with this version of the set, and not listed since.
+    /// Gained as this gain, and not listed since.
     Gained(u64),
     Held,
-    /// The release with this number is in progress. A later gain ends it.
-    Leaving(u64),
+    Leaving,
+    Left,
+    Dropping {
+        gained: bool,
+    },
 }
 
 impl State {
@@ -66,15 +120,46 @@ impl State {
     }
 }
 
+/// Returns the shards whose states satisfy `is`.
+fn of_shards(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
+    (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
+}
+
+/// The decision at the begin of a run.
+pub(super) enum Begin {
+    /// Run. The run is in flight until this is dropped.
+    Run(InFlight),
+    /// The shard is not listed yet. The key runs after that.
+    Later,
+    /// The replica does not hold the shard, or an event will show another object.
+    Drop,
+}
+
+/// A run in flight.
+pub(super) struct InFlight {
+    inner: Arc<Inner>,
+    key: ObjectKey,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.inner.runs.end(&self.key);
+    }
+}
+
 // --- The protocol's side ------------------------------------------------------------------------
 
 impl Ownership {
     /// Creates a handle that holds none of `count` shards, which is a power of two.
     pub(crate) fn new(count: u32, rule: Rule) -> Self {
+        let states = vec![State::Free; count as usize];
         Self(Arc::new(Inner {
             places: Arc::new(Places::new(count, rule)),
-            shards: RwLock::new(vec![State::Free; count as usize]),
-            version: watch::Sender::new(0),
+            shards: RwLock::new(Shards { states, is_dropping: false }),
+            runs: Runs::default(),
+            gains: watch::Sender::new(0),
+            drops: watch::Sender::new(0),
+            selected: Mutex::default(),
             controller: OnceLock::new(),
         }))
     }
@@ -86,36 +171,46 @@ impl Ownership {
 
     /// Returns true if no run of the shard is in flight.
     pub(super) fn is_idle(&self, shard: u32) -> bool {
-        self.group(shard).is_none_or(|group| group.states().in_flight == 0)
+        self.0.runs.of(&[shard]).is_empty()
+            && self.group(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
     /// Returns the shards that are held, whether they were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
-        let shards = self.shards();
-        (0..).zip(shards.iter()).filter(|(_, state)| state.admits()).map(|(n, _)| n).collect()
+        of_shards(&self.shards().states, State::admits)
     }
 
     /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
     /// start. Shards that are held already do not change.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
-        let mut shards = self.shards_mut();
-        let version = *self.0.version.borrow() + 1;
+        self.gain_locked(&mut self.shards_mut(), gained);
+    }
+
+    fn gain_locked(&self, shards: &mut Shards, gained: impl IntoIterator<Item = u32>) {
+        let gain = self.gains() + 1;
         let mut changes = false;
         for shard in gained.into_iter().filter(|&shard| shard < self.count()) {
-            let state = &mut shards[shard as usize];
-            if !state.admits() {
-                *state = State::Gained(version);
-                self.pause(shard, true);
-                changes = true;
+            match &mut shards.states[shard as usize] {
+                State::Gained(_) | State::Held => {}
+                State::Dropping { gained } => *gained = true,
+                state => {
+                    *state = State::Gained(gain);
+                    self.pause(shard, true);
+                    changes = true;
+                }
             }
         }
         if changes {
-            self.0.version.send_replace(version);
+            self.0.gains.send_replace(gain);
         }
     }
 
     /// Releases shards: no run of them starts from now on. The future completes when none is in
-    /// flight and their keys are dropped. Other shards go on.
+    /// flight. A task then drops their keys. Other shards go on.
+    ///
+    /// # Panics
+    ///
+    /// The future panics outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///
@@ -148,57 +243,92 @@ impl Ownership {
         cancels: bool,
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
-        let release = {
-            let mut shards = self.shards_mut();
-            // Each release changes the set at its end. Two that overlap have different shards.
-            let release = self.version();
-            for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
-                let state = &mut shards[shard as usize];
-                if *state != State::Free {
-                    *state = State::Leaving(release);
+        let mut shards = self.shards_mut();
+        for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
+            match &mut shards.states[shard as usize] {
+                State::Free | State::Left => {}
+                State::Dropping { gained } => *gained = false,
+                state => {
+                    *state = State::Leaving;
                     self.pause(shard, true);
                     left.push(shard);
                 }
             }
-            release
-        };
-        let groups = left.iter().filter_map(|&shard| self.group(shard));
-        if cancels {
-            groups.clone().for_each(|group| _ = group.cancel_running());
         }
-        let stopped: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
+        drop(shards);
+        if cancels && let Some(controller) = self.0.controller.get() {
+            // A key that was delivered and has not begun to run will not.
+            let runs = self.0.runs.of(&left);
+            runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
+        }
+        let groups = left.iter().filter_map(|&shard| self.group(shard));
+        let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
         let this = self.clone();
         async move {
-            join_all(stopped).await;
-            this.drop_keys(&left, release);
+            this.0.runs.none_of(&left).await;
+            // The queue has recorded the completions, so no key of the shard is added by a retry.
+            join_all(completed).await;
+            this.left(&left);
         }
     }
 
-    /// Drops the keys of shards that this release has emptied, and marks the shards as free.
-    fn drop_keys(&self, left: &[u32], release: u64) {
+    /// Marks shards without runs as left, and starts the task that drops their keys.
+    fn left(&self, left: &[u32]) {
         let mut shards = self.shards_mut();
-        let is_left = |shard: &u32| shards[*shard as usize] == State::Leaving(release);
-        let free: BTreeSet<u32> = left.iter().copied().filter(is_left).collect();
-        if free.is_empty() {
-            return;
+        for &shard in left {
+            // It may have been gained and released again in the meantime, with new runs.
+            if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
+                shards.states[shard as usize] = State::Left;
+            }
         }
-        free.iter().filter_map(|&shard| self.group(shard)).for_each(|group| _ = group.cancel());
-        if let Some(controller) = self.0.controller.get() {
-            let is_free = |key: &ObjectKey| {
-                self.0.places.shard_of(key).is_some_and(|shard| free.contains(&shard))
-            };
-            (controller.forget)(&is_free);
+        let any_left = shards.states.contains(&State::Left);
+        if any_left && !std::mem::replace(&mut shards.is_dropping, true) {
+            let this = self.clone();
+            tokio::task::spawn_blocking(move || this.drop_left());
         }
-        self.0.places.forget_shards(&free);
-        for &shard in &free {
-            shards[shard as usize] = State::Free;
+    }
+
+    /// Drops the keys of all shards that have been left, until there is none.
+    fn drop_left(&self) {
+        loop {
+            let mut shards = self.shards_mut();
+            let left = of_shards(&shards.states, |state| state == State::Left);
+            if left.is_empty() {
+                shards.is_dropping = false;
+                return;
+            }
+            for &shard in &left {
+                shards.states[shard as usize] = State::Dropping { gained: false };
+            }
+            drop(shards);
+            // The rate limiter may be user code.
+            if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
+                tracing::error!("a panic while the keys of shards without runs were dropped");
+            }
+            let mut shards = self.shards_mut();
+            let gained = of_shards(&shards.states, |it| it == State::Dropping { gained: true });
+            for &shard in &left {
+                shards.states[shard as usize] = State::Free;
+            }
+            self.gain_locked(&mut shards, gained);
+            drop(shards);
+            self.0.drops.send_modify(|drops| *drops += 1);
         }
-        self.0.version.send_modify(|version| *version += 1);
-        drop(shards);
-        // These keys may have been in the groups that were cancelled.
-        if let Some(controller) = self.0.controller.get() {
-            self.0.places.take_moved().into_iter().for_each(&controller.add);
-        }
+    }
+
+    /// Drops the keys of shards, of which none is added or runs.
+    fn drop_keys(&self, left: &BTreeSet<u32>) {
+        let Some(controller) = self.0.controller.get() else {
+            return self.0.places.forget_shards(left);
+        };
+        // It fails only without groups.
+        _ = controller.queue.cancel_groups(left.iter().map(|&shard| Group::new(shard.into())));
+        (controller.forget)(&|key| {
+            self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
+        });
+        self.0.places.forget_shards(left);
+        // These keys may have been in the groups that were cancelled, or belong to these shards.
+        self.0.places.moved().iter().for_each(&controller.regroup);
     }
 
     /// Pauses or resumes the keys of a shard, if the controller runs.
@@ -228,13 +358,14 @@ impl Ownership {
         &self,
         queue: ObjectQueue,
         forget: Forget,
-        add: impl Fn(ObjectKey) + Send + Sync + 'static,
+        regroup: impl Fn(&ObjectKey) + Send + Sync + 'static,
     ) {
         let shards = self.shards_mut();
-        let attached = self.0.controller.set(Attached { queue, forget, add: Box::new(add) });
+        let regroup = Box::new(regroup);
+        let attached = self.0.controller.set(Attached { queue, forget, regroup });
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
-        for (shard, state) in (0..).zip(shards.iter()) {
+        for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
                 self.pause(shard, true);
             }
@@ -246,16 +377,43 @@ impl Ownership {
         &self.0.places
     }
 
-    /// Returns true if the shard of the object with this uid is held. Remembers the shard of such an
-    /// object.
-    pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> bool {
-        self.0.places.learn(key, uid, |shard| self.shards()[shard as usize].admits());
-        self.is_held(key)
+    /// Begins a run of `key`, which sees the object with this uid, or none.
+    pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Begin {
+        let shards = self.shards();
+        let begun =
+            self.0.places.with_shard_of(key, uid, |shard| match shards.states[shard as usize] {
+                State::Held => {
+                    self.0.runs.begin(key, shard);
+                    Begin::Run(InFlight { inner: Arc::clone(&self.0), key: key.clone() })
+                }
+                State::Gained(_) => Begin::Later,
+                _ => Begin::Drop,
+            });
+        if let Some(Begin::Later) = begun {
+            // The key is in the group of another shard, or was delivered before the pause.
+            self.0.places.mark(key);
+        }
+        begun.unwrap_or(Begin::Drop)
+    }
+
+    /// Remembers the shard of the object with this uid, if the shard is held.
+    pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
+        let learn = |shards: &Shards, may_move: bool| {
+            let is_held = |shard: u32| shards.states[shard as usize].admits();
+            let moved = may_move.then_some(|shard| self.0.runs.count_for(key, shard));
+            self.0.places.learn(key, uid, is_held, moved)
+        };
+        if let Some(learned) = learn(&self.shards(), false) {
+            return learned;
+        }
+        // No add is in progress that has the group of the former shard.
+        learn(&self.shards_mut(), true).unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
-        self.0.places.learn_owner(key, uid, |shard| self.shards()[shard as usize].admits());
+        let shards = self.shards();
+        self.0.places.learn_owner(key, uid, |shard| shards.states[shard as usize].admits());
     }
 
     /// Returns true if the object's shard is known and held.
@@ -265,66 +423,110 @@ impl Ownership {
 
     /// Calls `add` if the object's shard is held. No release of the shard begins during the call.
     pub(super) fn admit<T>(&self, key: &ObjectKey, add: impl FnOnce() -> T) -> Option<T> {
-        let shard = self.0.places.shard_of(key)?;
         let shards = self.shards();
-        shards[shard as usize].admits().then(add)
+        let shard = self.0.places.shard_of(key)?;
+        shards.states[shard as usize].admits().then(add)
     }
 
-    /// Returns the version of the set of shards.
-    pub(super) fn version(&self) -> u64 {
-        *self.0.version.borrow()
+    /// Returns the number of gains so far.
+    pub(super) fn gains(&self) -> u64 {
+        *self.0.gains.borrow()
     }
 
-    /// Waits until the set has another version than `version`.
-    pub(super) async fn changed(&self, version: u64) {
+    /// Waits for a gain after the first `gains`.
+    pub(super) async fn gained_since(&self, gains: u64) {
         // It cannot fail: the sender is in `self`.
-        _ = self.0.version.subscribe().wait_for(|&now| now != version).await;
+        _ = self.0.gains.subscribe().wait_for(|&now| now != gains).await;
     }
 
-    /// Returns the selector of the shards that are held, or `None` if there are none. A function of
-    /// the user has no selector, which is the empty text.
-    pub(super) fn selector(&self) -> Option<String> {
-        let held = self.held();
-        match self.0.places.rule() {
-            _ if held.is_empty() => None,
-            Rule::Hash(by) => Some(ranges::selector(*by, self.count(), &held)),
-            Rule::Function(_) => Some(String::new()),
+    /// Returns the number of times that keys were dropped.
+    pub(super) fn drops(&self) -> u64 {
+        *self.0.drops.borrow()
+    }
+
+    /// Waits until keys were dropped after the first `drops` times.
+    pub(super) async fn dropped_since(&self, drops: u64) {
+        // It cannot fail: the sender is in `self`.
+        _ = self.0.drops.subscribe().wait_for(|&now| now != drops).await;
+    }
+
+    /// Returns the selection of the shards that are held, for a watch that starts, or `None` if there
+    /// are none.
+    pub(super) fn select(&self) -> Option<Selection> {
+        let shards = self.held();
+        if shards.is_empty() {
+            return None;
         }
+        *self.0.selected.lock().unwrap_or_else(PoisonError::into_inner) = ranges::ranges(&shards);
+        Some(Selection { ownership: self.clone(), shards })
+    }
+
+    /// Returns true if the API server was asked for the shard of the object with this uid and
+    /// namespace.
+    pub(super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
+        let shard = match self.0.places.rule() {
+            Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
+            _ => self.0.places.shard_of(key),
+        };
+        let selected = self.0.selected.lock().unwrap_or_else(PoisonError::into_inner);
+        let contains = |shard: u32| selected.iter().any(|(from, to)| (*from..*to).contains(&shard));
+        shard.is_some_and(contains)
     }
 
     /// Returns true if a shard was gained and has not been listed since.
     pub(super) fn awaits_list(&self) -> bool {
-        self.shards().iter().any(|state| matches!(state, State::Gained(_)))
+        self.shards().states.iter().any(|state| matches!(state, State::Gained(_)))
     }
 
     /// Returns true if the object's shard was gained and has not been listed since.
     pub(super) fn is_gained(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| matches!(self.shards()[shard as usize], State::Gained(_)))
+        let shards = self.shards();
+        shard.is_some_and(|shard| matches!(shards.states[shard as usize], State::Gained(_)))
     }
 
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);
-        shard.is_some_and(|shard| self.shards()[shard as usize] == State::Held)
+        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Held)
     }
 
-    /// Starts the runs of the shards that were gained up to `version`, which were listed.
-    pub(super) fn listed(&self, version: u64) {
+    /// Starts the runs of the shards of the first `gains`, which were listed.
+    pub(super) fn listed(&self, gains: u64) {
         let mut shards = self.shards_mut();
-        for (shard, state) in (0..).zip(shards.iter_mut()) {
-            if matches!(state, State::Gained(since) if *since <= version) {
+        for (shard, state) in (0..).zip(&mut shards.states) {
+            if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
                 self.pause(shard, false);
             }
         }
     }
 
-    fn shards(&self) -> RwLockReadGuard<'_, Vec<State>> {
+    fn shards(&self) -> RwLockReadGuard<'_, Shards> {
         self.0.shards.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shards_mut(&self) -> RwLockWriteGuard<'_, Vec<State>> {
+    fn shards_mut(&self) -> RwLockWriteGuard<'_, Shards> {
         self.0.shards.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The shards that a watch selects: those that were held when it started.
+pub(super) struct Selection {
+    ownership: Ownership,
+    shards: BTreeSet<u32>,
+}
+
+impl Selection {
+    /// Returns the selector for the next request of the watch: without the shards that were released
+    /// since its start, so that a release requires no list. A function of the user has no selector.
+    ///
+    /// The selector never grows: a watch that continues would miss the objects of a shard that it has
+    /// not listed.
+    pub(super) fn selector(&self) -> Option<String> {
+        let Rule::Hash(by) = self.ownership.0.places.rule() else { return None };
+        let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
+        let shards = if held.is_empty() { &self.shards } else { &held };
+        Some(ranges::selector(*by, self.ownership.count(), &ranges::ranges(shards)))
     }
 }

@@ -25,7 +25,6 @@ use super::enqueuer::{Enqueuer, IsOurs, Lookups};
 use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
-use super::reason::Reason;
 use super::scope::Scope;
 use super::sharding::Sharding;
 use super::source::{Following, Source, TriggerBackoff};
@@ -36,7 +35,6 @@ use crate::leader::LeadershipLost;
 use crate::metrics::{Meters, Series};
 use crate::shard::Shard;
 use crate::shards::ShardsError;
-use crate::watch::LOW_PRIORITY;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -197,17 +195,13 @@ where
         )?);
         if let Some(ownership) = ownership {
             let forget = Arc::downgrade(&enqueuer);
-            let add = Arc::downgrade(&enqueuer);
+            let regroup = Arc::downgrade(&enqueuer);
             ownership.attach(
                 enqueuer.queue.clone(),
                 Box::new(move |is_gone| {
                     forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
                 }),
-                move |key| {
-                    if let Some(enqueuer) = add.upgrade() {
-                        enqueuer.add(key, LOW_PRIORITY, Reason::Bulk);
-                    }
-                },
+                move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
             );
         }
         let meters = Arc::new(Meters::default());
@@ -313,20 +307,32 @@ where
         .on_finish(move |key| finished.finished(key))
         .concurrency(config.workers())
         .grace(Duration::ZERO)
-        // A controller with a shard group has waited for its runs before.
-        .drain_timeout(rights.sharding.map_or(config.shutdown_timeout, |_| Duration::ZERO))
+        .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
         .span(|_, _| Span::none());
     let running = || attempts.running().iter().cloned().collect::<Vec<_>>();
     let (mut ended, mut cut_off) = (Ok(()), Vec::new());
-    let shutdown = async {
-        ended = until_stopped(&enqueuer, graceful, &mut watches).await;
-        if let Some(sharding) = rights.sharding
-            && !sharding.leave(config.shutdown_timeout).await
-        {
+    let begun = &mut false;
+    let mut hand_over = async || {
+        let Some(sharding) = rights.sharding.filter(|_| !std::mem::replace(begun, true)) else {
+            return;
+        };
+        if !sharding.leave(config.shutdown_timeout).await {
             cut_off = running();
             sharding.cut_off().await;
         }
+    };
+    let work = async {
+        let shutdown = async {
+            // At the end of all watches, the shards are held until the remaining keys have run.
+            if let Stopped::Early(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
+                ended = result;
+                hand_over().await;
+            }
+        };
+        let drained = workers.run_until(shutdown).await;
+        hand_over().await;
+        drained
     };
     let mut lost = None;
     tokio::select! {
@@ -334,7 +340,7 @@ where
         why = rights.lost() => lost = Some(why),
         () = &mut forced => {}
         panic = panicked.recv() => end_with(panic),
-        drained = workers.run_until(shutdown) => {
+        drained = work => {
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
@@ -382,24 +388,33 @@ impl Rights<'_> {
     }
 }
 
-/// Waits for a graceful shutdown, or for the end of all watches. When it returns, the queue is
-/// paused. The exception: if every watch has ended by itself, the remaining keys still run.
+/// The cause of a shutdown.
+enum Stopped {
+    /// Every watch has ended by itself. The remaining keys still run.
+    AtEndOfWatches,
+    /// The caller has stopped the controller, or a watch has failed. The queue is paused.
+    Early(Result<(), RunnerError>),
+}
+
+/// Waits for a graceful shutdown, or for the end of all watches.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
     watches: &mut Watches,
-) -> Result<(), RunnerError> {
-    let ended = tokio::select! {
+) -> Stopped {
+    let result = tokio::select! {
         biased;
-        () = graceful => None,
-        ended = watches.ended() => Some(ended),
+        () = graceful => Ok(()),
+        ended = watches.ended() => match ended {
+            Ok(()) => {
+                enqueuer.end_waits();
+                return Stopped::AtEndOfWatches;
+            }
+            Err(error) => Err(error),
+        },
     };
-    if let Some(Ok(())) = ended {
-        enqueuer.end_waits();
-        return Ok(());
-    }
     enqueuer.queue.pause();
-    ended.unwrap_or(Ok(()))
+    Stopped::Early(result)
 }
 
 /// The two ways in which a caller stops a controller.
@@ -484,6 +499,7 @@ impl Watches {
                 shard,
                 list_timeout,
                 failed: Arc::clone(&failed) as _,
+                handling: None,
             };
             readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);

@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
 use super::RunnerError;
-use super::enqueuer::Enqueuer;
-use super::ownership::Ownership;
+use super::enqueuer::{Enqueuer, Handling};
+use super::ownership::{Learned, Ownership, Selection};
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
@@ -40,9 +40,8 @@ pub(super) enum Selected {
     /// None. A list of one object shows whether the kind can be listed.
     Probe,
     Shard(Shard),
-    /// The union of ranges of hashes of shards that may have been gained. The empty text selects all
-    /// objects.
-    Ranges(String),
+    /// The shards that were held when the watch started, as far as they still are.
+    Held(Selection),
 }
 
 impl Selected {
@@ -55,8 +54,14 @@ impl Selected {
         match self {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
-            Self::Ranges(selector) if selector.is_empty() => api,
-            Self::Ranges(selector) => select(api, dyntype, &selector),
+            Self::Held(selection) => match selection.selector() {
+                // The rule has a selector, whatever the shards are.
+                Some(all) => {
+                    let selector = move || selection.selector().unwrap_or_else(|| all.clone());
+                    select(api, dyntype, selector)
+                }
+                None => api,
+            },
         }
     }
 
@@ -66,7 +71,7 @@ impl Selected {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
             // A streaming list can begin in a cache, too.
-            Self::Ranges(_) => watcher::Config {
+            Self::Held(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
                 initial_list_strategy: watcher::InitialListStrategy::ListWatch,
                 ..wc
@@ -105,6 +110,8 @@ pub(super) struct Following {
     pub(super) list_timeout: Duration,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
+    /// The event or the list that is being handled.
+    pub(super) handling: Option<Handling>,
 }
 
 /// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
@@ -157,30 +164,41 @@ impl<O> MakeEvents<O> {
 struct ShardFilter {
     shard: Option<Shard>,
     ownership: Option<Ownership>,
-    /// The name of the watch, until an object is dropped.
+    /// The name of the watch, until the API server has sent an object of a shard that was not selected.
     name: Option<String>,
+    /// The objects that have come from another shard, in the event or list in progress.
+    moved: Vec<ObjectKey>,
 }
 
 impl ShardFilter {
     fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str) -> Self {
         let name = (shard.is_some() || ownership.is_some()).then(|| name.to_owned());
-        Self { shard, ownership, name }
+        Self { shard, ownership, name, moved: Vec::new() }
     }
 
     fn own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
-        let own = match (&self.ownership, self.shard) {
+        let (own, is_selected) = match (&self.ownership, self.shard) {
             (Some(ownership), _) => match &event {
                 Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                     let meta = object.meta();
-                    let uid = meta.uid.as_deref().unwrap_or_default();
-                    ownership.learn(&ObjectKey::of_meta(meta), uid).then_some(event)
+                    let (key, uid) = (ObjectKey::of_meta(meta), meta.uid.as_deref());
+                    let uid = uid.unwrap_or_default();
+                    let learned = ownership.learn(&key, uid);
+                    // A released shard is selected until the next request of the watch.
+                    let is_selected =
+                        learned == Learned::NotHeld && ownership.is_selected(uid, &key);
+                    if learned == Learned::Moved {
+                        self.moved.push(key);
+                    }
+                    ((learned != Learned::NotHeld).then_some(event), is_selected)
                 }
-                Event::Init | Event::InitDone => Some(event),
+                Event::Init | Event::InitDone => (Some(event), true),
             },
-            (None, Some(shard)) => shard.own(event),
+            (None, Some(shard)) => (shard.own(event), false),
             (None, None) => return Some(event),
         };
         if own.is_none()
+            && !is_selected
             && let Some(watch) = self.name.take()
         {
             tracing::info!(
@@ -193,6 +211,14 @@ impl ShardFilter {
     }
 }
 
+/// An input of the watch of the controller's own kind.
+enum Input<'a, K> {
+    /// An event. The last one of a list has the state of the list.
+    Event(Event<K>, Origin<'a>, Option<Listing>),
+    /// Keys of released shards were dropped: their objects leave the store.
+    Dropped,
+}
+
 impl Source {
     /// A watch of the controller's own kind. `store` receives each event first, so that every
     /// delivered object is in the store.
@@ -202,7 +228,7 @@ impl Source {
         events: MakeEvents<K>,
         predicate: Option<AnyPredicate<K>>,
         mut store: impl FnMut(&Event<K>) + Send + 'static,
-        objects: impl Fn() -> Vec<K> + Send + 'static,
+        objects: impl Fn(&dyn Fn(&ObjectKey) -> bool) -> Vec<K> + Send + Sync + 'static,
     ) -> Self
     where
         K: Resource + Send + Sync + 'static,
@@ -211,7 +237,19 @@ impl Source {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let ownership = enqueuer.ownership().cloned();
             let mut filter = ShardFilter::new(following.shard, ownership.clone(), &following.name);
-            let on_event = move |event: Event<K>, origin: Origin<'_>, list: Option<Listing>| {
+            let objects = Arc::new(objects);
+            let listed = Arc::clone(&objects);
+            let mut on_input = move |input: Input<'_, K>| {
+                let (event, origin, list) = match (input, enqueuer.ownership()) {
+                    (Input::Event(event, origin, list), _) => (event, origin, list),
+                    (Input::Dropped, None) => return,
+                    (Input::Dropped, Some(ownership)) => {
+                        let has_left = |key: &ObjectKey| !ownership.is_held(key);
+                        watch.forget(has_left);
+                        objects(&has_left).into_iter().for_each(|it| store(&Event::Delete(it)));
+                        return;
+                    }
+                };
                 let Some(event) = filter.own(event) else { return };
                 if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
                     // The objects of the other shards were gained or have left.
@@ -224,6 +262,10 @@ impl Source {
                     enqueuer.scope.learn(object);
                 }
                 store(&event);
+                if !matches!(event, Event::Init | Event::InitApply(_)) {
+                    // The store has the objects from now on.
+                    filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
+                }
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     Observation::of(object.meta()).property(property)
@@ -235,13 +277,15 @@ impl Source {
             };
             match ownership {
                 Some(ownership) => {
-                    following.follow_shards(events, on_event, objects, &ownership).await
+                    let listed = || listed(&|_| true);
+                    following.follow_shards(events, on_input, listed, &ownership).await
                 }
                 None => {
                     let mut events = events.start(Selected::of(following.shard));
-                    let mut on_event = on_event;
                     following
-                        .follow(&mut events, |event, origin| on_event(event, origin, None))
+                        .follow(&mut events, |event, origin| {
+                            on_input(Input::Event(event, origin, None));
+                        })
                         .await
                 }
             }
@@ -269,12 +313,12 @@ impl Source {
             let on_event = move |event: Event<O>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
-                    let sight = Observation::of(object.meta()).property(property);
+                    let observation = Observation::of(object.meta()).property(property);
                     let targets = targets(object, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
-                    let sight = sight.concerning(targets.into_iter().map(|(key, _)| key));
-                    sight.priorities(priorities)
+                    let targets = targets.into_iter().map(|(key, _)| key);
+                    observation.concerning(targets).priorities(priorities)
                 });
                 if is_mapped {
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
@@ -321,8 +365,13 @@ impl Following {
                     backoff.reset();
                 }
                 let is_listed = matches!(event, Event::InitDone);
+                let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::of(&self.kind, &event);
+                self.handling.get_or_insert_with(|| Handling::begin(&self.enqueuer));
                 on_event(event, origin);
+                if is_handled {
+                    self.handling = None;
+                }
                 self.enqueuer.progressed(origin, self.number);
                 if is_listed {
                     self.readiness.listed(self.number);
@@ -348,11 +397,9 @@ impl Following {
         Ok(())
     }
 
-    /// As [`follow`](Self::follow), for the shards that are held. When they change, the watch starts
-    /// again with another selector. A stream of the user cannot start again, so the objects are listed
-    /// from its store.
-    ///
-    /// `on_event` gets the state of the list with its last event.
+    /// As [`follow`](Self::follow), for the shards that are held. After a gain, the watch starts again
+    /// with another selector: kube's watchers have no other way to list objects. After a release, it
+    /// goes on. A stream of the user cannot start again, so the objects are listed from its store.
     ///
     /// A controller that has not joined its group yet holds no shards. It lists one object, so that it
     /// does not join and receive shards whose objects it cannot list.
@@ -364,15 +411,16 @@ impl Following {
     async fn follow_shards<K>(
         &mut self,
         source: MakeEvents<K>,
-        mut on_event: impl FnMut(Event<K>, Origin<'_>, Option<Listing>),
+        mut on_input: impl FnMut(Input<'_, K>),
         objects: impl Fn() -> Vec<K>,
         ownership: &Ownership,
     ) -> Result<(), RunnerError>
     where
         K: Resource + Send + 'static,
     {
-        let mut list = Listing { version: ownership.version(), is_restart: false };
-        let mut is_listing = true;
+        let mut list = Listing { gains: ownership.gains(), is_restart: false };
+        let mut drops = ownership.drops();
+        let (mut is_listing, mut has_ended) = (true, false);
         let (mut events, mut watch) = match source {
             MakeEvents::Made(events) => (events, None),
             MakeEvents::Watch(mut watch) => {
@@ -391,42 +439,75 @@ impl Following {
         let mut list_by = deadline(None);
         let late =
             RunnerError::CacheSync { watches: vec![self.name.clone()], timeout: list_timeout };
-        loop {
-            tokio::select! {
-                biased;
-                () = ownership.changed(list.version), if watch.is_some() || !is_listing => {
-                    list = Listing { version: ownership.version(), is_restart: true };
-                    list_by = deadline(list_by);
-                    if let Some(watch) = &mut watch {
-                        (events, is_listing) = (watch_held(watch, ownership), true);
-                        continue;
-                    }
+        // The gains that have been noticed. `list` has those that it lists.
+        let mut gains = list.gains;
+        // Keys of released shards were dropped, and their objects are in the store.
+        let mut has_dropped = false;
+        // A stream that ends before the first gain has listed objects that have not run.
+        while !has_ended || list.gains == 0 || list.gains != ownership.gains() {
+            // Nothing of a list in progress is of use if all of its shards have left.
+            if has_dropped && (!is_listing || ownership.held().is_empty()) {
+                has_dropped = false;
+                on_input(Input::Dropped);
+                if let Some(watch) = &mut watch
+                    && ownership.held().is_empty()
+                {
+                    (events, is_listing) = (watch_held(watch, ownership), true);
+                }
+            }
+            // A list in progress is completed: otherwise its shards would wait for the next one, too.
+            if gains != list.gains && !is_listing {
+                gains = ownership.gains();
+                list = Listing { gains, is_restart: true };
+                if let Some(watch) = &mut watch {
+                    events = watch_held(watch, ownership);
+                    (is_listing, has_ended) = (true, false);
+                } else {
+                    let _handling = Handling::begin(&self.enqueuer);
                     let listed = objects().into_iter().map(Event::InitApply);
                     for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
                         let end = matches!(event, Event::InitDone).then_some(list);
                         let origin = Origin::of(&self.kind, &event);
-                        on_event(event, origin, end);
+                        on_input(Input::Event(event, origin, end));
                     }
-                    ownership.listed(list.version);
+                    ownership.listed(list.gains);
                     (list.is_restart, list_by) = (false, deadline(None));
                 }
-                event = events.next() => {
-                    let Some(event) = event else { break };
+            }
+            tokio::select! {
+                biased;
+                () = ownership.gained_since(gains) => {
+                    gains = ownership.gains();
+                    list_by = deadline(list_by);
+                }
+                () = ownership.dropped_since(drops), if watch.is_some() => {
+                    (drops, has_dropped) = (ownership.drops(), true);
+                }
+                event = events.next(), if !has_ended => {
+                    let Some(event) = event else {
+                        (has_ended, is_listing) = (true, false);
+                        continue;
+                    };
                     let is_end = matches!(event, Ok(Event::InitDone));
                     match event {
                         Ok(Event::Init) => is_listing = true,
                         Ok(Event::InitDone) => is_listing = false,
+                        // The watch lists again, so another one can start.
+                        Err(_) if watch.is_some() => is_listing = false,
                         _ => {}
                     }
                     let end = is_end.then_some(list);
+                    let handle = self.handle(event, |event, origin| {
+                        on_input(Input::Event(event, origin, end));
+                    });
                     tokio::select! {
                         biased;
-                        handled = self.handle(event, |event, origin| on_event(event, origin, end)) => handled?,
+                        handled = handle => handled?,
                         // The backoff after an error may be longer.
                         () = reach(list_by) => return Err(late),
                     }
                     if is_end {
-                        ownership.listed(list.version);
+                        ownership.listed(list.gains);
                         (list.is_restart, list_by) = (false, deadline(None));
                     }
                 }
@@ -456,8 +537,8 @@ fn watch_held<O: Send + 'static>(
     watch: &mut (impl FnMut(Selected) -> Events<O> + ?Sized),
     ownership: &Ownership,
 ) -> Events<O> {
-    match ownership.selector() {
-        Some(selector) => watch(Selected::Ranges(selector)),
+    match ownership.select() {
+        Some(selection) => watch(Selected::Held(selection)),
         None => {
             let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
             stream::iter(nothing).chain(stream::pending()).boxed()
@@ -468,9 +549,9 @@ fn watch_held<O: Send + 'static>(
 /// A list of the shards that are held.
 #[derive(Clone, Copy)]
 struct Listing {
-    /// The version of the set of shards.
-    version: u64,
-    /// The list begins because the set has changed.
+    /// The number of gains before the list.
+    gains: u64,
+    /// The list begins because shards were gained.
     is_restart: bool,
 }
 

@@ -6,7 +6,7 @@ use requeue::Time;
 
 /// The longest time until a timer notices that a suspended machine has resumed. Timers stop during
 /// a suspension, so a waiting task reads the clock this often.
-const LOOK: Duration = Duration::from_millis(500);
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
@@ -44,14 +44,14 @@ impl Clock {
         }
     }
 
-    /// Waits for this time. A suspension of the machine delays the result by at most [`LOOK`].
+    /// Waits for this time. A suspension of the machine delays the result by at most [`MAX_SLEEP`].
     pub(crate) async fn reach(&self, at: Time) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left.min(LOOK)).await;
+            tokio::time::sleep(left.min(MAX_SLEEP)).await;
         }
     }
 }

@@ -96,7 +96,7 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     dyntype: K::DynamicType,
-    hub: Arc<Mutex<Hub<K>>>,
+    fanout: Arc<Mutex<Fanout<K>>>,
     /// The watch, before it begins.
     start: Mutex<Option<BoxFuture<'static, ()>>>,
     /// The watch, after that. Dropping it ends the watch.
@@ -105,7 +105,7 @@ where
 
 /// The state that the watch changes and the subscribers read. It has one lock, so that a subscriber sees
 /// each change exactly once: in the store when it takes a list, or as a key.
-struct Hub<K>
+struct Fanout<K>
 where
     K: Resource + Clone + 'static,
     K::DynamicType: Eq + Hash + Clone,
@@ -192,7 +192,7 @@ where
     ) -> Self {
         let writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
-        let hub = Arc::new(Mutex::new(Hub {
+        let fanout = Arc::new(Mutex::new(Fanout {
             dyntype: dyntype.clone(),
             writer,
             store,
@@ -202,9 +202,9 @@ where
             is_listed: false,
             end: None,
         }));
-        let start = follow(Arc::clone(&hub), events).boxed();
+        let start = follow(Arc::clone(&fanout), events).boxed();
         let task = Mutex::new(JoinSet::new());
-        Self(Arc::new(Inner { dyntype, hub, start: Mutex::new(Some(start)), task }))
+        Self(Arc::new(Inner { dyntype, fanout, start: Mutex::new(Some(start)), task }))
     }
 
     /// Returns a reader of the store, which has the objects as they were last seen.
@@ -214,7 +214,7 @@ where
     /// returns nothing: the controller then starts when the store is complete.
     #[must_use]
     pub fn store(&self) -> Store<K> {
-        self.hub().store.clone()
+        self.fanout().store.clone()
     }
 
     /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
@@ -245,9 +245,9 @@ where
     {
         let index = Index::new();
         let mut indexed = Box::new(Indexed(index.clone(), f));
-        let mut hub = self.hub();
-        indexed.replace(&hub.objects());
-        hub.indexes.push(indexed);
+        let mut fanout = self.fanout();
+        indexed.replace(&fanout.objects());
+        fanout.indexes.push(indexed);
         index
     }
 
@@ -257,14 +257,14 @@ where
 
     /// Returns the events of a new subscriber. The watch begins when the stream is first polled.
     pub(crate) fn events(&self) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
-        let (number, wake) = self.hub().subscribe();
+        let (number, wake) = self.fanout().subscribe();
         let shared = self.clone();
         let subscription = Subscription { shared, number, wake, pending: VecDeque::new() };
         stream::unfold(subscription, async |mut it| Some((it.next().await?, it))).boxed()
     }
 
-    fn hub(&self) -> MutexGuard<'_, Hub<K>> {
-        lock(&self.0.hub)
+    fn fanout(&self) -> MutexGuard<'_, Fanout<K>> {
+        lock(&self.0.fanout)
     }
 
     /// Starts the watch, unless it has begun.
@@ -276,16 +276,16 @@ where
     }
 }
 
-/// Passes the events of the watch to the hub, until the stream ends.
+/// Passes the events of the watch to the fanout, until the stream ends.
 async fn follow<K>(
-    hub: Arc<Mutex<Hub<K>>>,
+    fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) where
     K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
     /// Ends the streams of all subscribers, also after a panic.
-    struct Ending<'a, K>(&'a Mutex<Hub<K>>)
+    struct Ending<'a, K>(&'a Mutex<Fanout<K>>)
     where
         K: Resource + Clone + 'static,
         K::DynamicType: Eq + Hash + Clone;
@@ -297,21 +297,21 @@ async fn follow<K>(
     {
         fn drop(&mut self) {
             let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
-            let mut hub = lock(self.0);
-            hub.end = Some(end);
-            hub.subscribers.values().for_each(|subscriber| subscriber.wake.notify_one());
+            let mut fanout = lock(self.0);
+            fanout.end = Some(end);
+            fanout.subscribers.values().for_each(|subscriber| subscriber.wake.notify_one());
         }
     }
 
-    let _ending = Ending(&hub);
-    let watch = K::kind(&lock(&hub).dyntype).into_owned();
+    let _ending = Ending(&fanout);
+    let watch = K::kind(&lock(&fanout).dyntype).into_owned();
     let mut events = std::pin::pin!(events.default_backoff());
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => lock(&hub).event(event),
+            Ok(event) => lock(&fanout).event(event),
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
-                lock(&hub).failed(&Arc::new(error));
+                lock(&fanout).failed(&Arc::new(error));
             }
         }
         // A stream that is always ready must yield to other tasks.
@@ -319,7 +319,7 @@ async fn follow<K>(
     }
 }
 
-impl<K> Hub<K>
+impl<K> Fanout<K>
 where
     K: Resource + Clone + 'static,
     K::DynamicType: Eq + Hash + Clone,
@@ -470,9 +470,9 @@ where
                 return Some(event);
             }
             let end = {
-                let mut hub = self.shared.hub();
-                self.pending.extend(hub.take(self.number));
-                hub.end.filter(|_| self.pending.is_empty())
+                let mut fanout = self.shared.fanout();
+                self.pending.extend(fanout.take(self.number));
+                fanout.end.filter(|_| self.pending.is_empty())
             };
             match end {
                 Some(End::Ended) => return None,
@@ -492,7 +492,7 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     fn drop(&mut self) {
-        self.shared.hub().subscribers.remove(&self.number);
+        self.shared.fanout().subscribers.remove(&self.number);
     }
 }
 

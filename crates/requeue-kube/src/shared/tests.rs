@@ -26,7 +26,7 @@ fn shared() -> SharedWatch<ConfigMap> {
 
 /// Reads the next events of a subscriber, as `+` or `-`, and the version.
 fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
-    let events = shared.hub().take(number);
+    let events = shared.fanout().take(number);
     let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
         Event::Init => "init".to_owned(),
         Event::InitDone => "done".to_owned(),
@@ -37,28 +37,28 @@ fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
 }
 
 fn list(shared: &SharedWatch<ConfigMap>, objects: impl IntoIterator<Item = ConfigMap>) {
-    let mut hub = shared.hub();
-    hub.event(Event::Init);
-    objects.into_iter().for_each(|object| hub.event(Event::InitApply(object)));
-    hub.event(Event::InitDone);
+    let mut fanout = shared.fanout();
+    fanout.event(Event::Init);
+    objects.into_iter().for_each(|object| fanout.event(Event::InitApply(object)));
+    fanout.event(Event::InitDone);
 }
 
 #[test]
 fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
     let shared = shared();
-    let (fast, _) = shared.hub().subscribe();
-    let (slow, _) = shared.hub().subscribe();
+    let (fast, _) = shared.fanout().subscribe();
+    let (slow, _) = shared.fanout().subscribe();
     assert!(read(&shared, fast).is_empty(), "nothing is listed yet");
     list(&shared, [map(0, 1)]);
     for subscriber in [fast, slow] {
         assert_eq!(read(&shared, subscriber), ["init", "+1", "done"]);
     }
     for version in 2..100 {
-        shared.hub().event(Event::Apply(map(0, version)));
+        shared.fanout().event(Event::Apply(map(0, version)));
         assert_eq!(read(&shared, fast), [format!("+{version}")]);
     }
-    shared.hub().event(Event::Apply(map(1, 100)));
-    assert_eq!(shared.hub().subscribers[&slow].order.len(), 2);
+    shared.fanout().event(Event::Apply(map(1, 100)));
+    assert_eq!(shared.fanout().subscribers[&slow].order.len(), 2);
     assert_eq!(read(&shared, slow), ["+99"]);
     assert_eq!(read(&shared, slow), ["+100"]);
     assert!(read(&shared, slow).is_empty());
@@ -67,15 +67,15 @@ fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
 #[test]
 fn a_deletion_is_read_even_if_the_object_was_created_again() {
     let shared = shared();
-    let (subscriber, _) = shared.hub().subscribe();
+    let (subscriber, _) = shared.fanout().subscribe();
     list(&shared, [map(0, 1)]);
     read(&shared, subscriber);
     for event in [Event::Delete(map(0, 2)), Event::Apply(map(0, 3)), Event::Apply(map(0, 4))] {
-        shared.hub().event(event);
+        shared.fanout().event(event);
     }
     assert_eq!(read(&shared, subscriber), ["-2", "+4"]);
     for event in [Event::Delete(map(0, 5)), Event::Apply(map(0, 6)), Event::Delete(map(0, 7))] {
-        shared.hub().event(event);
+        shared.fanout().event(event);
     }
     assert_eq!(read(&shared, subscriber), ["-7"]);
 }
@@ -83,14 +83,14 @@ fn a_deletion_is_read_even_if_the_object_was_created_again() {
 #[test]
 fn a_list_replaces_the_changes_that_were_not_read() {
     let shared = shared();
-    let (subscriber, _) = shared.hub().subscribe();
+    let (subscriber, _) = shared.fanout().subscribe();
     list(&shared, [map(0, 1), map(1, 1)]);
-    shared.hub().event(Event::Apply(map(0, 2)));
+    shared.fanout().event(Event::Apply(map(0, 2)));
     list(&shared, [map(0, 3)]);
     assert_eq!(read(&shared, subscriber), ["init", "+3", "done"]);
     assert!(read(&shared, subscriber).is_empty());
     // A late subscriber reads the current state.
-    let (late, _) = shared.hub().subscribe();
+    let (late, _) = shared.fanout().subscribe();
     assert_eq!(read(&shared, late), ["init", "+3", "done"]);
 }
 
@@ -142,7 +142,7 @@ impl Replica {
 
     /// Reads the next events. Returns false if there are none.
     fn read(&mut self, shared: &SharedWatch<ConfigMap>, number: u64) -> bool {
-        let events = shared.hub().take(number);
+        let events = shared.fanout().take(number);
         let is_some = !events.is_empty();
         events.into_iter().for_each(|event| self.apply(event.unwrap()));
         is_some
@@ -165,11 +165,11 @@ proptest! {
             match step {
                 Step::Put(name) => {
                     cluster.insert(name, map(name, now));
-                    shared.hub().event(Event::Apply(map(name, now)));
+                    shared.fanout().event(Event::Apply(map(name, now)));
                 }
                 Step::Delete(name) => {
                     if cluster.remove(&name).is_some() {
-                        shared.hub().event(Event::Delete(map(name, now)));
+                        shared.fanout().event(Event::Delete(map(name, now)));
                     }
                 }
                 Step::List(missed) => {
@@ -182,12 +182,12 @@ proptest! {
                     list(&shared, cluster.values().cloned());
                 }
                 Step::Subscribe => {
-                    let (number, _) = shared.hub().subscribe();
+                    let (number, _) = shared.fanout().subscribe();
                     subscribers.push((number, Replica::default()));
                 }
                 Step::Unsubscribe(number) => if number < subscribers.len() {
                     let (number, _) = subscribers.swap_remove(number);
-                    shared.hub().subscribers.remove(&number);
+                    shared.fanout().subscribers.remove(&number);
                 }
                 Step::Read(number) => if let Some((number, replica)) = subscribers.get_mut(number) {
                     replica.read(&shared, *number);

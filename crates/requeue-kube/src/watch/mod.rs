@@ -308,7 +308,7 @@ impl Watch {
     pub fn event<O>(
         &mut self,
         event: Event<O>,
-        sight: impl FnOnce(O) -> Observation,
+        observe: impl FnOnce(O) -> Observation,
     ) -> Vec<Change> {
         let change = match event {
             Event::Init => {
@@ -316,13 +316,13 @@ impl Watch {
                 None
             }
             Event::InitApply(object) => {
-                let Observation { key, seen } = sight(object);
+                let Observation { key, seen } = observe(object);
                 self.list.insert(key, seen);
                 None
             }
             Event::InitDone => return self.end_list(),
-            Event::Apply(object) => self.apply(sight(object)),
-            Event::Delete(object) => Some(self.delete(&sight(object))),
+            Event::Apply(object) => self.apply(observe(object)),
+            Event::Delete(object) => Some(self.delete(&observe(object))),
         };
         change.into_iter().collect()
     }

@@ -13,7 +13,7 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey::new(Some("ns"), name)
 }
 
-fn sight(name: &str, uid: u8, version: u32) -> Observation {
+fn observation(name: &str, uid: u8, version: u32) -> Observation {
     Observation::of(&meta(name, uid, version))
 }
 
@@ -32,13 +32,14 @@ fn feed(
     watch: &mut Watch,
     events: impl IntoIterator<Item = Event<Observation>>,
 ) -> Vec<(String, ChangeKind)> {
-    let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
+    let changes =
+        events.into_iter().flat_map(|event| watch.event(event, |observation| observation));
     changes.map(|change| (change.key.name().to_owned(), change.kind)).collect()
 }
 
-fn list(sights: impl IntoIterator<Item = Observation>) -> Vec<Event<Observation>> {
-    let sights = sights.into_iter().map(Event::InitApply);
-    [Event::Init].into_iter().chain(sights).chain([Event::InitDone]).collect()
+fn list(observations: impl IntoIterator<Item = Observation>) -> Vec<Event<Observation>> {
+    let observations = observations.into_iter().map(Event::InitApply);
+    [Event::Init].into_iter().chain(observations).chain([Event::InitDone]).collect()
 }
 
 fn unversioned(name: &str) -> Observation {
@@ -53,7 +54,7 @@ fn became(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
 fn the_first_list_is_of_low_priority() {
     let mut watch = Watch::new();
     assert!(!watch.is_listed());
-    let changes = feed(&mut watch, list([sight("b", 1, 1), sight("a", 1, 2)]));
+    let changes = feed(&mut watch, list([observation("b", 1, 1), observation("a", 1, 2)]));
     assert_eq!(changes, became(&[("a", ChangeKind::Listed), ("b", ChangeKind::Listed)]));
     assert_eq!(ChangeKind::Listed.priority(), LOW_PRIORITY);
     assert!(watch.is_listed());
@@ -62,18 +63,22 @@ fn the_first_list_is_of_low_priority() {
 #[test]
 fn nothing_is_said_before_a_list_is_complete() {
     let mut watch = Watch::new();
-    assert_eq!(feed(&mut watch, [Event::Init, Event::InitApply(sight("a", 1, 1))]), []);
+    assert_eq!(feed(&mut watch, [Event::Init, Event::InitApply(observation("a", 1, 1))]), []);
     // The list is interrupted, and starts again without `a`.
-    assert_eq!(feed(&mut watch, list([sight("b", 1, 1)])), became(&[("b", ChangeKind::Listed)]));
+    assert_eq!(
+        feed(&mut watch, list([observation("b", 1, 1)])),
+        became(&[("b", ChangeKind::Listed)])
+    );
 }
 
 #[test]
 fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
     let mut watch = Watch::new();
-    let first = ["gone", "same", "changed", "another"].map(|name| sight(name, 1, 1));
+    let first = ["gone", "same", "changed", "another"].map(|name| observation(name, 1, 1));
     feed(&mut watch, list(first));
-    let second = [sight("another", 2, 9), sight("changed", 1, 2), sight("new", 3, 8)];
-    let changes = feed(&mut watch, list(second.into_iter().chain([sight("same", 1, 1)])));
+    let second =
+        [observation("another", 2, 9), observation("changed", 1, 2), observation("new", 3, 8)];
+    let changes = feed(&mut watch, list(second.into_iter().chain([observation("same", 1, 1)])));
     let expected = [
         ("gone", ChangeKind::Deleted),
         ("another", ChangeKind::Created),
@@ -89,16 +94,19 @@ fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
 #[test]
 fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
     let mut watch = Watch::new();
-    feed(&mut watch, list([sight("a", 1, 1), sight("gone", 1, 2)]));
-    feed(&mut watch, [Event::Apply(sight("new", 1, 3)), Event::Apply(sight("a", 1, 4))]);
+    feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
+    feed(
+        &mut watch,
+        [Event::Apply(observation("new", 1, 3)), Event::Apply(observation("a", 1, 4))],
+    );
     // The list is from before `new` was created.
-    let changes = feed(&mut watch, list([sight("a", 1, 1), sight("gone", 1, 2)]));
+    let changes = feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
     let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
     assert_eq!((changes, watch.len()), (became(&seen), 3));
     // It is in no store in the meantime, so it counts as changed when it is seen again.
-    let changes = feed(&mut watch, [Event::Apply(sight("new", 1, 3))]);
+    let changes = feed(&mut watch, [Event::Apply(observation("new", 1, 3))]);
     assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
-    let changes = feed(&mut watch, list([sight("a", 1, 4), sight("new", 1, 3)]));
+    let changes = feed(&mut watch, list([observation("a", 1, 4), observation("new", 1, 3)]));
     let seen =
         [("gone", ChangeKind::Deleted), ("a", ChangeKind::Updated), ("new", ChangeKind::Unchanged)];
     assert_eq!(changes, became(&seen));
@@ -111,7 +119,7 @@ fn versions_that_are_no_numbers_show_no_order() {
     };
     for (first, second) in [("b", "a"), ("18446744073709551615", "1"), ("0", "1"), ("1", "0")] {
         let mut watch = Watch::new();
-        feed(&mut watch, list([at(first), sight("gone", 1, 5)]));
+        feed(&mut watch, list([at(first), observation("gone", 1, 5)]));
         let changes = feed(&mut watch, list([at(second)]));
         let seen = [("gone", ChangeKind::Deleted), ("a", ChangeKind::Updated)];
         assert_eq!(changes, became(&seen), "{first}, {second}");
@@ -121,19 +129,27 @@ fn versions_that_are_no_numbers_show_no_order() {
 #[test]
 fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
     let cases = [
-        (sight("a", 1, 1), sight("a", 1, 1), ChangeKind::Unchanged),
-        (sight("a", 1, 1), sight("a", 1, 2), ChangeKind::Updated),
+        (observation("a", 1, 1), observation("a", 1, 1), ChangeKind::Unchanged),
+        (observation("a", 1, 1), observation("a", 1, 2), ChangeKind::Updated),
         // Deleted and created again between two lists, perhaps by a restored etcd that counts
         // again.
-        (sight("a", 1, 1), sight("a", 2, 1), ChangeKind::Created),
+        (observation("a", 1, 1), observation("a", 2, 1), ChangeKind::Created),
         (unversioned("a"), unversioned("a"), ChangeKind::Updated),
-        (sight("a", 1, 1), unversioned("a"), ChangeKind::Updated),
-        (sight("a", 1, 1), sight("a", 1, 1).concerning([key("x")]), ChangeKind::Updated),
-        (sight("a", 1, 1).concerning([key("x")]), sight("a", 1, 1), ChangeKind::Updated),
+        (observation("a", 1, 1), unversioned("a"), ChangeKind::Updated),
+        (
+            observation("a", 1, 1),
+            observation("a", 1, 1).concerning([key("x")]),
+            ChangeKind::Updated,
+        ),
+        (
+            observation("a", 1, 1).concerning([key("x")]),
+            observation("a", 1, 1),
+            ChangeKind::Updated,
+        ),
         // A mapper may return the same keys in another order, and more than once.
         (
-            sight("a", 1, 1).concerning(["x", "y"].map(key)),
-            sight("a", 1, 1).concerning(["y", "x", "y"].map(key)),
+            observation("a", 1, 1).concerning(["x", "y"].map(key)),
+            observation("a", 1, 1).concerning(["y", "x", "y"].map(key)),
             ChangeKind::Unchanged,
         ),
     ];
@@ -153,10 +169,10 @@ fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
 #[test]
 fn the_owners_of_what_went_unseen_hear_of_it() {
     let mut watch = Watch::new();
-    let owned = sight("a", 1, 1).concerning([key("y"), key("x")]);
+    let owned = observation("a", 1, 1).concerning([key("y"), key("x")]);
     feed(&mut watch, list([owned]));
-    let mut changes = watch.event(Event::Init, |sight: Observation| sight);
-    changes.extend(watch.event(Event::InitDone, |sight: Observation| sight));
+    let mut changes = watch.event(Event::Init, |observation: Observation| observation);
+    changes.extend(watch.event(Event::InitDone, |observation: Observation| observation));
     assert_eq!(changes.len(), 1);
     assert_eq!(
         (changes[0].kind, &changes[0].targets),
@@ -167,9 +183,9 @@ fn the_owners_of_what_went_unseen_hear_of_it() {
 #[test]
 fn who_is_no_longer_concerned_hears_of_it() {
     let mut watch = Watch::new();
-    feed(&mut watch, list([sight("a", 1, 1).concerning([key("old"), key("both")])]));
-    let moved = sight("a", 1, 2).concerning([key("both"), key("new")]);
-    let changes = watch.event(Event::Apply(moved), |sight| sight);
+    feed(&mut watch, list([observation("a", 1, 1).concerning([key("old"), key("both")])]));
+    let moved = observation("a", 1, 2).concerning([key("both"), key("new")]);
+    let changes = watch.event(Event::Apply(moved), |observation| observation);
     assert_eq!(changes[0].targets, [key("both"), key("new"), key("old")]);
 }
 
@@ -177,11 +193,12 @@ fn who_is_no_longer_concerned_hears_of_it() {
 fn a_target_keeps_its_priority_until_the_object_is_gone() {
     let mut watch = Watch::new();
     let at = |version| {
-        let concerned = sight("a", 1, version).concerning(["x", "y"].map(key));
+        let concerned = observation("a", 1, version).concerning(["x", "y"].map(key));
         concerned.priorities([(key("x"), 5), (key("x"), 7), (key("x"), 6)])
     };
     let changes = |watch: &mut Watch, events: Vec<Event<Observation>>| {
-        let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
+        let changes =
+            events.into_iter().flat_map(|event| watch.event(event, |observation| observation));
         changes
             .map(|change| (change.priority_of(&key("x")), change.priority_of(&key("y"))))
             .collect::<Vec<_>>()
@@ -192,7 +209,7 @@ fn a_target_keeps_its_priority_until_the_object_is_gone() {
     assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
     // The latest state counts.
     assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
-    assert_eq!(changes(&mut watch, vec![Event::Apply(sight("a", 1, 4))]), [(0, 0)]);
+    assert_eq!(changes(&mut watch, vec![Event::Apply(observation("a", 1, 4))]), [(0, 0)]);
 }
 
 #[test]
@@ -208,7 +225,7 @@ fn a_new_generation_is_told_from_other_changes() {
 
 #[test]
 fn a_change_of_something_else_is_none() {
-    let at = |version, property| sight("a", 1, version).property(property);
+    let at = |version, property| observation("a", 1, version).property(property);
     let mut watch = Watch::new();
     feed(&mut watch, list([at(1, Some(7))]));
     assert_eq!(feed(&mut watch, [Event::Apply(at(2, Some(7)))]), []);
@@ -227,7 +244,7 @@ fn a_change_of_something_else_is_none() {
     // Another object under the same name is a change, and so is its deletion. The predicate does
     // not matter.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
-    let another = sight("a", 2, 7).property(Some(8));
+    let another = observation("a", 2, 7).property(Some(8));
     let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);
     assert_eq!(changes, became(&[("a", ChangeKind::Created), ("a", ChangeKind::Deleted)]));
 }
@@ -237,8 +254,11 @@ fn the_metadata_of_an_object_is_what_is_remembered() {
     let mut object = ConfigMap::default();
     object.metadata.name = Some("a".into());
     object.metadata.generation = Some(3);
-    let sight = Observation::of(&object.metadata);
-    assert_eq!((sight.key, sight.seen.generation), (ObjectKey::new(None, "a"), hash(&Some(3_i64))));
+    let observation = Observation::of(&object.metadata);
+    assert_eq!(
+        (observation.key, observation.seen.generation),
+        (ObjectKey::new(None, "a"), hash(&Some(3_i64)))
+    );
 }
 
 /// The model: all observations of each object, searched from the beginning each time.
@@ -254,22 +274,24 @@ impl Model {
         let mut changes = Vec::new();
         match event {
             Event::Init => self.list.clear(),
-            Event::InitApply(sight) => self.list.push(sight),
-            Event::Apply(sight) => {
-                self.change(&mut changes, Some(&sight), false);
-                self.seen.push(sight);
+            Event::InitApply(observation) => self.list.push(observation),
+            Event::Apply(observation) => {
+                self.change(&mut changes, Some(&observation), false);
+                self.seen.push(observation);
             }
-            Event::Delete(sight) => {
-                self.gone(&mut changes, &sight.key, Some(&sight));
-                self.seen.retain(|seen| seen.key != sight.key);
+            Event::Delete(observation) => {
+                self.gone(&mut changes, &observation.key, Some(&observation));
+                self.seen.retain(|seen| seen.key != observation.key);
             }
             Event::InitDone => {
-                let now = |key: &ObjectKey| self.list.iter().rev().find(|sight| sight.key == *key);
+                let now = |key: &ObjectKey| {
+                    self.list.iter().rev().find(|observation| observation.key == *key)
+                };
                 let keys =
                     |of: &[Observation]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
                 // The generated versions have one digit. 0 is no version.
-                let number = |sight: &Observation| {
-                    sight.seen.resource_version.map(|it| it.get()).filter(|it| *it < 10)
+                let number = |observation: &Observation| {
+                    observation.seen.resource_version.map(|it| it.get()).filter(|it| *it < 10)
                 };
                 let is_old = keys(&self.list).iter().any(|key| {
                     let versions = now(key).and_then(number).zip(self.last(key).and_then(number));
@@ -278,9 +300,10 @@ impl Model {
                 let mut kept = Vec::new();
                 for key in keys(&self.seen).difference(&keys(&self.list)) {
                     if is_old {
-                        kept.extend(self.last(key).cloned().map(|mut sight| {
-                            (sight.seen.resource_version, sight.seen.property) = (None, None);
-                            sight
+                        kept.extend(self.last(key).cloned().map(|mut observation| {
+                            (observation.seen.resource_version, observation.seen.property) =
+                                (None, None);
+                            observation
                         }));
                     } else {
                         self.gone(&mut changes, key, None);
@@ -298,7 +321,7 @@ impl Model {
     }
 
     fn last(&self, key: &ObjectKey) -> Option<&Observation> {
-        self.seen.iter().rev().find(|sight| sight.key == *key)
+        self.seen.iter().rev().find(|observation| observation.key == *key)
     }
 
     fn change(&self, changes: &mut Vec<Change>, now: Option<&Observation>, first: bool) {
@@ -338,9 +361,10 @@ impl Model {
         changes: &mut Vec<Change>,
         kind: ChangeKind,
         key: &ObjectKey,
-        sights: impl Iterator<Item = &'a Observation>,
+        observations: impl Iterator<Item = &'a Observation>,
     ) {
-        let targets: BTreeSet<_> = sights.flat_map(|sight| sight.seen.targets.clone()).collect();
+        let targets: BTreeSet<_> =
+            observations.flat_map(|observation| observation.seen.targets.clone()).collect();
         let (targets, priorities) = (targets.into_iter().collect(), BTreeMap::new());
         changes.push(Change { key: key.clone(), targets, kind, priorities });
     }
@@ -397,9 +421,9 @@ proptest! {
     ) {
         let (mut watch, mut model) = (Watch::new(), Model::default());
         for event in events {
-            prop_assert_eq!(watch.event(event.clone(), |sight| sight), model.event(event));
+            prop_assert_eq!(watch.event(event.clone(), |observation| observation), model.event(event));
             prop_assert_eq!(watch.is_listed(), model.listed);
-            let keys: BTreeSet<_> = model.seen.iter().map(|sight| &sight.key).collect();
+            let keys: BTreeSet<_> = model.seen.iter().map(|observation| &observation.key).collect();
             prop_assert_eq!(watch.len(), keys.len());
         }
     }
@@ -420,7 +444,7 @@ proptest! {
             match step {
                 Step::Put(name, targets) => {
                     let targets = targets.iter().map(|target| key(&target.to_string()));
-                    let put = sight(&name.to_string(), 0, version).concerning(targets);
+                    let put = observation(&name.to_string(), 0, version).concerning(targets);
                     cluster.insert(name, put.clone());
                     events.push(Event::Apply(put));
                 }
@@ -431,13 +455,13 @@ proptest! {
                     connected = breaks_off + 2 >= events.len();
                     events.truncate(if connected { usize::MAX } else { breaks_off + 1 });
                     for event in events.drain(..) {
-                        let changes = watch.event(event, |sight| sight);
+                        let changes = watch.event(event, |observation| observation);
                         hear(&mut known, &cluster, changes);
                     }
                 }
             }
             for event in events.into_iter().filter(|_| connected) {
-                let changes = watch.event(event, |sight| sight);
+                let changes = watch.event(event, |observation| observation);
                 hear(&mut known, &cluster, changes);
             }
             if connected {
@@ -452,7 +476,11 @@ proptest! {
 }
 
 fn concerning(cluster: &BTreeMap<u8, Observation>, target: &ObjectKey) -> Vec<Observation> {
-    cluster.values().filter(|sight| sight.seen.targets.contains(target)).cloned().collect()
+    cluster
+        .values()
+        .filter(|observation| observation.seen.targets.contains(target))
+        .cloned()
+        .collect()
 }
 
 fn hear(

@@ -11,6 +11,7 @@ use kube::client::Body;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_kube::controller::{Action, Config, Error, RunnerError};
+use requeue_kube::leader::{self, LeaderElector};
 use requeue_kube::shard::Shard;
 use requeue_kube::shards::{Shards, ShardsError};
 use requeue_kube::{Controller, policy};
@@ -18,12 +19,12 @@ use serde_json::json;
 
 use super::common::*;
 
+async fn unreachable(_: Request<Body>) -> Result<Response<Body>, OnPurpose> {
+    panic!("the settings are refused before the first request")
+}
+
 fn group() -> Shards {
-    let service =
-        tower::service_fn(async |_: Request<Body>| -> Result<Response<Body>, OnPurpose> {
-            panic!("the settings are refused before the first request")
-        });
-    Shards::new("maps", "ns").with_client(Client::new(service, "ns"))
+    Shards::new("maps", "ns").with_client(Client::new(tower::service_fn(unreachable), "ns"))
 }
 
 /// Returns the error that ends the controller.
@@ -98,6 +99,15 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
 
     let error = refused_with(|it| it.shard(Shard::new(0, 2).unwrap()).shards(group())).await;
     assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
+
+    let error = refused_with(|it| {
+        let client = Client::new(tower::service_fn(unreachable), "ns");
+        let elector = LeaderElector::new(client, leader::Config::new("ns", "maps")).unwrap();
+        it.leader_election(elector).shards(group())
+    })
+    .await;
+    assert_eq!(error, RunnerError::ShardsConflict { setting: "leader election" });
+    assert!(error.to_string().contains("leader election"), "{error}");
 
     let fair = Config::default().fair_namespaces();
     let (_feed, controller) = controller();

@@ -25,8 +25,9 @@ impl Lockstep {
                 let team = self.setup.team(team).id;
                 let (mut walk, mut keys, mut core) = (self.queue.walk(), Vec::<Key>::new(), 0);
                 while !walk.is_over() {
-                    let group = Group::new(team);
-                    core += inside(|| self.queue.cancel_group(group, &mut walk, 3, &mut keys));
+                    let is_cancelled = |group: Group| group.id() == team;
+                    let cancel = || self.queue.cancel_groups(is_cancelled, &mut walk, 3, &mut keys);
+                    core += inside(cancel);
                 }
                 assert_eq!(core, self.model.cancel_team(team), "cancelled keys");
             }

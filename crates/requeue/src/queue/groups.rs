@@ -63,6 +63,57 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             None => Err(NoGroups),
         }
     }
+
+    /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for one
+    /// group. Returns the number of keys that had a pending run.
+    ///
+    /// It examines every key of the queue once, whatever the number of groups.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NoGroups`] if the queue was built without
+    /// [`Builder::group_by`](crate::Builder::group_by).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 3)).build()?;
+    /// queue.add_all([1, 2, 3, 4]);
+    /// assert_eq!(queue.cancel_groups([Group::new(1), Group::new(2)])?, 3);
+    /// assert_eq!(queue.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_groups(
+        &self,
+        groups: impl IntoIterator<Item = Group>,
+    ) -> Result<usize, NoGroups> {
+        let mut ids: Vec<_> = groups.into_iter().map(Group::id).collect();
+        ids.sort_unstable();
+        match self.group_of {
+            Some(_) => Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok())),
+            None => Err(NoGroups),
+        }
+    }
+
+    fn cancel_of_groups(&self, is_cancelled: impl Fn(Group) -> bool) -> usize {
+        self.walk(|mut state, walk| {
+            let mut keys = Vec::new();
+            let cancel_some =
+                || state.core.cancel_groups(&is_cancelled, walk, LOCK_BATCH, &mut keys);
+            let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
+            let unordered = state.core.drain_order(LOCK_BATCH);
+            self.shared.release(state);
+            unordered.into_iter().for_each(drop_quietly);
+            for key in keys {
+                self.shared.limiter.forget(&key);
+                drop_quietly(key);
+            }
+            // A key's `clone` may have panicked.
+            cancelled.unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
 }
 
 /// The operations on the keys of one group: see [`Queue::group`].
@@ -155,20 +206,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self) -> usize {
-        self.queue.walk(|mut state, walk| {
-            let mut keys = Vec::new();
-            let cancel_some = || state.core.cancel_group(self.group, walk, LOCK_BATCH, &mut keys);
-            let cancelled = catch_unwind(AssertUnwindSafe(cancel_some));
-            let unordered = state.core.drain_order(LOCK_BATCH);
-            self.shared().release(state);
-            unordered.into_iter().for_each(drop_quietly);
-            for key in keys {
-                self.shared().limiter.forget(&key);
-                drop_quietly(key);
-            }
-            // A key's `clone` may have panicked.
-            cancelled.unwrap_or_else(|panic| resume_unwind(panic))
-        })
+        self.queue.cancel_of_groups(|group| group.id() == self.group.id())
     }
 
     /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one

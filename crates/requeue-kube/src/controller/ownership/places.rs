@@ -1,6 +1,7 @@
 //! The shards of objects.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,7 @@ use requeue::Group;
 use super::super::RunnerError;
 use super::super::error::panic_message;
 use crate::ObjectKey;
-use crate::shard::{ShardBy, fnv1a};
+use crate::shard::{ShardBy, index_of};
 
 /// The rule that assigns objects to shards.
 pub(crate) enum Rule {
@@ -22,27 +23,71 @@ pub(crate) enum Rule {
 /// A function of the user that returns the shard of an object.
 type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 
+/// The number of parts of the known shards. A part with its share of 1,000,000 objects is searched
+/// within about a millisecond.
+const PARTS: usize = 64;
+
+/// The group of keys without a shard. Such a key is not added, unless its shard is forgotten at that
+/// moment. It then does not run.
+const NO_SHARD: Group = Group::new(u64::MAX);
+
 /// The shards of objects, whether they are held or not.
 pub(crate) struct Places {
     count: u32,
     rule: Rule,
-    /// The shards of objects whose shard follows from the uid, which is not in their keys: the objects
-    /// in held shards that were seen, and owners that an owned object names.
-    known: Mutex<HashMap<ObjectKey, u32>>,
+    known: Known,
     /// The keys whose objects were replaced by those of another shard. Such a key may still be in the
-    /// queue as a key of the former shard.
+    /// queue in the group of the former shard. This lock is taken after that of a part of `known`.
     moved: Mutex<BTreeSet<ObjectKey>>,
+    forgetting: Mutex<Forgetting>,
     /// The first error of the function.
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
+/// The shards of objects whose shard follows from the uid, which is not in their keys: the objects in
+/// held shards that were seen, and owners that an owned object names.
+///
+/// It has parts with a lock each, so that a walk through all objects blocks the others only briefly.
+struct Known {
+    parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,
+    hasher: RandomState,
+}
+
+impl Known {
+    fn part(&self, key: &ObjectKey) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
+        lock(&self.parts[self.hasher.hash_one(key) as usize % PARTS])
+    }
+}
+
+/// The objects whose shards are forgotten as soon as no event is being handled.
+///
+/// The handler of an event learns the shard first, then changes the store, and adds the key last. To
+/// forget the shard in between would lose that add.
+#[derive(Default)]
+struct Forgetting {
+    /// The number of events and lists that are being handled.
+    handled: usize,
+    gone: BTreeSet<ObjectKey>,
+}
+
+/// The effect of [`Places::learn`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Learned {
+    NotHeld,
+    Held,
+    /// The shard is held. Before, an object of another shard had the name.
+    Moved,
+}
+
 impl Places {
     pub(super) fn new(count: u32, rule: Rule) -> Self {
+        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
         Self {
             count,
             rule,
-            known: Mutex::default(),
+            known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
+            forgetting: Mutex::default(),
             failure: Mutex::default(),
         }
     }
@@ -58,8 +103,10 @@ impl Places {
     /// Returns the shard of an object, if it is known.
     pub(in super::super) fn shard_of(&self, key: &ObjectKey) -> Option<u32> {
         match &self.rule {
-            Rule::Hash(ShardBy::Uid) => self.known().get(key).copied(),
-            Rule::Hash(ShardBy::Namespace) => Some(self.of_text(key.namespace().unwrap_or(""))),
+            Rule::Hash(ShardBy::Uid) => self.known.part(key).get(key).copied(),
+            Rule::Hash(ShardBy::Namespace) => {
+                Some(index_of(key.namespace().unwrap_or(""), self.count))
+            }
             Rule::Function(shard_of) => {
                 let cause = match catch_unwind(AssertUnwindSafe(|| shard_of(key))) {
                     Ok(shard) if shard < self.count => return Some(shard),
@@ -68,7 +115,7 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                self.lock_failure().get_or_insert_with(|| (key.clone(), cause));
+                lock(&self.failure).get_or_insert_with(|| (key.clone(), cause));
                 None
             }
         }
@@ -76,32 +123,66 @@ impl Places {
 
     /// Returns the group of a key in the queue.
     pub(in super::super) fn group_of(&self, key: &ObjectKey) -> Group {
-        // A key without a shard is not added.
-        self.shard_of(key).map_or_else(Group::default, |shard| Group::new(shard.into()))
+        self.shard_of(key).map_or(NO_SHARD, |shard| Group::new(shard.into()))
     }
 
     /// Returns the error of the function, if it has failed.
     pub(in super::super) fn failure(&self) -> Option<RunnerError> {
-        let (key, cause) = self.lock_failure().clone()?;
+        let (key, cause) = lock(&self.failure).clone()?;
         Some(RunnerError::ShardFunction { key, cause })
     }
 
-    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard.
-    pub(super) fn learn(&self, key: &ObjectKey, uid: &str, is_held: impl FnOnce(u32) -> bool) {
-        if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let shard = self.of_text(uid);
-            let is_held = is_held(shard);
-            let mut known = self.known();
-            let before = known.get(key).copied().filter(|&before| before != shard);
-            if is_held {
+    /// Calls `then` with the shard of `key`, if that is the shard of the object with this uid, too.
+    /// Without a uid, the key has no object. The shard does not change during the call.
+    pub(super) fn with_shard_of<T>(
+        &self,
+        key: &ObjectKey,
+        uid: Option<&str>,
+        then: impl FnOnce(u32) -> T,
+    ) -> Option<T> {
+        if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
+            return self.shard_of(key).map(then);
+        }
+        let known = self.known.part(key);
+        let shard = *known.get(key)?;
+        let is_of_object = uid.is_none_or(|uid| index_of(uid, self.count) == shard);
+        is_of_object.then(|| then(shard))
+    }
+
+    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
+    /// another shard was known before, it calls `moved` with the shard. Without `moved`, nothing changes
+    /// in this case, and the result is `None`.
+    pub(super) fn learn(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        is_held: impl Fn(u32) -> bool,
+        moved: Option<impl FnOnce(u32)>,
+    ) -> Option<Learned> {
+        if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
+            let is_held = self.shard_of(key).is_some_and(is_held);
+            return Some(if is_held { Learned::Held } else { Learned::NotHeld });
+        }
+        let shard = index_of(uid, self.count);
+        let mut known = self.known.part(key);
+        let before = known.get(key).copied().filter(|&before| before != shard);
+        match (is_held(shard), before) {
+            (true, None) => {
                 known.insert(key.clone(), shard);
-            } else if before.is_some() {
-                known.remove(key);
+                Some(Learned::Held)
             }
-            drop(known);
-            if before.is_some() && is_held {
-                // An object of another shard has taken this name.
-                self.lock_moved().insert(key.clone());
+            (true, Some(_)) => {
+                let moved = moved?;
+                known.insert(key.clone(), shard);
+                lock(&self.moved).insert(key.clone());
+                moved(shard);
+                Some(Learned::Moved)
+            }
+            (false, before) => {
+                if before.is_some() {
+                    known.remove(key);
+                }
+                Some(Learned::NotHeld)
             }
         }
     }
@@ -115,43 +196,75 @@ impl Places {
         is_held: impl FnOnce(u32) -> bool,
     ) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
-            let shard = self.of_text(uid);
+            let shard = index_of(uid, self.count);
             if is_held(shard) {
-                self.known().entry(key.clone()).or_insert(shard);
+                self.known.part(key).entry(key.clone()).or_insert(shard);
             }
         }
     }
 
-    /// Forgets the shard of an object that is gone, and has no run pending.
-    pub(in super::super) fn forget(&self, key: &ObjectKey) {
-        self.known().remove(key);
+    /// Removes a key from the group of its former shard, if its object has moved. `remove` returns true
+    /// if the queue no longer contains the key. Otherwise, the key is in flight, and this is repeated
+    /// after its run. Returns true if the object has moved.
+    pub(in super::super) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
+        let mut moved = lock(&self.moved);
+        // The lock is kept, so that the next move of the key is not forgotten.
+        let has_moved = moved.contains(key);
+        if has_moved && remove() {
+            moved.remove(key);
+        }
+        has_moved
+    }
+
+    /// Marks a key that must leave its group after its run, as after a move of its object.
+    pub(super) fn mark(&self, key: &ObjectKey) {
+        lock(&self.moved).insert(key.clone());
+    }
+
+    /// Returns the keys that may be in the group of a former shard.
+    pub(super) fn moved(&self) -> Vec<ObjectKey> {
+        lock(&self.moved).iter().cloned().collect()
+    }
+
+    /// Called before an event or a list is handled.
+    pub(in super::super) fn begin_event(&self) {
+        lock(&self.forgetting).handled += 1;
+    }
+
+    /// Called after an event or a list was handled. `is_gone` is as in [`forget`](Self::forget).
+    pub(in super::super) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        let mut forgetting = lock(&self.forgetting);
+        forgetting.handled -= 1;
+        self.forget_gone(&mut forgetting, is_gone);
+    }
+
+    /// Forgets the shard of an object as soon as no event is being handled, if `is_gone` then returns
+    /// true: there is no object, and the key is not in the queue.
+    pub(in super::super) fn forget(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
+        if let Rule::Hash(ShardBy::Uid) = self.rule {
+            let mut forgetting = lock(&self.forgetting);
+            forgetting.gone.insert(key.clone());
+            self.forget_gone(&mut forgetting, is_gone);
+        }
+    }
+
+    fn forget_gone(&self, forgetting: &mut Forgetting, is_gone: impl Fn(&ObjectKey) -> bool) {
+        if forgetting.handled == 0 {
+            for key in std::mem::take(&mut forgetting.gone) {
+                if is_gone(&key) {
+                    self.known.part(&key).remove(&key);
+                }
+            }
+        }
     }
 
     pub(super) fn forget_shards(&self, shards: &BTreeSet<u32>) {
-        self.known().retain(|_, shard| !shards.contains(shard));
+        for part in &self.known.parts {
+            lock(part).retain(|_, shard| !shards.contains(shard));
+        }
     }
+}
 
-    /// Returns the keys that have moved from one shard to another since the last call.
-    pub(super) fn take_moved(&self) -> BTreeSet<ObjectKey> {
-        std::mem::take(&mut *self.lock_moved())
-    }
-
-    /// Returns the shard of a text by the first bits of its hash.
-    fn of_text(&self, text: &str) -> u32 {
-        let bits = self.count.trailing_zeros();
-        // With one shard, there are no bits. Otherwise the result is below `count`.
-        fnv1a(text.as_bytes()).checked_shr(u64::BITS - bits).unwrap_or(0) as u32
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_moved(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_failure(&self) -> MutexGuard<'_, Option<(ObjectKey, String)>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

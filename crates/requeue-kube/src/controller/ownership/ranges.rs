@@ -1,4 +1,4 @@
-//! The selector of a set of shards.
+//! The ranges of a set of shards, and their selector.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use crate::shard::{ShardBy, selector_of};
 /// 8 KiB.
 const MAX_RANGES: usize = 64;
 
-/// Returns the selector of the shards `held` of `count`, of which there is at least one: the union
-/// of their ranges. Neighbours are one range.
+/// Returns the ranges of the shards `held`, each up to an end that is excluded. Neighbours are one
+/// range.
 ///
-/// If there are more than [`MAX_RANGES`], the shortest gaps are part of the selector, and the client
+/// If there are more than [`MAX_RANGES`], the shortest gaps are part of the ranges, and the client
 /// drops their objects.
-pub(super) fn selector(by: ShardBy, count: u32, held: &BTreeSet<u32>) -> String {
+pub(super) fn ranges(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &shard in held {
         match ranges.last_mut() {
@@ -30,10 +30,12 @@ pub(super) fn selector(by: ShardBy, count: u32, held: &BTreeSet<u32>) -> String 
         ranges[n - 1].1 = ranges[n].1;
         ranges.remove(n);
     }
-    let width = (1_u128 << 64) / u128::from(count);
-    let ranges = ranges
-        .iter()
-        .map(|&(start, end)| selector_of(by, u128::from(start) * width, u128::from(end) * width));
+    ranges
+}
+
+/// Returns the selector of the union of ranges, of which there is at least one, of `count` shards.
+pub(super) fn selector(by: ShardBy, count: u32, ranges: &[(u32, u32)]) -> String {
+    let ranges = ranges.iter().map(|&(start, end)| selector_of(by, count, start, end));
     ranges.collect::<Vec<_>>().join(" || ")
 }
 
@@ -43,7 +45,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_range() {
-        let of = |held: &[u32]| selector(ShardBy::Uid, 4, &held.iter().copied().collect());
+        let of = |held: &[u32]| selector(ShardBy::Uid, 4, &ranges(&held.iter().copied().collect()));
         assert_eq!(
             of(&[0, 1, 2, 3]),
             "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
@@ -59,7 +61,7 @@ mod tests {
     fn a_selector_has_at_most_64_ranges_and_covers_all_shards() {
         // The gaps have one shard, except for one of three.
         let held: BTreeSet<u32> = (0..1024).step_by(2).filter(|&shard| shard != 500).collect();
-        let selector = selector(ShardBy::Namespace, 1024, &held);
+        let selector = selector(ShardBy::Namespace, 1024, &ranges(&held));
         assert_eq!(selector.matches("shardRange").count(), MAX_RANGES);
         assert!(selector.len() < 8 * 1024);
         assert!(selector.starts_with("shardRange(object.metadata.namespace, '0x0000000000000000'"));

@@ -1,0 +1,61 @@
+//! The runs in flight, and the shards for which each counts.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::ObjectKey;
+
+/// The keys whose runs are in flight. There are at most as many as the controller has workers.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// The shards for which each run counts. There is more than one if the object was deleted and
+    /// created again during the run.
+    shards: Mutex<HashMap<ObjectKey, Vec<u32>>>,
+    /// Notifies about the end of each run.
+    ended: Notify,
+}
+
+impl Runs {
+    pub(super) fn begin(&self, key: &ObjectKey, shard: u32) {
+        self.lock().insert(key.clone(), vec![shard]);
+    }
+
+    pub(super) fn end(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+        self.ended.notify_waiters();
+    }
+
+    /// Counts the run of `key`, if there is one, also for another shard.
+    pub(super) fn count_for(&self, key: &ObjectKey, shard: u32) {
+        if let Some(shards) = self.lock().get_mut(key)
+            && !shards.contains(&shard)
+        {
+            shards.push(shard);
+        }
+    }
+
+    /// Returns the keys of the runs that count for one of these shards.
+    pub(super) fn of(&self, shards: &[u32]) -> Vec<ObjectKey> {
+        let runs = self.lock();
+        let counts = |of: &[u32]| of.iter().any(|shard| shards.contains(shard));
+        runs.iter().filter(|(_, of)| counts(of)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Waits until no run counts for one of these shards.
+    pub(super) async fn none_of(&self, shards: &[u32]) {
+        loop {
+            // It is created before the check, so that it notices each end after the check.
+            let ended = self.ended.notified();
+            if self.of(shards).is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Vec<u32>>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

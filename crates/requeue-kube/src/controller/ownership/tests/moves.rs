@@ -1,0 +1,198 @@
+//! Objects that are deleted and created again under the same name, in another shard.
+
+use super::*;
+
+const TAKES: Duration = Duration::from_secs(10);
+
+/// Returns an object with the name of one object and the uid of another, which is in another shard.
+fn recreated(name: &str, uid_of: &str, version: u32) -> ConfigMap {
+    let mut map = map(name, version);
+    map.metadata.uid = Some(format!("uid of {uid_of}"));
+    map
+}
+
+impl Replica {
+    /// Returns the numbers of runs that have begun and that have ended.
+    fn counts(&self) -> (usize, usize) {
+        let log = self.log.names();
+        let count = |suffix| log.iter().filter(|entry| entry.ends_with(suffix)).count();
+        (count("begins"), count("ends"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_the_run_of_an_object_that_came_to_its_shard() {
+    let name = name_in(1);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let replica = Replica::start(&api, by_uid(), TAKES);
+    replica.ownership.gain(0..SHARDS);
+    replica.log.reaches(1).await;
+    // The second run is for the object of shard 2. The key is still in the group of shard 1.
+    api.replace([recreated(&name, &name_in(2), 2)]);
+    replica.log.reaches(3).await;
+    assert_eq!(replica.counts(), (2, 1));
+    let mut release = Box::pin(replica.ownership.release([2]));
+    assert!((&mut release).now_or_never().is_none(), "a run is in flight");
+    release.await;
+    assert_eq!(replica.counts(), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_stops_the_run_of_an_object_that_came_to_the_shard() {
+    let name = name_in(1);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let replica = Replica::start(&api, by_uid(), TAKES);
+    replica.ownership.gain(0..SHARDS);
+    replica.log.reaches(1).await;
+    api.replace([recreated(&name, &name_in(2), 2)]);
+    replica.log.reaches(3).await;
+    let lost = tokio::time::Instant::now();
+    replica.ownership.lose([2]).await;
+    assert!(lost.elapsed() < Duration::from_secs(1));
+    sleep(10 * TAKES).await;
+    assert_eq!(replica.counts(), (2, 1));
+}
+
+/// The key must not run at two replicas, although the run is for the former object.
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_the_run_of_the_former_object_of_a_key() {
+    let name = name_in(1);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let replica = Replica::start(&api, by_uid(), TAKES);
+    replica.ownership.gain([1, 2]);
+    replica.log.reaches(1).await;
+    api.replace([recreated(&name, &name_in(2), 2)]);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(replica.counts(), (1, 0));
+    replica.ownership.release([2]).await;
+    assert_eq!(replica.counts(), (1, 1));
+    sleep(10 * TAKES).await;
+    assert_eq!(replica.counts(), (1, 1), "its pending run is the next holder's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_came_to_a_shard_runs_after_the_release_of_the_former_shard() {
+    let name = name_in(1);
+    let api = FakeApi::new(true, [map(&name, 1)]);
+    let replica = Replica::start(&api, by_uid(), TAKES);
+    replica.ownership.gain([1, 2]);
+    replica.log.reaches(1).await;
+    api.replace([recreated(&name, &name_in(2), 2)]);
+    sleep(Duration::from_secs(5)).await;
+    replica.ownership.release([1]).await;
+    sleep(10 * TAKES).await;
+    assert_eq!(replica.counts(), (2, 2));
+    // The key is in the group of its shard now.
+    replica.ownership.release([2]).await;
+    replica.ownership.gain([2]);
+    sleep(10 * TAKES).await;
+    assert_eq!(replica.counts(), (3, 3));
+}
+
+fn uid_in(shard: u32) -> String {
+    format!("uid of {}", name_in(shard))
+}
+
+/// Returns the queue of a controller that uses `ownership`.
+fn attached(ownership: &Ownership, forget: impl Fn() + Send + Sync + 'static) -> ObjectQueue {
+    let queue = config().queue(Some(Arc::clone(ownership.places()))).unwrap().build().unwrap();
+    ownership.attach(queue.clone(), Box::new(move |_| forget()), |_| {});
+    queue
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_listed() {
+    let ownership = by_uid();
+    attached(&ownership, || {});
+    let key = ObjectKey::new(Some("ns"), "object");
+    let begin = |shard: u32| ownership.begin(&key, Some(&uid_in(shard)));
+    assert!(matches!(begin(1), Begin::Drop), "not held");
+    ownership.gain([1]);
+    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Held);
+    assert!(matches!(begin(1), Begin::Later), "not listed");
+    ownership.listed(1);
+    assert!(matches!(begin(1), Begin::Run(_)));
+    assert!(matches!(begin(2), Begin::Drop), "the store has another object than the watch");
+    assert!(matches!(ownership.begin(&key, None), Begin::Run(_)), "a deleted object");
+
+    ownership.gain([2]);
+    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Moved);
+    assert!(matches!(begin(1), Begin::Drop), "the store is behind the watch");
+    assert!(matches!(begin(2), Begin::Later));
+    ownership.listed(2);
+    let Begin::Run(in_flight) = begin(2) else { panic!("it is listed") };
+    // The run counts for both shards.
+    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Moved);
+    for shard in [1, 2] {
+        assert!(!ownership.is_idle(shard));
+        let mut release = Box::pin(ownership.release([shard]));
+        assert!((&mut release).now_or_never().is_none());
+    }
+    assert!(matches!(begin(1), Begin::Drop), "it is being released");
+    drop(in_flight);
+    ownership.release([1, 2]).await;
+    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::NotHeld);
+    assert!(matches!(ownership.begin(&key, None), Begin::Drop));
+}
+
+#[tokio::test]
+async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
+    let ownership = by_uid();
+    let (begun, mut walks) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, may_end) = std::sync::mpsc::channel::<()>();
+    let may_end = std::sync::Mutex::new(may_end);
+    let queue = attached(&ownership, move || {
+        begun.send(()).unwrap();
+        may_end.lock().unwrap().recv().unwrap();
+    });
+    ownership.gain(0..SHARDS);
+    ownership.listed(1);
+    let keys: Vec<_> = (0..SHARDS).map(|shard| ObjectKey::new(None, &name_in(shard))).collect();
+    let add = |shard: u32| {
+        ownership.admit(&keys[shard as usize], || {
+            queue.add(keys[shard as usize].clone());
+        })
+    };
+    for shard in 0..SHARDS {
+        ownership.learn(&keys[shard as usize], &uid_in(shard));
+        assert!(add(shard).is_some());
+    }
+
+    ownership.release([1]).await;
+    walks.recv().await.unwrap();
+    // The walk for shard 1 goes on. Other shards can be used, and be released.
+    assert!((add(1).is_none(), add(2).is_some()) == (true, true));
+    ownership.release([3]).await;
+    ownership.release([4, 5]).await;
+    ownership.gain([1, 4]);
+    assert_eq!(ownership.held(), [0, 2, 4, 6, 7].into(), "shard 1 waits for the walk");
+    assert_eq!(ownership.gains(), 2);
+
+    go_on.send(()).unwrap();
+    walks.recv().await.unwrap();
+    assert!(ownership.held().contains(&1));
+    assert_eq!(ownership.gains(), 3, "it is listed after the walk");
+    go_on.send(()).unwrap();
+    ownership.dropped_since(1).await;
+    assert_eq!(ownership.drops(), 2, "one walk for the shards 3 and 5");
+    assert!(walks.try_recv().is_err());
+    assert_eq!(queue.len(), 5, "the keys of 0, 2, 4, 6 and 7");
+}
+
+/// The handler of an event has learned the shard, and adds the key last.
+#[test]
+fn a_shard_is_not_forgotten_while_an_event_is_handled() {
+    let ownership = by_uid();
+    ownership.gain([1]);
+    let (key, places) = (ObjectKey::new(None, "object"), ownership.places());
+    places.begin_event();
+    ownership.learn(&key, &uid_in(1));
+    // The run for the former object ends before the new one is in the store.
+    places.forget(&key, |_| true);
+    assert!(ownership.is_held(&key));
+    places.end_event(|_| false);
+    assert!(ownership.is_held(&key), "there is an object now");
+    places.forget(&key, |_| true);
+    assert!(!ownership.is_held(&key));
+    assert_eq!(places.shard_of(&key), None);
+}
