@@ -131,9 +131,9 @@ impl World {
 
     pub(super) fn wall(&mut self, who: usize) -> Timestamp {
         if self.chance(20) {
+            let jump = self.random.i64(-100..100);
             // Seconds, or years.
-            let most = [100, 300_000_000][self.random.usize(..2)];
-            let jump = self.random.i64(-most..most);
+            let jump = if jump % 2 == 0 { jump } else { jump * 3_000_000 };
             self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MOST_WALL, MOST_WALL);
         }
         let seconds = MOST_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
