@@ -406,8 +406,8 @@ impl Following {
     ///
     /// # Errors
     ///
-    /// As [`follow`](Self::follow), or a shard that was gained is not listed in time. Nobody reconciles
-    /// its objects until the controller leaves the group.
+    /// As [`follow`](Self::follow), or a shard that was gained is not listed in time. No process
+    /// reconciles its objects until the controller leaves the group.
     async fn follow_shards<K>(
         &mut self,
         source: MakeEvents<K>,

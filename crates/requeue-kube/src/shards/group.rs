@@ -40,25 +40,23 @@
 //!
 //! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
 
+mod local;
+mod requests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
-use requeue::wait::{JitterSource, jitter};
-use serde_json::{Map, Value};
+use requeue::wait::JitterSource;
 
-use super::assignment::{Assignment, GroupLease, STOPPING};
-use super::balance;
-use super::members::{Member, Members, State};
-use super::protocol::{Answer, Call, Change, End, Gain, Settings, Source, Step, Watched};
+use self::local::Local;
+use self::requests::Sent;
+use super::assignment::GroupLease;
+use super::members::Members;
+use super::protocol::{Answer, Change, End, Settings, Step, Watched};
 use crate::leader::Lease;
-
-/// The base of the pause after a conflict. Several members that write at once take turns.
-const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
-/// The base of the pause after a request that failed.
-const FAILURE_PAUSE: Duration = Duration::from_millis(400);
 
 /// One replica's part in a group. The caller passes the time, makes the requests, and passes the
 /// events of a watch on all Leases of the group.
@@ -109,46 +107,6 @@ enum Phase {
     Member,
     Stopping,
     Ended(End),
-}
-
-/// A shard from this replica's point of view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Local {
-    Elsewhere,
-    Held {
-        number: i32,
-    },
-    /// Its runs are draining.
-    Releasing {
-        number: i32,
-        since: Time,
-        cancelled: bool,
-    },
-    /// No run is left. The object still names this replica.
-    Drained {
-        number: i32,
-        since: Time,
-    },
-    /// A write of a new holder was sent.
-    Given {
-        number: i32,
-        since: Time,
-    },
-}
-
-struct Sent {
-    call: Sending,
-    at: Time,
-    until: Time,
-}
-
-enum Sending {
-    CreateGroup,
-    ReadGroup,
-    WriteGroup { version: u64 },
-    ReadMember(Arc<str>),
-    Announce { version: u64 },
-    Delete(Arc<str>),
 }
 
 impl Group {
@@ -230,72 +188,6 @@ impl Group {
         })
     }
 
-    /// Handles the result of the call in flight.
-    pub(super) fn answer(&mut self, now: Time, answer: Answer) {
-        let Some(sent) = self.sent.take() else { return };
-        self.idle_until = Time::ZERO;
-        match (sent.call, answer) {
-            (Sending::CreateGroup | Sending::ReadGroup, Answer::Lease(lease)) => {
-                self.see_group(lease, now);
-                self.read = std::mem::take(&mut self.read_again);
-                (self.conflict, self.confirmed) = (None, Some(sent.at));
-            }
-            // It exists. The watch may not have shown it yet, or it has no label.
-            (Sending::CreateGroup, Answer::Conflict) => self.read = true,
-            (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
-            (Sending::ReadGroup, Answer::NotFound) => {
-                self.read = false;
-                self.group_deleted();
-            }
-            (Sending::WriteGroup { .. }, Answer::Lease(lease)) => {
-                self.see_group(lease, now);
-                self.confirmed = Some(sent.at);
-            }
-            (Sending::WriteGroup { version }, Answer::Conflict) => {
-                self.conflict = Some(version);
-                self.pause = now + jitter(CONFLICT_PAUSE, 4.0, &mut self.jitter);
-            }
-            (Sending::WriteGroup { .. }, Answer::NotFound) => self.group_deleted(),
-            (Sending::ReadMember(name), Answer::Lease(lease)) => {
-                if name == self.settings.member {
-                    self.see_own(lease, now);
-                } else {
-                    let changed = self.members.verify(lease, sent.at, now);
-                    self.changed(changed);
-                }
-            }
-            (Sending::ReadMember(name), Answer::NotFound) => {
-                let changed = self.members.absent(&name, now);
-                self.changed(changed);
-                if name == self.settings.member {
-                    self.pause_after_failure(now);
-                }
-            }
-            (Sending::Announce { .. }, Answer::Lease(lease)) => {
-                self.announced = true;
-                self.see_own(lease, now);
-            }
-            // A renewal has changed the Lease in the meantime.
-            (Sending::Announce { version }, Answer::Conflict) => {
-                self.announce_conflict = Some(version)
-            }
-            (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
-                let changed = self.members.absent(&name, now);
-                self.changed(changed);
-            }
-            (
-                _,
-                Answer::Lease(_)
-                | Answer::Deleted
-                | Answer::NotFound
-                | Answer::Conflict
-                | Answer::Failed,
-            ) => {
-                self.pause_after_failure(now);
-            }
-        }
-    }
-
     /// Handles an event of the watch.
     pub(super) fn watched(&mut self, now: Time, event: Watched) {
         match event {
@@ -323,18 +215,6 @@ impl Group {
                 }
             }
         }
-    }
-
-    /// Reports that no run of these shards is left, after their release or cancellation.
-    pub(super) fn drained(&mut self, now: Time, shards: impl IntoIterator<Item = usize>) {
-        for shard in shards {
-            if let Some(local) = self.local.get_mut(shard)
-                && let Local::Releasing { number, .. } = *local
-            {
-                *local = Local::Drained { number, since: now };
-            }
-        }
-        self.idle_until = Time::ZERO;
     }
 
     /// Announces that this replica stops, and hands all shards over. The part ends when that is
@@ -366,18 +246,6 @@ impl Group {
         self.changes.pop_front()
     }
 
-    /// Returns the fencing number of a shard on which this replica acts, as long as its right has
-    /// not ended.
-    pub(super) fn acts(&self, shard: usize) -> Option<i32> {
-        if !self.is_member() {
-            return None;
-        }
-        match self.local[shard] {
-            Local::Held { number } | Local::Releasing { number, .. } => Some(number),
-            Local::Elsewhere | Local::Drained { .. } | Local::Given { .. } => None,
-        }
-    }
-
     pub(super) fn group(&self) -> Option<&GroupLease> {
         self.group.as_ref()
     }
@@ -392,10 +260,6 @@ impl Group {
         }
     }
 
-    fn pause_after_failure(&mut self, now: Time) {
-        self.pause = now + jitter(FAILURE_PAUSE, 1.0, &mut self.jitter);
-    }
-
     fn longest(&self) -> Duration {
         let stored = self.group.as_ref().map_or(0, |group| group.lease_seconds);
         Duration::from_secs(stored).max(self.settings.lease_duration)
@@ -404,15 +268,6 @@ impl Group {
     fn watch_deadline(&self) -> Time {
         let seen = self.own.as_ref().map_or(Time::ZERO, |(_, since)| *since);
         seen.max(self.relisted) + self.settings.renew_deadline
-    }
-
-    fn next_cancellation(&self) -> Time {
-        let limit = self.settings.handover_limit;
-        let releases = self.local.iter().filter_map(|local| match local {
-            Local::Releasing { since, cancelled: false, .. } => Some(*since + limit),
-            _ => None,
-        });
-        releases.min().unwrap_or(Time::NEVER)
     }
 
     /// Returns the next time at which a request is due without an event.
@@ -497,64 +352,6 @@ impl Group {
         self.group = Some(group);
     }
 
-    /// Applies a new version of the assignment to the shards of this replica.
-    fn follow(&mut self, group: &GroupLease, before: Option<&GroupLease>, now: Time) {
-        let (mut gained, mut lost, mut moved) = (Vec::new(), Vec::new(), Vec::new());
-        for (shard, slot) in group.assignment.slots().iter().enumerate() {
-            let mine = slot.holder.as_ref() == Some(&self.settings.member);
-            let local = self.local[shard];
-            let next = match (local, mine) {
-                (Local::Elsewhere, false) => Local::Elsewhere,
-                // The write of another holder can no longer succeed: it named an earlier version.
-                (Local::Given { number, since }, true) if number == slot.number => {
-                    Local::Drained { number, since }
-                }
-                (
-                    Local::Held { number }
-                    | Local::Releasing { number, .. }
-                    | Local::Drained { number, .. },
-                    true,
-                ) if number == slot.number => local,
-                (_, true) => {
-                    if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
-                        lost.push(shard);
-                    }
-                    let from = before.map(|before| &before.assignment.slots()[shard]);
-                    let from = self.source(from.and_then(|slot| slot.holder.as_ref()), now);
-                    gained.push(Gain { shard, number: slot.number, from });
-                    Local::Held { number: slot.number }
-                }
-                (Local::Given { since, .. } | Local::Drained { since, .. }, false) => {
-                    moved.push((shard, now.since(since)));
-                    Local::Elsewhere
-                }
-                (Local::Held { .. } | Local::Releasing { .. }, false) => {
-                    lost.push(shard);
-                    Local::Elsewhere
-                }
-            };
-            self.local[shard] = next;
-        }
-        self.report(lost, Change::Lost);
-        self.report(moved, Change::Moved);
-        self.report(gained, Change::Gained);
-    }
-
-    fn report<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {
-        if !of.is_empty() {
-            self.changes.push_back(change(of));
-        }
-    }
-
-    fn source(&self, holder: Option<&Arc<str>>, now: Time) -> Source {
-        let Some(holder) = holder else { return Source::Nobody };
-        match self.members.get(holder) {
-            Some(Member { state: State::Live, .. }) => Source::Member(Arc::clone(holder)),
-            Some(Member { since, .. }) => Source::Dead(Arc::clone(holder), now.since(*since)),
-            None => Source::Dead(Arc::clone(holder), Duration::ZERO),
-        }
-    }
-
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
         if self.group.take().is_some() || self.is_member() {
@@ -566,164 +363,5 @@ impl Group {
                 Phase::Ended(end) => Phase::Ended(end.clone()),
             };
         }
-    }
-
-    /// Computes the desired assignment, and asks for the release of shards that must move.
-    fn settle(&mut self, now: Time) {
-        if !self.is_member() {
-            return;
-        }
-        let Some(group) = &self.group else { return };
-        let desired = match self.desired.take() {
-            Some(desired) => desired,
-            None => balance::desired(&group.assignment, &self.candidates(group)),
-        };
-        let (mut release, mut cancel, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for (shard, local) in self.local.iter_mut().enumerate() {
-            let mine = desired[shard].as_ref() == Some(&self.settings.member);
-            match *local {
-                Local::Held { number } if !mine => {
-                    *local = Local::Releasing { number, since: now, cancelled: false };
-                    release.push(shard);
-                }
-                Local::Releasing { number, since, cancelled: false }
-                    if now >= since + self.settings.handover_limit =>
-                {
-                    *local = Local::Releasing { number, since, cancelled: true };
-                    cancel.push(shard);
-                }
-                Local::Drained { number, .. } if mine => {
-                    *local = Local::Held { number };
-                    kept.push(Gain { shard, number, from: Source::Itself });
-                }
-                _ => {}
-            }
-        }
-        self.desired = Some(desired);
-        self.report(kept, Change::Gained);
-        self.report(release, Change::Release);
-        self.report(cancel, Change::Cancel);
-    }
-
-    /// Returns the next request that is due.
-    fn next(&mut self, now: Time, wall: Timestamp) -> Option<Step> {
-        if !self.listed {
-            return None;
-        }
-        if self.read || self.conflict.is_some() {
-            return Some(self.call(
-                now,
-                Sending::ReadGroup,
-                Call::Read(self.settings.name.clone()),
-            ));
-        }
-        let seconds = self.settings.lease_duration.as_secs();
-        let Some(group) = &self.group else {
-            let Settings { name, layout, .. } = &self.settings;
-            let json = GroupLease::create(name, name, layout, seconds, wall);
-            return Some(self.call(now, Sending::CreateGroup, Call::Create(json)));
-        };
-        match self.phase {
-            Phase::Looking => {
-                let group = group.uid().to_owned();
-                self.phase = Phase::Joining { stops: false };
-                return Some(Step::Join { group });
-            }
-            Phase::Joining { .. } | Phase::Ended(_) => return None,
-            Phase::Member | Phase::Stopping => {}
-        }
-        if self.phase == Phase::Stopping && !self.announced {
-            return Some(self.announce(now));
-        }
-        if let Some(assignment) = self.plan(group, now) {
-            let version = group.version;
-            let json = group.write(&assignment, seconds.max(self.members.longest()));
-            for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
-                if let Local::Drained { number, since } = *local
-                    && slot.holder.as_ref() != Some(&self.settings.member)
-                {
-                    *local = Local::Given { number, since };
-                }
-            }
-            self.unresolved = Some(version);
-            return Some(self.call(now, Sending::WriteGroup { version }, Call::Replace(json)));
-        }
-        if self.phase == Phase::Stopping && !group.assignment.holds(&self.settings.member) {
-            self.phase = Phase::Ended(End::Left);
-            return None;
-        }
-        let holders = group.assignment.slots().iter().filter_map(|slot| slot.holder.as_ref());
-        let holders = holders.filter(|holder| **holder != self.settings.member);
-        if let Some(suspect) = self.members.suspect(holders, now) {
-            let read = Call::Read(suspect.to_string());
-            return Some(self.call(now, Sending::ReadMember(suspect), read));
-        }
-        self.collect(now)
-    }
-
-    fn call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
-        let until = now + self.settings.request_limit;
-        self.sent = Some(Sent { call: sending, at: now, until });
-        Step::Call(call)
-    }
-
-    fn announce(&mut self, now: Time) -> Step {
-        match &self.own {
-            Some((lease, _)) if self.announce_conflict != Some(lease.version()) => {
-                let mut annotations = Map::new();
-                annotations.insert(STOPPING.to_owned(), Value::from("true"));
-                let (version, json) = (lease.version(), lease.annotate(annotations));
-                self.call(now, Sending::Announce { version }, Call::Replace(json))
-            }
-            _ => {
-                let member = Arc::clone(&self.settings.member);
-                let read = Call::Read(member.to_string());
-                self.call(now, Sending::ReadMember(member), read)
-            }
-        }
-    }
-
-    /// Returns the assignment to write, or `None` if no write is due.
-    fn plan(&self, group: &GroupLease, now: Time) -> Option<Assignment> {
-        let desired = self.desired.as_ref()?;
-        let me = &self.settings.member;
-        let longest = self.longest();
-        let may_take =
-            self.phase == Phase::Member && !self.members.has_foreign(group.uid(), longest, now);
-        let mut assignment = group.assignment.clone();
-        for (shard, slot) in group.assignment.slots().iter().enumerate() {
-            let mine = desired[shard].as_ref() == Some(me);
-            let to = match (self.local[shard], &slot.holder) {
-                (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                (Local::Elsewhere, None) if mine && may_take => Some(Arc::clone(me)),
-                (Local::Elsewhere, Some(holder))
-                    if mine && may_take && self.members.is_dead(holder, longest, now) =>
-                {
-                    Some(Arc::clone(me))
-                }
-                _ => continue,
-            };
-            assignment.set(shard, to);
-        }
-        // A write without a response is settled by another one: only one of them can succeed.
-        (assignment != group.assignment || self.unresolved.is_some()).then_some(assignment)
-    }
-
-    /// Deletes the Lease of a dead member. The first candidate does it for all.
-    fn collect(&mut self, now: Time) -> Option<Step> {
-        let group = self.group.as_ref()?;
-        let holds = |name: &str| group.assignment.holds(name);
-        self.members.forget(group.uid(), holds, self.longest(), now);
-        if self.candidates(group).first() != Some(&self.settings.member) {
-            return None;
-        }
-        let lease = &self.members.garbage(holds)?.lease;
-        let call = Call::Delete {
-            name: lease.name().to_owned(),
-            uid: lease.uid().to_owned(),
-            version: lease.version(),
-        };
-        let name = Arc::from(lease.name());
-        Some(self.call(now, Sending::Delete(name), call))
     }
 }

@@ -10,24 +10,24 @@
 //! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
 //! first seed.
 
+mod network;
+mod oracle;
+mod replica;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
-use requeue::Time;
-use requeue::wait::JitterSource;
 use serde_json::{Map, Value};
 
-use super::server::{Server, lease};
-use crate::leader::election::{self, Election};
-use crate::leader::lost;
+use self::replica::Replica;
+use super::server::Server;
+use crate::leader::election;
 use crate::leader::{Config, Lease};
-use crate::shards::assignment::{GroupLease, JOINED, LABEL, Layout};
-use crate::shards::group::Group;
-use crate::shards::protocol::{Answer, Call, Change, End, Settings, Step, Watched};
+use crate::shards::assignment::{JOINED, Layout};
+use crate::shards::protocol::{Answer, Call, Watched};
 
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;
@@ -64,43 +64,6 @@ enum Planted {
     IgnoresForeign,
     /// A member receives shards before it has renewed its Lease.
     CountsNew,
-}
-
-struct Replica {
-    group: Group,
-    member: Arc<str>,
-    election: Option<Election>,
-    /// The rate of the clock, in thousandths of real time.
-    rate: u64,
-    offset: u64,
-    wall: i64,
-    epoch: u64,
-    /// The calls in flight of the group and of the election. Responses to earlier calls come too
-    /// late.
-    calls: [u64; 2],
-    until: Time,
-    wakes: [u64; 2],
-    /// The watch in progress, and the time of its last event in flight.
-    watch: u64,
-    watching: bool,
-    delivered: Real,
-    stopping: bool,
-    leaving: bool,
-    frozen_until: Real,
-    cut_off_until: Real,
-    /// The shards on which it acts, and the end of its right.
-    acting: u64,
-    /// Shards that were reported as drained while their runs continue: a planted bug.
-    undrained: u64,
-    until_real: Real,
-    /// The frequencies of faults, in thousandths.
-    slow: u32,
-    lost: u32,
-    breaks: u32,
-    lags: u32,
-    drains: Real,
-    /// The last Leases that its watch has shown, for a planted bug.
-    shown: HashMap<String, Lease>,
 }
 
 enum What {
@@ -207,69 +170,6 @@ impl World {
         world
     }
 
-    fn start(&mut self, who: usize) {
-        self.numbers += 1;
-        let epoch = self.numbers;
-        let offset = self.random.u64(..1_000_000 * SECOND);
-        // The extreme rates are the most dangerous.
-        let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
-        let rate = rates[self.random.usize(..3)];
-        let member: Arc<str> = format!("web-{epoch}-{}", self.random.u32(..)).into();
-        let settings = Settings {
-            name: "web".to_owned(),
-            member: Arc::clone(&member),
-            layout: self.layout.clone(),
-            lease_duration: self.config.lease_duration,
-            renew_deadline: self.config.renew_deadline,
-            request_limit: self.config.request_limit(),
-            handover_limit: self.handover_limit,
-        };
-        let now =
-            Time::from_nanos(offset + (u128::from(self.now) * u128::from(rate) / 1000) as u64);
-        let jitter = JitterSource::new(self.random.u64(..));
-        let often = |random: &mut fastrand::Rng, most: u32| random.u32(..most) * random.u32(..2);
-        let replica = Replica {
-            group: Group::new(settings, jitter, now),
-            member,
-            election: None,
-            rate,
-            offset,
-            wall: self.random.i64(-1000..1000),
-            epoch,
-            calls: [0; 2],
-            until: Time::ZERO,
-            wakes: [0; 2],
-            watch: 0,
-            watching: false,
-            delivered: 0,
-            stopping: false,
-            leaving: false,
-            frozen_until: 0,
-            cut_off_until: 0,
-            acting: 0,
-            undrained: 0,
-            until_real: 0,
-            slow: often(&mut self.random, 600),
-            lost: often(&mut self.random, 150),
-            breaks: often(&mut self.random, 30),
-            lags: often(&mut self.random, 200),
-            drains: [50, 1000, 8000][self.random.usize(..3)] * MILLI,
-            shown: HashMap::new(),
-        };
-        self.replicas[who] = Some(replica);
-        self.list(who);
-        self.step(who);
-    }
-
-    fn replica(&mut self, who: usize) -> &mut Replica {
-        self.replicas[who].as_mut().expect("a running replica")
-    }
-
-    /// Returns true if this is still the process that caused an event.
-    fn runs(&self, who: usize, epoch: u64) -> bool {
-        self.replicas[who].as_ref().is_some_and(|replica| replica.epoch == epoch)
-    }
-
     fn at(&mut self, at: Real, event: Event) {
         self.events.push(Reverse((at, self.what.len() as u64)));
         self.what.push(Some(event));
@@ -277,13 +177,6 @@ impl World {
 
     fn chance(&mut self, per_mille: u32) -> bool {
         self.faults && self.random.u32(..1000) < per_mille
-    }
-
-    /// Returns a delay: short in most cases, sometimes just within the limit, or longer.
-    fn delay(&mut self, slow: u32) -> Real {
-        let limit = nanos(self.config.request_limit());
-        let most = if self.chance(slow) { limit * 2 } else { SECOND / 20 };
-        self.random.u64(1000..most)
     }
 
     fn run_until(&mut self, end: Real) {
@@ -403,298 +296,6 @@ impl World {
         self.step(who);
     }
 
-    /// Executes a request at the server. The process that has sent it may have crashed.
-    fn serve(&mut self, event: Event) {
-        match event {
-            Event::Arrives { who, epoch, number, member, what } => {
-                let answer = match what {
-                    What::Group(Call::Read(name))
-                        if self.planted == Some(Planted::NoFreshRead)
-                            && name != "web"
-                            && self.runs(who, epoch) =>
-                    {
-                        let shown = self.replica(who).shown.get(&name).cloned();
-                        Answered::Group(shown.map_or(Answer::NotFound, Answer::Lease))
-                    }
-                    What::Group(call) => Answered::Group(self.server.call(call)),
-                    What::Election(call) => {
-                        let call = match call {
-                            election::Call::Get => Call::Read(member.to_string()),
-                            election::Call::Create(json) => Call::Create(json),
-                            election::Call::Replace(json) => Call::Replace(json),
-                        };
-                        Answered::Election(match self.server.call(call) {
-                            Answer::Lease(lease) => election::Answer::Lease(lease),
-                            Answer::NotFound => election::Answer::NotFound,
-                            Answer::Conflict => election::Answer::Conflict,
-                            Answer::Deleted | Answer::Failed => election::Answer::Failed,
-                        })
-                    }
-                };
-                if !self.runs(who, epoch) {
-                    return;
-                }
-                let (lost, slow) = (self.replica(who).lost, self.replica(who).slow);
-                if !self.is_cut_off(who) && !self.chance(lost) {
-                    let at = self.now + self.delay(slow);
-                    self.at(at, Event::Answered { who, epoch, number, answer });
-                }
-            }
-            Event::ListArrives { who, epoch, watch } => {
-                if !self.runs(who, epoch) || self.replica(who).watch != watch {
-                    return;
-                }
-                if self.is_cut_off(who) {
-                    let at = self.now + SECOND / 2;
-                    return self.at(at, Event::ListArrives { who, epoch, watch });
-                }
-                let slow = self.replica(who).slow;
-                let at = self.now + self.delay(slow);
-                for event in self.server.list() {
-                    self.at(at, Event::Watched { who, epoch, watch, event });
-                }
-                let replica = self.replica(who);
-                (replica.watching, replica.delivered) = (true, at);
-            }
-            _ => {}
-        }
-    }
-
-    /// Sends the events of the server to the watches, in order.
-    fn broadcast(&mut self) {
-        for event in std::mem::take(&mut self.server.events) {
-            for who in 0..self.replicas.len() {
-                let Some(replica) = &self.replicas[who] else { continue };
-                if !replica.watching {
-                    continue;
-                }
-                let (epoch, watch, lags) = (replica.epoch, replica.watch, replica.lags);
-                let delivered = replica.delivered;
-                let cut_off = if self.faults { replica.cut_off_until } else { 0 };
-                let lag = if self.chance(lags) {
-                    self.random.u64(..nanos(self.config.lease_duration) * 2)
-                } else {
-                    self.random.u64(1000..SECOND / 20)
-                };
-                let at = (self.now + lag).max(delivered).max(cut_off);
-                self.replica(who).delivered = at;
-                let event = event.clone();
-                self.at(at, Event::Watched { who, epoch, watch, event });
-            }
-        }
-    }
-
-    fn is_cut_off(&mut self, who: usize) -> bool {
-        self.faults && self.now < self.replica(who).cut_off_until
-    }
-
-    fn list(&mut self, who: usize) {
-        self.numbers += 1;
-        let watch = self.numbers;
-        let slow = self.replica(who).slow;
-        let at = self.now + self.delay(slow);
-        let local = self.time(who);
-        let replica = self.replica(who);
-        (replica.watch, replica.watching) = (watch, false);
-        replica.group.watched(local, Watched::Restart);
-        let epoch = replica.epoch;
-        self.at(at, Event::ListArrives { who, epoch, watch });
-    }
-
-    fn time(&mut self, who: usize) -> Time {
-        let now = self.now;
-        let replica = self.replica(who);
-        Time::from_nanos(
-            replica.offset + (u128::from(now) * u128::from(replica.rate) / 1000) as u64,
-        )
-    }
-
-    fn real(&mut self, who: usize, time: Time) -> Real {
-        let replica = self.replica(who);
-        let local = u128::from(time.as_nanos().saturating_sub(replica.offset));
-        u64::try_from((local * 1000).div_ceil(u128::from(replica.rate))).unwrap_or(u64::MAX)
-    }
-
-    fn wall(&mut self, who: usize) -> Timestamp {
-        if self.chance(20) {
-            // Seconds, or years.
-            let most = [100, 300_000_000][self.random.usize(..2)];
-            let jump = self.random.i64(-most..most);
-            self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MOST_WALL, MOST_WALL);
-        }
-        let seconds = MOST_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
-        Timestamp::from_second(seconds).unwrap()
-    }
-
-    fn wake(&mut self, who: usize, of: usize, at: Real) {
-        self.numbers += 1;
-        let number = self.numbers;
-        let replica = self.replica(who);
-        replica.wakes[of] = number;
-        let epoch = replica.epoch;
-        self.at(at.max(self.now), Event::Wake { who, epoch, of, number });
-    }
-
-    fn send(&mut self, who: usize, of: usize, what: What) {
-        self.numbers += 1;
-        let number = self.numbers;
-        let cut_off = self.is_cut_off(who);
-        let replica = self.replica(who);
-        replica.calls[of] = number;
-        let (epoch, member) = (replica.epoch, Arc::clone(&replica.member));
-        let (lost, slow) = (replica.lost, replica.slow);
-        if !cut_off && !self.chance(lost) {
-            let at = self.now + self.delay(slow);
-            self.at(at, Event::Arrives { who, epoch, number, member, what });
-        }
-    }
-
-    fn step(&mut self, who: usize) {
-        self.look(who);
-        self.step_election(who);
-        if self.replicas[who].is_some() {
-            self.step_group(who);
-        }
-        self.look(who);
-    }
-
-    fn step_election(&mut self, who: usize) {
-        let (local, wall) = (self.time(who), self.wall(who));
-        let replica = self.replica(who);
-        let in_flight = replica.calls[1] != 0 && local < replica.until;
-        let Some(election) = &mut replica.election else { return };
-        if in_flight {
-            return;
-        }
-        replica.calls[1] = 0;
-        match election.poll(local, wall) {
-            election::Step::Wait(at) => {
-                let at = self.real(who, at);
-                self.wake(who, 1, at);
-            }
-            election::Step::Call { call, until } => {
-                replica.until = until;
-                self.send(who, 1, What::Election(call));
-                let at = self.real(who, until);
-                self.wake(who, 1, at);
-            }
-            election::Step::Ended(lost::End::Released) => {
-                assert!(replica.leaving);
-                let member = Arc::clone(&replica.member);
-                if let Some(json) = self.server.leases.get(&*member) {
-                    let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
-                    let call = Call::Delete { name: member.to_string(), uid, version: 0 };
-                    self.send(who, 0, What::Group(call));
-                }
-                self.end(who);
-            }
-            election::Step::Ended(lost::End::Lost(_)) => self.end(who),
-        }
-    }
-
-    /// The process exits. Another one starts later.
-    fn end(&mut self, who: usize) {
-        self.look(who);
-        self.replicas[who] = None;
-        self.refresh();
-        let later = if self.faults { self.random.u64(..10 * SECOND) } else { 1 };
-        self.at(self.now + later, Event::Start(who));
-    }
-
-    fn step_group(&mut self, who: usize) {
-        let (local, wall) = (self.time(who), self.wall(who));
-        loop {
-            let replica = self.replica(who);
-            if replica.leaving {
-                return;
-            }
-            if replica.stopping {
-                replica.group.stop();
-            }
-            let right = replica.election.as_ref().and_then(Election::times);
-            let step = replica.group.poll(local, right.map(|(_, until)| until), wall);
-            self.changes(who);
-            match step {
-                Step::Wait(at) => {
-                    let at = self.real(who, at);
-                    return self.wake(who, 0, at);
-                }
-                Step::Call(call) => self.send(who, 0, What::Group(call)),
-                Step::Relist => self.list(who),
-                Step::Join { group } => {
-                    let member = Arc::clone(&self.replica(who).member);
-                    let config = self.config.clone().only_create(
-                        &member,
-                        [(LABEL.to_owned(), "web".to_owned())].into(),
-                        [(JOINED.to_owned(), group)].into(),
-                    );
-                    let config = if self.planted == Some(Planted::JoinsAgain) {
-                        config.retries()
-                    } else {
-                        config
-                    };
-                    let identity = format!("host_{}", self.replica(who).member);
-                    let jitter = JitterSource::new(self.random.u64(..));
-                    self.replica(who).election =
-                        Some(Election::new(config, identity, jitter, local));
-                    return self.step_election(who);
-                }
-                Step::Ended(End::Left) => {
-                    let replica = self.replica(who);
-                    match &mut replica.election {
-                        Some(election) => {
-                            replica.leaving = true;
-                            election.release();
-                            replica.calls[1] = 0;
-                            self.step_election(who);
-                        }
-                        None => self.end(who),
-                    }
-                    return;
-                }
-                Step::Ended(End::Deleted) if self.deletes_group => return self.end(who),
-                Step::Ended(End::Lost) => return self.end(who),
-                Step::Ended(end) => panic!("the part of {who} has ended: {end:?}"),
-            }
-        }
-    }
-
-    /// Plays the controller.
-    fn changes(&mut self, who: usize) {
-        while let Some(change) = self.replica(who).group.change() {
-            let epoch = self.replica(who).epoch;
-            match change {
-                Change::Release(shards) => {
-                    let most = if self.faults { self.replica(who).drains } else { SECOND / 20 };
-                    let at = self.now + self.random.u64(1..most);
-                    if self.planted == Some(Planted::DrainsEarly) {
-                        let local = self.time(who);
-                        let replica = self.replica(who);
-                        for shard in &shards {
-                            replica.undrained |= 1 << shard;
-                        }
-                        replica.group.drained(local, shards.clone());
-                    }
-                    self.at(at, Event::Drained { who, epoch, shards });
-                }
-                Change::Cancel(shards) => {
-                    let at = self.now + self.random.u64(1..SECOND / 10);
-                    self.at(at, Event::Drained { who, epoch, shards });
-                }
-                Change::Gained(gained) => self.moves += gained.len() as u64,
-                Change::Lost(shards) => {
-                    let now = self.now;
-                    // A replica whose right has ended, and that has not noticed, may lose them.
-                    let may = self.deletes_group
-                        || self.planted.is_some()
-                        || now >= self.replica(who).until_real;
-                    assert!(may, "{who} has lost {shards:?} to a write of another");
-                }
-                Change::Moved(_) => {}
-            }
-        }
-    }
-
     fn chaos(&mut self) {
         if !self.faults {
             return;
@@ -735,130 +336,6 @@ impl World {
             12 => self.list(who),
             _ => {}
         }
-    }
-
-    /// Updates the shards on which a replica acts, and checks that no other one acts on them.
-    fn look(&mut self, who: usize) {
-        let Some(replica) = &self.replicas[who] else { return };
-        let until = replica.election.as_ref().and_then(Election::times).map(|(_, until)| until);
-        let until = until.map_or(0, |until| self.real(who, until));
-        let overstays = self.planted == Some(Planted::OverstaysRight);
-        let planted = self.planted;
-        let replica = self.replicas[who].as_mut().expect("it was there");
-        let mut acting = 0_u64;
-        let mut tokens = Vec::new();
-        for shard in 0..self.layout.count {
-            if let Some(number) = replica.group.acts(shard)
-                && self.now < until
-            {
-                acting |= 1 << shard;
-                if replica.acting & 1 << shard == 0 {
-                    tokens.push((shard, number));
-                }
-            }
-        }
-        if planted == Some(Planted::ActsUntilResponse) && replica.calls[0] != 0 {
-            acting |= replica.acting;
-        }
-        acting |= replica.undrained;
-        if replica.leaving && planted != Some(Planted::ReleasesEarly) {
-            acting = 0;
-        }
-        if planted == Some(Planted::ReleasesEarly) && replica.stopping {
-            acting |= replica.acting;
-        }
-        (replica.acting, replica.until_real) = (acting, until.max(replica.until_real));
-        if overstays {
-            replica.until_real = replica.until_real.max(until + nanos(self.config.lease_duration));
-        } else if until != 0 {
-            replica.until_real = until;
-        }
-        let (member, until) = (Arc::clone(&replica.member), replica.until_real);
-        let uid = replica.group.group().map(|group| group.uid().to_owned()).unwrap_or_default();
-        for (shard, number) in tokens {
-            let token = self.tokens.entry((uid.clone(), shard)).or_insert((0, Arc::clone(&member)));
-            assert!(
-                number > token.0 || (number == token.0 && token.1 == member),
-                "{member} has number {number} of shard {shard}, after {token:?}"
-            );
-            *token = (number, Arc::clone(&member));
-        }
-        if self.now < until {
-            for other in (0..self.replicas.len()).filter(|other| *other != who) {
-                let Some(other) = &self.replicas[other] else { continue };
-                let both = acting & other.acting;
-                assert!(
-                    both == 0 || self.now >= other.until_real,
-                    "{member} and {} both act on shards {both:#b} at {:?}",
-                    other.member,
-                    Duration::from_nanos(self.now)
-                );
-            }
-        }
-        self.refresh();
-    }
-
-    /// Measures the times without a holder.
-    fn refresh(&mut self) {
-        let running =
-            self.replicas.iter().flatten().filter(|replica| self.now < replica.until_real);
-        let acting = running.fold(0, |all, replica| all | replica.acting);
-        for (shard, unheld) in self.unheld.iter_mut().enumerate() {
-            if acting & 1 << shard == 0 {
-                unheld.get_or_insert(self.now);
-            } else if let Some(since) = unheld.take() {
-                self.longest_gap = self.longest_gap.max(self.now - since);
-            }
-        }
-    }
-
-    /// Runs without faults until the state must be stable, and checks it.
-    fn calm(&mut self, duration: Real, members: usize) {
-        self.longest_gap = 0;
-        self.run_until(self.now + duration);
-        self.refresh();
-        let now = self.now;
-        let running: Vec<_> = self.replicas.iter().flatten().collect();
-        assert_eq!(running.len(), members);
-        let loads: Vec<_> =
-            running.iter().map(|replica| replica.acting.count_ones() as usize).collect();
-        let count = self.layout.count;
-        assert!(
-            self.unheld.iter().all(Option::is_none)
-                && loads
-                    .iter()
-                    .all(|load| (count / members..=count.div_ceil(members)).contains(load)),
-            "{count} shards are distributed as {loads:?} at {:?}",
-            Duration::from_nanos(now)
-        );
-        assert_eq!(self.server.leases.len(), members + 1, "Leases are left");
-        let group = lease(&self.server.leases["web"]);
-        let group = GroupLease::read(group).unwrap();
-        for (shard, slot) in group.assignment.slots().iter().enumerate() {
-            let holder =
-                running.iter().find(|replica| Some(&replica.member) == slot.holder.as_ref());
-            assert!(holder.is_some_and(|replica| replica.acting & 1 << shard != 0));
-        }
-    }
-
-    /// Starts a further replica again and again. It crashes before it has renewed its Lease.
-    fn crash_loop(&mut self) {
-        let who = self.replicas.len();
-        self.replicas.push(None);
-        self.longest_gap = 0;
-        let (moves, created) = (self.moves, self.server.created);
-        for _ in 0..5 {
-            self.at(self.now, Event::Start(who));
-            // By the fastest clock.
-            self.run_until(self.now + nanos(self.config.retry_period) * 1000 / self.rates);
-            self.replicas[who] = None;
-            self.refresh();
-            let pause = self.random.u64(..nanos(self.config.lease_duration));
-            self.run_until(self.now + pause);
-        }
-        assert!(self.server.created > created, "no Lease was created");
-        let (moves, gap) = (self.moves - moves, Duration::from_nanos(self.longest_gap));
-        assert_eq!((moves, gap), (0, Duration::ZERO), "moves and gaps in a crash loop");
     }
 }
 

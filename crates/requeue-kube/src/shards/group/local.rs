@@ -1,0 +1,167 @@
+//! The shards from a member's point of view: the runs of a shard end before it is handed over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue::Time;
+
+use super::Group;
+use crate::shards::assignment::GroupLease;
+use crate::shards::balance;
+use crate::shards::members::{Member, State};
+use crate::shards::protocol::{Change, Gain, Source};
+
+/// A shard from this replica's point of view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Local {
+    Elsewhere,
+    Held {
+        number: i32,
+    },
+    /// Its runs are draining.
+    Releasing {
+        number: i32,
+        since: Time,
+        cancelled: bool,
+    },
+    /// No run is left. The object still names this replica.
+    Drained {
+        number: i32,
+        since: Time,
+    },
+    /// A write of a new holder was sent.
+    Given {
+        number: i32,
+        since: Time,
+    },
+}
+
+impl Group {
+    /// Reports that no run of these shards is left, after their release or cancellation.
+    pub(in super::super) fn drained(&mut self, now: Time, shards: impl IntoIterator<Item = usize>) {
+        for shard in shards {
+            if let Some(local) = self.local.get_mut(shard)
+                && let Local::Releasing { number, .. } = *local
+            {
+                *local = Local::Drained { number, since: now };
+            }
+        }
+        self.idle_until = Time::ZERO;
+    }
+
+    /// Returns the fencing number of a shard on which this replica acts, as long as its right has
+    /// not ended.
+    pub(in super::super) fn acts(&self, shard: usize) -> Option<i32> {
+        if !self.is_member() {
+            return None;
+        }
+        match self.local[shard] {
+            Local::Held { number } | Local::Releasing { number, .. } => Some(number),
+            Local::Elsewhere | Local::Drained { .. } | Local::Given { .. } => None,
+        }
+    }
+
+    /// Computes the desired assignment, and asks for the release of shards that must move.
+    pub(super) fn settle(&mut self, now: Time) {
+        if !self.is_member() {
+            return;
+        }
+        let Some(group) = &self.group else { return };
+        let desired = match self.desired.take() {
+            Some(desired) => desired,
+            None => balance::desired(&group.assignment, &self.candidates(group)),
+        };
+        let (mut release, mut cancel, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for (shard, local) in self.local.iter_mut().enumerate() {
+            let mine = desired[shard].as_ref() == Some(&self.settings.member);
+            match *local {
+                Local::Held { number } if !mine => {
+                    *local = Local::Releasing { number, since: now, cancelled: false };
+                    release.push(shard);
+                }
+                Local::Releasing { number, since, cancelled: false }
+                    if now >= since + self.settings.handover_limit =>
+                {
+                    *local = Local::Releasing { number, since, cancelled: true };
+                    cancel.push(shard);
+                }
+                Local::Drained { number, .. } if mine => {
+                    *local = Local::Held { number };
+                    kept.push(Gain { shard, number, from: Source::Itself });
+                }
+                _ => {}
+            }
+        }
+        self.desired = Some(desired);
+        self.report(kept, Change::Gained);
+        self.report(release, Change::Release);
+        self.report(cancel, Change::Cancel);
+    }
+
+    /// Applies a new version of the assignment to the shards of this replica.
+    pub(super) fn follow(&mut self, group: &GroupLease, before: Option<&GroupLease>, now: Time) {
+        let (mut gained, mut lost, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        for (shard, slot) in group.assignment.slots().iter().enumerate() {
+            let mine = slot.holder.as_ref() == Some(&self.settings.member);
+            let local = self.local[shard];
+            let next = match (local, mine) {
+                (Local::Elsewhere, false) => Local::Elsewhere,
+                // The write of another holder can no longer succeed: it named an earlier version.
+                (Local::Given { number, since }, true) if number == slot.number => {
+                    Local::Drained { number, since }
+                }
+                (
+                    Local::Held { number }
+                    | Local::Releasing { number, .. }
+                    | Local::Drained { number, .. },
+                    true,
+                ) if number == slot.number => local,
+                (_, true) => {
+                    if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
+                        lost.push(shard);
+                    }
+                    let from = before.map(|before| &before.assignment.slots()[shard]);
+                    let from = self.source(from.and_then(|slot| slot.holder.as_ref()), now);
+                    gained.push(Gain { shard, number: slot.number, from });
+                    Local::Held { number: slot.number }
+                }
+                (Local::Given { since, .. } | Local::Drained { since, .. }, false) => {
+                    moved.push((shard, now.since(since)));
+                    Local::Elsewhere
+                }
+                (Local::Held { .. } | Local::Releasing { .. }, false) => {
+                    lost.push(shard);
+                    Local::Elsewhere
+                }
+            };
+            self.local[shard] = next;
+        }
+        self.report(lost, Change::Lost);
+        self.report(moved, Change::Moved);
+        self.report(gained, Change::Gained);
+    }
+
+    fn source(&self, holder: Option<&Arc<str>>, now: Time) -> Source {
+        let Some(holder) = holder else { return Source::Nobody };
+        match self.members.get(holder) {
+            Some(Member { state: State::Live, .. }) => Source::Member(Arc::clone(holder)),
+            Some(Member { since, .. }) => Source::Dead(Arc::clone(holder), now.since(*since)),
+            None => Source::Dead(Arc::clone(holder), Duration::ZERO),
+        }
+    }
+
+    fn report<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {
+        if !of.is_empty() {
+            self.changes.push_back(change(of));
+        }
+    }
+
+    pub(super) fn next_cancellation(&self) -> Time {
+        let limit = self.settings.handover_limit;
+        let releases = self.local.iter().filter_map(|local| match local {
+            Local::Releasing { since, cancelled: false, .. } => Some(*since + limit),
+            _ => None,
+        });
+        releases.min().unwrap_or(Time::NEVER)
+    }
+}

@@ -1,0 +1,228 @@
+//! The requests of a member and their results.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use requeue::Time;
+use requeue::wait::jitter;
+use serde_json::{Map, Value};
+
+use super::local::Local;
+use super::{Group, Phase};
+use crate::shards::assignment::{Assignment, GroupLease, STOPPING};
+use crate::shards::protocol::{Answer, Call, End, Settings, Step};
+
+/// The base of the pause after a conflict. Several members that write at once take turns.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
+/// The base of the pause after a request that failed.
+const FAILURE_PAUSE: Duration = Duration::from_millis(400);
+
+pub(super) struct Sent {
+    pub(super) call: Sending,
+    pub(super) at: Time,
+    pub(super) until: Time,
+}
+
+pub(super) enum Sending {
+    CreateGroup,
+    ReadGroup,
+    WriteGroup { version: u64 },
+    ReadMember(Arc<str>),
+    Announce { version: u64 },
+    Delete(Arc<str>),
+}
+
+impl Group {
+    /// Returns the next request that is due.
+    pub(super) fn next(&mut self, now: Time, wall: Timestamp) -> Option<Step> {
+        if !self.listed {
+            return None;
+        }
+        if self.read || self.conflict.is_some() {
+            return Some(self.call(
+                now,
+                Sending::ReadGroup,
+                Call::Read(self.settings.name.clone()),
+            ));
+        }
+        let seconds = self.settings.lease_duration.as_secs();
+        let Some(group) = &self.group else {
+            let Settings { name, layout, .. } = &self.settings;
+            let json = GroupLease::create(name, name, layout, seconds, wall);
+            return Some(self.call(now, Sending::CreateGroup, Call::Create(json)));
+        };
+        match self.phase {
+            Phase::Looking => {
+                let group = group.uid().to_owned();
+                self.phase = Phase::Joining { stops: false };
+                return Some(Step::Join { group });
+            }
+            Phase::Joining { .. } | Phase::Ended(_) => return None,
+            Phase::Member | Phase::Stopping => {}
+        }
+        if self.phase == Phase::Stopping && !self.announced {
+            return Some(self.announce(now));
+        }
+        if let Some(assignment) = self.plan(group, now) {
+            let version = group.version;
+            let json = group.write(&assignment, seconds.max(self.members.longest()));
+            for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
+                if let Local::Drained { number, since } = *local
+                    && slot.holder.as_ref() != Some(&self.settings.member)
+                {
+                    *local = Local::Given { number, since };
+                }
+            }
+            self.unresolved = Some(version);
+            return Some(self.call(now, Sending::WriteGroup { version }, Call::Replace(json)));
+        }
+        if self.phase == Phase::Stopping && !group.assignment.holds(&self.settings.member) {
+            self.phase = Phase::Ended(End::Left);
+            return None;
+        }
+        let holders = group.assignment.slots().iter().filter_map(|slot| slot.holder.as_ref());
+        let holders = holders.filter(|holder| **holder != self.settings.member);
+        if let Some(suspect) = self.members.suspect(holders, now) {
+            let read = Call::Read(suspect.to_string());
+            return Some(self.call(now, Sending::ReadMember(suspect), read));
+        }
+        self.collect(now)
+    }
+
+    /// Handles the result of the call in flight.
+    pub(in super::super) fn answer(&mut self, now: Time, answer: Answer) {
+        let Some(sent) = self.sent.take() else { return };
+        self.idle_until = Time::ZERO;
+        match (sent.call, answer) {
+            (Sending::CreateGroup | Sending::ReadGroup, Answer::Lease(lease)) => {
+                self.see_group(lease, now);
+                self.read = std::mem::take(&mut self.read_again);
+                (self.conflict, self.confirmed) = (None, Some(sent.at));
+            }
+            // It exists. The watch may not have shown it yet, or it has no label.
+            (Sending::CreateGroup, Answer::Conflict) => self.read = true,
+            (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
+            (Sending::ReadGroup, Answer::NotFound) => {
+                self.read = false;
+                self.group_deleted();
+            }
+            (Sending::WriteGroup { .. }, Answer::Lease(lease)) => {
+                self.see_group(lease, now);
+                self.confirmed = Some(sent.at);
+            }
+            (Sending::WriteGroup { version }, Answer::Conflict) => {
+                self.conflict = Some(version);
+                self.pause = now + jitter(CONFLICT_PAUSE, 4.0, &mut self.jitter);
+            }
+            (Sending::WriteGroup { .. }, Answer::NotFound) => self.group_deleted(),
+            (Sending::ReadMember(name), Answer::Lease(lease)) => {
+                if name == self.settings.member {
+                    self.see_own(lease, now);
+                } else {
+                    let changed = self.members.verify(lease, sent.at, now);
+                    self.changed(changed);
+                }
+            }
+            (Sending::ReadMember(name), Answer::NotFound) => {
+                let changed = self.members.absent(&name, now);
+                self.changed(changed);
+                if name == self.settings.member {
+                    self.pause_after_failure(now);
+                }
+            }
+            (Sending::Announce { .. }, Answer::Lease(lease)) => {
+                self.announced = true;
+                self.see_own(lease, now);
+            }
+            // A renewal has changed the Lease in the meantime.
+            (Sending::Announce { version }, Answer::Conflict) => {
+                self.announce_conflict = Some(version)
+            }
+            (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
+                let changed = self.members.absent(&name, now);
+                self.changed(changed);
+            }
+            (
+                _,
+                Answer::Lease(_)
+                | Answer::Deleted
+                | Answer::NotFound
+                | Answer::Conflict
+                | Answer::Failed,
+            ) => {
+                self.pause_after_failure(now);
+            }
+        }
+    }
+
+    fn pause_after_failure(&mut self, now: Time) {
+        self.pause = now + jitter(FAILURE_PAUSE, 1.0, &mut self.jitter);
+    }
+
+    fn call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
+        let until = now + self.settings.request_limit;
+        self.sent = Some(Sent { call: sending, at: now, until });
+        Step::Call(call)
+    }
+
+    fn announce(&mut self, now: Time) -> Step {
+        match &self.own {
+            Some((lease, _)) if self.announce_conflict != Some(lease.version()) => {
+                let mut annotations = Map::new();
+                annotations.insert(STOPPING.to_owned(), Value::from("true"));
+                let (version, json) = (lease.version(), lease.annotate(annotations));
+                self.call(now, Sending::Announce { version }, Call::Replace(json))
+            }
+            _ => {
+                let member = Arc::clone(&self.settings.member);
+                let read = Call::Read(member.to_string());
+                self.call(now, Sending::ReadMember(member), read)
+            }
+        }
+    }
+
+    /// Returns the assignment to write, or `None` if no write is due.
+    fn plan(&self, group: &GroupLease, now: Time) -> Option<Assignment> {
+        let desired = self.desired.as_ref()?;
+        let me = &self.settings.member;
+        let longest = self.longest();
+        let may_take =
+            self.phase == Phase::Member && !self.members.has_foreign(group.uid(), longest, now);
+        let mut assignment = group.assignment.clone();
+        for (shard, slot) in group.assignment.slots().iter().enumerate() {
+            let mine = desired[shard].as_ref() == Some(me);
+            let to = match (self.local[shard], &slot.holder) {
+                (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
+                (Local::Elsewhere, None) if mine && may_take => Some(Arc::clone(me)),
+                (Local::Elsewhere, Some(holder))
+                    if mine && may_take && self.members.is_dead(holder, longest, now) =>
+                {
+                    Some(Arc::clone(me))
+                }
+                _ => continue,
+            };
+            assignment.set(shard, to);
+        }
+        // A write without a response is settled by another one: only one of them can succeed.
+        (assignment != group.assignment || self.unresolved.is_some()).then_some(assignment)
+    }
+
+    /// Deletes the Lease of a dead member. The first candidate does it for all.
+    fn collect(&mut self, now: Time) -> Option<Step> {
+        let group = self.group.as_ref()?;
+        let holds = |name: &str| group.assignment.holds(name);
+        self.members.forget(group.uid(), holds, self.longest(), now);
+        if self.candidates(group).first() != Some(&self.settings.member) {
+            return None;
+        }
+        let lease = &self.members.garbage(holds)?.lease;
+        let call = Call::Delete {
+            name: lease.name().to_owned(),
+            uid: lease.uid().to_owned(),
+            version: lease.version(),
+        };
+        let name = Arc::from(lease.name());
+        Some(self.call(now, Sending::Delete(name), call))
+    }
+}
