@@ -403,7 +403,8 @@ impl Ownership {
             let moved = may_move.then_some(|shard| self.0.runs.count_for(key, shard));
             self.0.places.learn(key, uid, is_held, moved)
         };
-        if let Some(learned) = learn(&self.shards(), false) {
+        let learned = learn(&self.shards(), false);
+        if let Some(learned) = learned {
             return learned;
         }
         // No add is in progress that has the group of the former shard.

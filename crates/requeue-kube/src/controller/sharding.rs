@@ -256,7 +256,7 @@ impl Driver {
     }
 
     fn release(&mut self, shards: Vec<u32>) {
-        // Shards without runs are released together, so that the watch restarts once. Those with runs
+        // Shards without runs are released together, so that one write hands them over. Those with runs
         // do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|&shard| self.ownership.is_idle(shard));

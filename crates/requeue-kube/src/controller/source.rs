@@ -55,7 +55,7 @@ impl Selected {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
             Self::Held(selection) => match selection.selector() {
-                // The rule has a selector, whatever the shards are.
+                // A rule has a selector for all sets of shards, or for none.
                 Some(all) => {
                     let selector = move || selection.selector().unwrap_or_else(|| all.clone());
                     select(api, dyntype, selector)
