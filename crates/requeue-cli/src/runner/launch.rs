@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rustix::process::Signal;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::args::config::Config;
@@ -145,7 +145,19 @@ impl Runner {
         let (stop, tally) = (Stop::new(stopper), Tally::new());
         let reports = RetryReports::default();
         let history = serve::history(metrics);
-        Ok(Self { config, keys, commands, hooks, stop, output, reports, tally, files, history })
+        Ok(Self {
+            config,
+            keys,
+            commands,
+            hooks,
+            stop,
+            output,
+            reports,
+            tally,
+            files,
+            history,
+            has_record: watch::Sender::default(),
+        })
     }
 
     async fn run(
@@ -160,6 +172,7 @@ impl Runner {
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         let omitted = tokio::spawn(Arc::clone(&self).report_omitted());
+        self.begin().await;
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.fail();
         }
@@ -185,6 +198,27 @@ impl Runner {
             (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             (None, exit) => Ended::Exit(exit),
         }
+    }
+
+    /// Starts the guardian after the first record of the input, and before the first delivery. Meanwhile the reader adds
+    /// the records that it has read at the same time, so that their keys coalesce. Other keys, of a store or of events,
+    /// do not wait.
+    async fn begin(&self) {
+        if self.hooks.is_some() || self.keys.leases().is_some() {
+            return;
+        }
+        // Clients of a dashboard can add keys before the first record.
+        if self.config.serve.is_none() {
+            let mut has_record = self.has_record.subscribe();
+            let has_record = tokio::select! {
+                known = has_record.wait_for(Option::is_some) => known.is_ok_and(|it| *it == Some(true)),
+                () = self.stop.reached(Level::Stopping) => false,
+            };
+            if !has_record {
+                return;
+            }
+        }
+        self.guard(Guardian::start).await;
     }
 
     /// Writes the unfinished keys and the summary.

@@ -27,6 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::args::config::Config;
 use crate::output::Output;
 use crate::output::dead_letters::KeyFiles;
@@ -56,6 +58,8 @@ pub(crate) struct Runner {
     files: Files,
     /// The runs that the dashboard shows; `None` without one.
     history: Option<History>,
+    /// True after the first record of the input, false after the end of an input without records.
+    has_record: watch::Sender<Option<bool>>,
 }
 
 /// The commands in flight.

@@ -29,16 +29,21 @@ pub(crate) struct LocalSink {
     runner: Arc<Runner>,
     /// An upper bound of the held keys. Only the reader thread adds keys.
     held: usize,
+    has_taken: bool,
 }
 
 impl LocalSink {
     pub(crate) fn new(runner: &Arc<Runner>) -> Self {
-        Self { runner: Arc::clone(runner), held: 0 }
+        Self { runner: Arc::clone(runner), held: 0, has_taken: false }
     }
 }
 
 impl KeySink for LocalSink {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        if !self.has_taken {
+            self.has_taken = true;
+            self.runner.has_record.send_replace(Some(true));
+        }
         Ok(self.runner.take(change, &mut self.held))
     }
 
@@ -201,5 +206,10 @@ struct Close<'a>(&'a Runner);
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         self.0.keys.close();
+        self.0.has_record.send_if_modified(|has_record| {
+            let is_new = has_record.is_none();
+            has_record.get_or_insert(false);
+            is_new
+        });
     }
 }

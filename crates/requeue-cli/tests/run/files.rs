@@ -91,7 +91,9 @@ fn a_file_that_changes_during_its_run_is_run_once_more() {
     let (dir, tree) = watched("during");
     let mut gate = Gate::new(&dir);
     let script = "mkdir lock || exit 9; cat \"$1\"; read _ <gate; rmdir lock";
-    let mut live = start(&dir, &["tree", "-j4", "--fail-fast", "-c", script]);
+    // The change must still wait when the progress is asked for.
+    let args = ["tree", "-j4", "--debounce", "2s", "--fail-fast", "-c", script];
+    let mut live = start(&dir, &args);
     write(tree.join("a"), "first\n");
     live.wait_for("first");
     for content in ["second\n", "third\n", "last\n"] {
@@ -283,7 +285,8 @@ fn one_run_for_all_gets_the_paths() {
     let mut gate = Gate::new(&dir);
     let script =
         "cat; echo \"[$REQUEUE_PATHS]\"; read _ <gate; [ ! -e fail ] || { rm fail; exit 1; }";
-    let args = ["tree", "--all-in-one", "--base-delay", "1ms", "-c", script];
+    // The changes must still wait when the progress is asked for.
+    let args = ["tree", "--all-in-one", "--debounce", "2s", "--base-delay", "1ms", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "");
     live.wait_for("[tree/a]");
