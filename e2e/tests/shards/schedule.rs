@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -35,6 +35,9 @@ pub(crate) const LONGEST_FAULT: Duration = Duration::from_secs(6);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2500);
 /// The number of events between two checks that all changes were reconciled.
 const BATCH: usize = 10;
+
+/// The time without a change of the group after which an object counts as not reconciled.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An event of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -291,14 +294,18 @@ impl<'a> Fleet<'a> {
         }
         self.maintain().await;
         self.changes.paused.send_replace(true);
-        let mut left = Vec::new();
-        for _ in 0..600 {
-            left = self.changes.unreconciled().await;
-            if left.is_empty() {
-                break;
-            }
-            self.maintain().await;
+        // On a machine that stalls, replicas lose their Leases without a fault, and are replaced. The
+        // time counts from the last such change of the group.
+        let started = Instant::now();
+        let (mut since, mut members) = (started, self.past.len());
+        let mut left = self.changes.unreconciled().await;
+        while !left.is_empty() && since.elapsed() < PATIENCE && started.elapsed() < 10 * PATIENCE {
             sleep(Duration::from_millis(100)).await;
+            self.maintain().await;
+            if self.past.len() != members {
+                (since, members) = (Instant::now(), self.past.len());
+            }
+            left = self.changes.unreconciled().await;
         }
         let lost = left.iter().map(|name| format!("{name}, after event {count}"));
         self.lost.extend(lost);
