@@ -21,6 +21,7 @@ mod run;
 mod scope;
 mod sharding;
 mod source;
+mod span;
 mod start_gate;
 mod triggers;
 mod writes;
