@@ -53,6 +53,7 @@ pub use self::request::Request;
 use self::run::Target;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
+pub(crate) use self::sharding::{CommonGroup, Sharding};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
@@ -160,6 +161,7 @@ where
     client: Option<Client>,
     shard: Option<Shard>,
     shards: Option<Shards>,
+    common_group: Option<CommonGroup>,
     held: HeldShards,
     ownership: Option<Ownership>,
     related: Vec<Source>,
@@ -338,6 +340,7 @@ where
             client: None,
             shard: None,
             shards: None,
+            common_group: None,
             held: HeldShards::default(),
             ownership: None,
             related: Vec::new(),
@@ -475,6 +478,11 @@ where
         self.held.clone()
     }
 
+    /// Returns the client of the main `Api`.
+    pub(crate) const fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
     /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
     /// controller runs.
     #[cfg(test)]
@@ -500,7 +508,8 @@ where
 
     /// Sets the start, the shutdown and the metrics for a manager.
     pub(crate) fn managed(mut self, managed: Managed) -> Self {
-        let Managed { lead, graceful, forced, metrics } = managed;
+        let Managed { lead, group, graceful, forced, metrics } = managed;
+        self.common_group = group;
         if let Some((lead, election)) = lead {
             (self.start.on, self.start.election) = (Some(lead), Some(election));
         }

@@ -1,14 +1,14 @@
-//! The controller's part in a shard group: joins it, and applies its changes to the shards that the
-//! controller holds.
+//! Controllers in a shard group: joins it, and applies its changes to the shards that the
+//! controllers hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::pending;
 use std::hash::Hash;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use kube::{Client, Resource};
@@ -88,39 +88,14 @@ impl fmt::Debug for HeldShards {
     }
 }
 
-/// A group that the controller joins when its watches have listed.
-pub(super) struct Group {
-    shards: Shards,
-    client: Client,
+/// The part of one controller in a group.
+pub(super) struct Part {
     held: HeldShards,
-    pub(super) ownership: Ownership,
+    ownership: Ownership,
 }
 
-impl<K> Controller<K>
-where
-    K: Clone + Resource + fmt::Debug + 'static,
-    K::DynamicType: Eq + Hash,
-{
-    /// Returns the group of the controller, if it has one.
-    ///
-    /// # Errors
-    ///
-    /// The settings of the group are invalid, or do not fit those of the controller.
-    pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
-        let Some(shards) = self.shards.take() else { return Ok(None) };
-        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
-        if self.shard.is_some() {
-            return conflict("Controller::shard");
-        }
-        if self.start.has_election() {
-            return conflict("leader election");
-        }
-        let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
-        let dot = if group.is_empty() { "" } else { "." };
-        let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
-        shards.check().map_err(RunnerError::shards)?;
-        let client = shards.own_client().or_else(|| self.client.take());
-        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
+impl Part {
+    fn new(shards: &Shards, held: HeldShards) -> Result<Self, RunnerError> {
         let rule = match shards.function() {
             Some(function) => Rule::Function(Box::new(move |key| function(key))),
             None => Rule::Hash(shards.field()),
@@ -128,23 +103,122 @@ where
         let count = shards.size();
         let ownership = Ownership::new(count, rule)
             .map_err(|_| RunnerError::shards(ShardsError::Count(count)))?;
-        let held = self.held.clone();
         // It is set only here: a controller starts once.
         _ = held.0.ownership.set(ownership.clone());
-        Ok(Some(Group { shards, client, held, ownership }))
+        Ok(Self { held, ownership })
+    }
+}
+
+/// A group that the controller joins when its watches have listed.
+pub(super) struct Group {
+    shards: Shards,
+    client: Client,
+    part: Part,
+}
+
+impl Group {
+    pub(super) const fn ownership(&self) -> &Ownership {
+        &self.part.ownership
+    }
+}
+
+/// The group of a manager's controllers. All clones are the same group.
+#[derive(Clone)]
+pub(crate) struct CommonGroup {
+    shards: Shards,
+    client: Client,
+    /// The controllers that have started.
+    parts: Arc<Mutex<Vec<Part>>>,
+}
+
+impl CommonGroup {
+    /// # Errors
+    ///
+    /// The settings of the group are invalid.
+    pub(crate) fn new(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+        shards.check()?;
+        Ok(Self { shards, client, parts: Arc::default() })
+    }
+
+    /// Joins the group for all controllers, which must have started.
+    pub(crate) async fn join(self) -> Result<Sharding, ShardsError> {
+        let parts = std::mem::take(&mut *self.parts());
+        Sharding::join(self.shards, self.client, parts).await
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Controller<K>
+where
+    K: Clone + Resource + fmt::Debug + 'static,
+    K::DynamicType: Eq + Hash,
+{
+    /// Returns the group that the controller joins, if it has one. In the group of a manager, the
+    /// controller only takes its part.
+    ///
+    /// # Errors
+    ///
+    /// The settings of the group are invalid, or do not fit those of the controller.
+    pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
+        let (common, shards) = (self.common_group.take(), self.shards.take());
+        if common.is_none() && shards.is_none() {
+            return Ok(None);
+        }
+        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
+        if self.shard.is_some() {
+            return conflict("Controller::shard");
+        }
+        if self.start.has_election() {
+            return conflict("leader election");
+        }
+        if let Some(common) = common {
+            if shards.is_some() {
+                return conflict("Controller::shards beside Manager::shards");
+            }
+            let part = Part::new(&common.shards, self.held.clone())?;
+            self.ownership = Some(part.ownership.clone());
+            common.parts().push(part);
+            return Ok(None);
+        }
+        let Some(shards) = shards else { return Ok(None) };
+        let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
+        let dot = if group.is_empty() { "" } else { "." };
+        let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
+        shards.check().map_err(RunnerError::shards)?;
+        let client = shards.own_client().or_else(|| self.client.take());
+        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
+        let part = Part::new(&shards, self.held.clone())?;
+        Ok(Some(Group { shards, client, part }))
     }
 }
 
 impl Group {
     /// Joins the group, and applies its changes from now on.
     pub(super) async fn join(self) -> Result<Sharding, RunnerError> {
-        let Self { shards, client, held, ownership } = self;
-        let membership = shards.join(client).await.map_err(RunnerError::shards)?;
+        let Self { shards, client, part } = self;
+        Sharding::join(shards, client, vec![part]).await.map_err(RunnerError::shards)
+    }
+}
+
+/// The membership of controllers that run. Dropping it ends the membership without a handover.
+pub(crate) struct Sharding {
+    stop: CancellationToken,
+    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
+    ownerships: Vec<Ownership>,
+    _task: JoinSet<()>,
+}
+
+impl Sharding {
+    async fn join(shards: Shards, client: Client, parts: Vec<Part>) -> Result<Self, ShardsError> {
+        let membership = shards.join(client).await?;
         let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
+        let ownerships = parts.iter().map(|part| part.ownership.clone()).collect();
         let driver = Driver {
             membership,
-            ownership: ownership.clone(),
-            held,
+            parts,
             releasing: BTreeMap::new(),
             releases: FuturesUnordered::new(),
             number: 0,
@@ -152,42 +226,42 @@ impl Group {
         let (mut task, stopped) = (JoinSet::new(), stop.clone());
         let drive = async move {
             let result = driver.drive(stopped).await;
-            // It fails only if the controller has ended.
+            // It fails only if the controllers have ended.
             _ = send.send(Some(result));
         };
         task.spawn(drive.in_current_span());
-        Ok(Sharding { stop, ended, ownership, _task: task })
+        Ok(Self { stop, ended, ownerships, _task: task })
     }
-}
 
-/// The membership of a controller that runs. Dropping it ends the membership without a handover.
-pub(super) struct Sharding {
-    stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
-    ownership: Ownership,
-    _task: JoinSet<()>,
-}
-
-impl Sharding {
     /// Waits until the membership is lost.
-    pub(super) async fn lost(&self) -> ShardsError {
+    pub(crate) async fn lost(&self) -> ShardsError {
         match self.ended().await {
             Err(error) => error,
             Ok(()) => pending().await,
         }
     }
 
+    /// Begins to hand all shards over: each when its runs in flight have ended.
+    pub(crate) fn begin_to_leave(&self) {
+        self.stop.cancel();
+    }
+
     /// Hands all shards over. Returns false if runs in flight exceed `limit`.
     pub(super) async fn leave(&self, limit: Duration) -> bool {
-        self.stop.cancel();
+        self.begin_to_leave();
         timeout(limit, self.ended()).await.is_ok()
     }
 
     /// Cancels the runs in flight, so that the handover completes.
     pub(super) async fn cut_off(&self) {
         // The driver waits for the end of the runs.
-        drop(self.ownership.lose_all());
-        if timeout(AFTER_CANCEL, self.ended()).await.is_err() {
+        self.ownerships.iter().for_each(|ownership| drop(ownership.lose_all()));
+        self.leave_now().await;
+    }
+
+    /// Hands all shards over. Their runs have ended, or are cancelled.
+    pub(crate) async fn leave_now(&self) {
+        if !self.leave(AFTER_CANCEL).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
     }
@@ -200,11 +274,10 @@ impl Sharding {
     }
 }
 
-/// Applies the changes of the group to the controller.
+/// Applies the changes of the group to the controllers.
 struct Driver {
     membership: Membership,
-    ownership: Ownership,
-    held: HeldShards,
+    parts: Vec<Part>,
     /// The shards that are being released, each with the number of its release. A shard that is not
     /// here must not be reported as drained: it may have been gained again.
     releasing: BTreeMap<u32, u64>,
@@ -216,7 +289,7 @@ struct Driver {
 /// Without the driver, nothing shows a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.held.change(BTreeMap::clear);
+        self.change_held(BTreeMap::clear);
     }
 }
 
@@ -247,36 +320,52 @@ impl Driver {
         }
     }
 
+    fn change_held(&self, change: impl Fn(&mut BTreeMap<u32, HeldShard>)) {
+        self.parts.iter().for_each(|part| part.held.change(&change));
+    }
+
+    fn is_idle(&self, shard: u32) -> bool {
+        self.parts.iter().all(|part| part.ownership.is_idle(shard))
+    }
+
+    /// Returns a future that completes when that of each controller has.
+    fn each(&self, leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
+        join_all(left).map(drop).boxed()
+    }
+
     fn gained(&self, gained: Vec<HeldShard>) {
         let shards: Vec<_> = gained.iter().map(HeldShard::index).collect();
-        self.held.change(|held| held.extend(gained.into_iter().map(|it| (it.index(), it))));
-        self.ownership.gain(shards);
+        self.change_held(|held| {
+            held.extend(gained.iter().map(|it| (it.index(), it.clone())));
+        });
+        self.parts.iter().for_each(|part| part.ownership.gain(shards.iter().copied()));
     }
 
     fn release(&mut self, shards: Vec<u32>) {
         // Shards without runs are released together, so that the watch restarts once. Those with runs
         // do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|&shard| self.ownership.is_idle(shard));
+            shards.into_iter().partition(|&shard| self.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
         for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.ownership.release(part.iter().copied());
-            self.wait(part, released.boxed());
+            let released = self.each(|ownership| ownership.release(part.iter().copied()).boxed());
+            self.wait(part, released);
         }
     }
 
     fn cancel(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
-                let cancelled = self.ownership.lose([shard]);
-                self.wait(vec![shard], cancelled.boxed());
+                let cancelled = self.each(|ownership| ownership.lose([shard]).boxed());
+                self.wait(vec![shard], cancelled);
             }
         }
     }
 
     fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.ownership.lose(shards.iter().copied());
-        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        let lost = self.each(|ownership| ownership.lose(shards.iter().copied()).boxed());
+        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
         self.releasing.retain(|shard, _| !shards.contains(shard));
         // Its end drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
@@ -292,7 +381,7 @@ impl Driver {
     fn released(&mut self, mut shards: Vec<u32>, number: u64) {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
-        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
         self.membership.drained(shards);
     }
 }

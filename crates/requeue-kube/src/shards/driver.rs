@@ -38,7 +38,7 @@ pub(super) async fn run(
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
 ) -> Result<(), ShardsError> {
-    let clock = Clock::new();
+    let clock = shards.clock.clone();
     let mut joined = Some(joined);
     loop {
         let mut driver = Driver::new(&shards, &client, &clock, &changes, &commands);
