@@ -23,6 +23,7 @@ mod sharding;
 mod source;
 mod span;
 mod start_gate;
+mod status;
 mod triggers;
 mod writes;
 
@@ -57,6 +58,7 @@ pub(crate) use self::sharding::{CommonGroup, Sharding};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
+pub use self::status::{Status, Wait};
 pub(crate) use self::triggers::signals;
 use self::writes::Kind;
 pub use self::writes::Writes;
@@ -559,6 +561,12 @@ where
     /// the controller's own writes.
     pub fn writes(&self) -> Writes {
         self.writes.clone()
+    }
+
+    /// Returns a handle for a dashboard, which shows why an object waits, and the shards of the
+    /// controller's group.
+    pub fn status(&self) -> Status {
+        Status { writes: self.writes.clone(), held: self.held.clone() }
     }
 
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such

@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::ownership::{Ownership, Rule};
+use super::status::Wait;
 use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::{Change, HeldShard, Membership, Shards, ShardsError};
+use crate::shards::{Change, GroupStatus, HeldShard, Membership, Observer, Shards, ShardsError};
 
 /// The time that a handover has after its runs were cancelled because the shutdown exceeded its limit.
 const AFTER_CANCEL: Duration = Duration::from_secs(5);
@@ -52,6 +53,8 @@ struct Shown {
     /// The shards of objects, once the controller has started.
     ownership: OnceLock<Ownership>,
     held: RwLock<BTreeMap<u32, HeldShard>>,
+    /// The group, once the controller has joined it.
+    group: OnceLock<Observer>,
 }
 
 impl HeldShards {
@@ -69,6 +72,23 @@ impl HeldShards {
     pub fn all(&self) -> Vec<HeldShard> {
         let held = self.0.held.read().unwrap_or_else(PoisonError::into_inner);
         held.values().cloned().collect()
+    }
+
+    pub(super) fn group(&self) -> Option<GroupStatus> {
+        self.0.group.get().map(Observer::status)
+    }
+
+    /// Returns the reason why an object waits, if its shard is being gained or released.
+    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<Wait> {
+        let ownership = self.0.ownership.get()?;
+        let shard = ownership.places().shard_of(object)?;
+        if ownership.is_leaving(object) {
+            Some(Wait::ShardReleased { shard })
+        } else if ownership.is_gained(object) {
+            Some(Wait::ShardGained { shard })
+        } else {
+            None
+        }
     }
 
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
@@ -215,6 +235,10 @@ impl Sharding {
     async fn join(shards: Shards, client: Client, parts: Vec<Part>) -> Result<Self, ShardsError> {
         let membership = shards.join(client).await?;
         let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
+        for part in &parts {
+            // It is set only here: a controller starts once.
+            _ = part.held.0.group.set(membership.observer().clone());
+        }
         let ownerships = parts.iter().map(|part| part.ownership.clone()).collect();
         let driver = Driver {
             membership,

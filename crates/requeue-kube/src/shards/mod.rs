@@ -87,6 +87,7 @@ mod members;
 mod membership;
 mod protocol;
 mod rights;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -94,3 +95,5 @@ pub use self::config::Shards;
 pub use self::error::ShardsError;
 pub use self::held::{Change, HeldShard};
 pub use self::membership::Membership;
+pub(crate) use self::status::Observer;
+pub use self::status::{GroupStatus, ShardStatus};

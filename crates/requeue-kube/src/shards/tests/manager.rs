@@ -15,15 +15,18 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, reflector, watcher};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::api::Api;
-use crate::controller::{Action, Config, HeldShards, RunnerError};
+use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
 use crate::leader::{self, Clock, LeaderElector};
 use crate::manager::ManagerError;
+use crate::metrics::Metrics;
 use crate::shard::{Shard, ShardBy};
 use crate::shards::{Shards, ShardsError};
 use crate::{Controller, Manager, ObjectKey, policy};
@@ -80,6 +83,8 @@ where
 /// each run, with the name of its object.
 struct Replica {
     held: [HeldShards; 2],
+    status: Status,
+    metrics: Registry,
     log: Log,
     stop: oneshot::Sender<()>,
     force: oneshot::Sender<()>,
@@ -91,16 +96,17 @@ impl Replica {
     fn start(api: &Api, takes: Duration) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (force, forced) = oneshot::channel::<()>();
+        let mut metrics = Registry::default();
         let mut manager = Manager::new()
             .shards(group(api))
+            .metrics(&Metrics::register(&mut metrics))
             .graceful_shutdown_on(async { _ = stopped.await })
             .forced_shutdown_on(async { _ = forced.await });
         let log = Log::default();
-        let held = [
-            add::<ConfigMap>(&mut manager, "map", Duration::ZERO, &log),
-            add::<Secret>(&mut manager, "secret", takes, &log),
-        ];
-        Self { held, log, stop, force, ended: tokio::spawn(manager.run()) }
+        let (maps, _) = add::<ConfigMap>(&mut manager, "map", Duration::ZERO, &log);
+        let (secrets, status) = add::<Secret>(&mut manager, "secret", takes, &log);
+        let ended = tokio::spawn(manager.run());
+        Self { held: [maps, secrets], status, metrics, log, stop, force, ended }
     }
 
     /// Returns the names of the objects that this replica has begun to reconcile, and forgets them.
@@ -109,12 +115,30 @@ impl Replica {
         log.iter().filter_map(|line| line.strip_suffix(" begins")).map(str::to_owned).collect()
     }
 
+    /// Returns the value of a metric of the group.
+    fn metric(&self, name: &str) -> f64 {
+        let mut text = String::new();
+        encode(&mut text, &self.metrics).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("{name} in {text}"))
+            .rsplit_once(' ')
+            .unwrap()
+            .1
+            .parse()
+            .unwrap()
+    }
+
     fn shards(&self) -> [Vec<u32>; 2] {
         self.held.each_ref().map(|held| held.all().iter().map(|shard| shard.index()).collect())
     }
 }
 
-fn add<K>(manager: &mut Manager, name: &'static str, takes: Duration, log: &Log) -> HeldShards
+fn add<K>(
+    manager: &mut Manager,
+    name: &'static str,
+    takes: Duration,
+    log: &Log,
+) -> (HeldShards, Status)
 where
     K: Resource<DynamicType = ()> + Default + Clone + fmt::Debug + DeserializeOwned,
     K: Send + Sync + 'static,
@@ -127,9 +151,9 @@ where
         Ok::<_, Infallible>(Action::await_change())
     };
     let controller = controller::<K>(name);
-    let (held, log) = (controller.held_shards(), Arc::clone(log));
+    let (held, status, log) = (controller.held_shards(), controller.status(), Arc::clone(log));
     manager.add(controller, move |it| it.run(reconcile, policy::backoff, log));
-    held
+    (held, status)
 }
 
 fn all() -> BTreeSet<String> {
@@ -190,6 +214,73 @@ async fn a_shard_moves_when_the_runs_of_all_controllers_have_ended() {
     settle().await;
     assert_eq!(second.take_begun(), all());
     assert_eq!(first.log.lock().unwrap().len(), OBJECTS, "the ends of all runs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves() {
+    let api = Api::default();
+    let first = Replica::start(&api, Duration::from_secs(20));
+    sleep(Duration::from_secs(2)).await;
+    let alone = first.status.shard_group().unwrap();
+    assert_eq!((&*alone.group, alone.shards.len(), alone.first), ("things", 8, 8));
+    assert!(alone.shards.iter().all(|shard| shard.holder.as_ref() == Some(&alone.member)));
+    let held_for = alone.shards[0].held_for.unwrap();
+    assert!((0.5..=2.0).contains(&held_for.as_secs_f64()), "{held_for:?}");
+    assert_eq!(first.metric("shard_group_shards_held{name=\"things\"}"), 8.0);
+
+    let second = Replica::start(&api, Duration::ZERO);
+    sleep(Duration::from_secs(10)).await;
+    // The Secrets of half the shards are in flight.
+    let releasing = first.held[1].all().into_iter().filter(|shard| {
+        let key = |number: usize| {
+            ObjectKey::new(Some(&format!("{number}-namespace")), &format!("secret-{number}"))
+        };
+        (0..OBJECTS).any(|number| {
+            let is_here =
+                first.held[1].of(&key(number)).map(|it| it.index()) == Some(shard.index());
+            let why = first.status.why_waits(&key(number));
+            is_here && why == Some(Wait::ShardReleased { shard: shard.index() })
+        })
+    });
+    assert!(releasing.count() > 0);
+    sleep(Duration::from_secs(30)).await;
+    for replica in [&first, &second] {
+        let status = replica.status.shard_group().unwrap();
+        let ours = status.shards.iter().filter(|shard| shard.held_for.is_some());
+        let ours: Vec<_> = ours.map(|shard| shard.index).collect();
+        assert_eq!(ours, replica.shards()[0]);
+        assert_eq!(ours.len(), 4);
+        assert!(status.shards.iter().all(|shard| {
+            (shard.holder.as_ref() == Some(&status.member)) == shard.held_for.is_some()
+        }));
+    }
+    assert_eq!(second.status.shard_group().unwrap().handovers, 4);
+    let moves = |reason: &str| {
+        second.metric(&format!("shard_group_moves_total{{name=\"things\",reason=\"{reason}\"}}"))
+    };
+    assert_eq!((moves("handover"), moves("takeover")), (4.0, 0.0));
+
+    // A replica that is dropped holds nothing. The other one takes its shards over.
+    first.ended.abort();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(first.metric("shard_group_shards_held{name=\"things\"}"), 0.0);
+    let died = first.status.shard_group().unwrap();
+    assert!(died.shards.iter().all(|shard| shard.held_for.is_none()));
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!((moves("handover"), moves("takeover")), (4.0, 4.0));
+    let unheld = second.metric("shard_group_unheld_seconds_total");
+    assert!((40.0..80.0).contains(&unheld), "{unheld}");
+    let events = std::mem::take(&mut api.inner().events);
+    let is_takeover = |event: &&serde_json::Value| event["reason"] == "ShardTakeover";
+    let takeovers: Vec<_> = events.iter().filter(is_takeover).collect();
+    let [event] = &takeovers[..] else { panic!("{events:?}") };
+    let note = format!(
+        "{} took over 4 shards of {}",
+        second.status.shard_group().unwrap().member,
+        died.member
+    );
+    assert_eq!(event["note"], note);
+    assert_eq!(event["regarding"]["name"], "things");
 }
 
 #[tokio::test(start_paused = true)]
