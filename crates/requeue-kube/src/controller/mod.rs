@@ -246,10 +246,10 @@ where
         let store = writer.as_reader();
         let of = dyntype.clone();
         let client = main_api.clone().into_client();
-        let main_api = relist::consistent(main_api, &of, &wc);
+        let mut main_api = relist::consistent(main_api, &of, &wc);
         let events = move |selected: Selected| {
             let wc = selected.config(wc.clone());
-            watcher::watcher(selected.select(main_api.clone(), &of), wc).boxed()
+            watcher::watcher(selected.select(main_api(), &of), wc).boxed()
         };
         let controller = Self::of(
             MainEvents::Own(MakeEvents::Watch(Box::new(events))),
