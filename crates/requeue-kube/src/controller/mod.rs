@@ -25,6 +25,7 @@ mod span;
 mod start_gate;
 mod status;
 mod triggers;
+mod wait;
 mod writes;
 
 use std::fmt::Debug;
@@ -58,8 +59,9 @@ pub(crate) use self::sharding::{CommonGroup, Sharding};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
-pub use self::status::{Status, Wait};
+pub use self::status::Status;
 pub(crate) use self::triggers::signals;
+pub use self::wait::Wait;
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::ObjectQueue;

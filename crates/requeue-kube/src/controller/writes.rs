@@ -21,7 +21,7 @@ use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use super::reason::Reason;
-use super::status::Wait;
+use super::wait::Wait;
 use crate::ObjectKey;
 use crate::watch::hash;
 
