@@ -4,6 +4,7 @@ import { Admin } from "./admin.js";
 import { amount, duration, power, rate } from "./format.js";
 import { KeyPage } from "./key.js";
 import { Plot, spark } from "./plot.js";
+import { Sections } from "./sections.js";
 import { Table } from "./table.js";
 import { address, isKey, read, write } from "./view.js";
 
@@ -48,6 +49,7 @@ const plots = [
 ];
 const table = new Table((changes) => change(changes, false));
 const keyPage = new KeyPage();
+const sections = new Sections();
 const admin = new Admin(() => view, () => keyPage.page);
 
 let samples = [];
@@ -111,6 +113,7 @@ function say(link, text) {
 function setLive(live) {
   table.setLive(live && !isKey(view));
   keyPage.setLive(live);
+  sections.setLive(live && !isKey(view));
 }
 
 let source = null;

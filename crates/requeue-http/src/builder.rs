@@ -12,6 +12,7 @@ use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
 use crate::samples::{Samples, keep_sampling};
+use crate::sections::{MakeSection, Section};
 use crate::site::{Inner, Jobs, Pausing, Site};
 use crate::source::{DetailOf, Parts, Source};
 use crate::time::unix_time;
@@ -31,6 +32,7 @@ pub struct Builder<K> {
     jobs: Option<Jobs>,
     hint: Option<String>,
     detail: DetailOf<K>,
+    sections: Vec<MakeSection>,
     title: Option<String>,
     registry: Option<Arc<Registry>>,
     ready: Box<dyn Fn() -> bool + Send + Sync>,
@@ -50,6 +52,7 @@ impl<K> Builder<K> {
             jobs: None,
             hint: None,
             detail: Box::new(|_| Detail::new()),
+            sections: Vec::new(),
             title: None,
             registry: None,
             ready: Box::new(|| true),
@@ -115,6 +118,37 @@ impl<K> Builder<K> {
     /// ```
     pub fn detail(mut self, detail: impl Fn(&K) -> Detail + Send + Sync + 'static) -> Self {
         self.detail = Box::new(detail);
+        self
+    }
+
+    /// Adds a table to the dashboard and to `/api/v1/sections`, below those that were added before.
+    ///
+    /// The function is called for each request of the tables, which an open dashboard sends every 2 s. It should be
+    /// quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::{Section, Site};
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// static HITS: AtomicUsize = AtomicUsize::new(0);
+    ///
+    /// let site = Site::builder(Queue::<String>::new())
+    ///     .section(|| {
+    ///         let hits = HITS.load(Ordering::Relaxed).to_string();
+    ///         Some(Section::new("Cache", ["value", "count"]).row(["hits", &hits]))
+    ///     })
+    ///     .build();
+    /// # });
+    /// ```
+    pub fn section(
+        mut self,
+        section: impl Fn() -> Option<Section> + Send + Sync + 'static,
+    ) -> Self {
+        self.sections.push(Box::new(section));
         self
     }
 
@@ -270,6 +304,7 @@ impl<K> Builder<K> {
             pausing: self.pausing,
             jobs: self.jobs,
             hint: self.hint,
+            sections: self.sections,
             registry: self.registry,
             ready: self.ready,
             healthy: self.healthy,

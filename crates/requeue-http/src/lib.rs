@@ -48,6 +48,7 @@
 //! |---|---|
 //! | serve Prometheus metrics | [`Builder::registry`] |
 //! | show more properties of each key | [`Builder::detail`] |
+//! | show tables of the program, such as its replicas | [`Builder::section`] |
 //! | show keys that are neither text nor bytes | [`Site::builder_with`] |
 //! | show past runs, and keys that were given up | [`Builder::history`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
@@ -66,6 +67,7 @@
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
+//! | `/api/v1/sections` | the tables of [`Builder::section`] |
 //! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
@@ -125,6 +127,7 @@ mod params;
 mod routes;
 mod rows;
 mod samples;
+mod sections;
 mod server;
 mod site;
 mod source;
@@ -139,6 +142,7 @@ pub use control::Control;
 pub use history::{History, Run};
 pub use keys::ShownKey;
 pub use rows::Detail;
+pub use sections::Section;
 pub use site::Site;
 
 #[cfg(doctest)]

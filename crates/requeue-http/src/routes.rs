@@ -22,6 +22,7 @@ use crate::names::Named;
 use crate::params::{Params, Problem, json};
 use crate::rows::{Row, State as RowState};
 use crate::samples::{Rates, Sample};
+use crate::sections::Sections;
 use crate::site::Inner;
 use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
 use crate::time::{seconds, unix_time};
@@ -62,6 +63,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
         .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
+        .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
@@ -69,6 +71,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(keys))
         .route("/api/v1/key", get(key))
+        .route("/api/v1/sections", get(sections))
         .route("/api/v1/events", get(events))
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "no such path; the dashboard is at /")
@@ -170,6 +173,7 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     let html = include_str!("../assets/index.html")
         .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.parked.is_some()))
+        .replace("{sections}", &site.sections.len().to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -293,6 +297,11 @@ impl Inner {
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::of(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
+}
+
+async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    Params::of(query.as_deref(), &[])?;
+    Ok(json(&Sections::read(&site.sections)))
 }
 
 #[derive(Serialize)]

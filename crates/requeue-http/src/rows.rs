@@ -23,18 +23,31 @@ use crate::time::seconds;
 #[must_use]
 pub struct Detail {
     pub(crate) attempt: Option<u32>,
+    pub(crate) why: Option<String>,
     pub(crate) fields: Vec<(Cow<'static, str>, String)>,
 }
 
 impl Detail {
     /// Returns a detail without properties.
     pub const fn new() -> Self {
-        Self { attempt: None, fields: Vec::new() }
+        Self { attempt: None, why: None, fields: Vec::new() }
     }
 
     /// Sets the number of the attempt, from 1. It replaces the count of the queue.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
+        self
+    }
+
+    /// Sets a reason why the key waits that the queue does not know. It follows the reason of the queue.
+    ///
+    /// ```
+    /// use requeue_http::Detail;
+    ///
+    /// let detail = Detail::new().why("waits for the upload of its file");
+    /// ```
+    pub fn why(mut self, reason: impl Into<String>) -> Self {
+        self.why = Some(reason.into());
         self
     }
 
@@ -202,7 +215,7 @@ impl Row {
             failures: entry.failures,
             adds: entry.adds,
             priority: entry.priority,
-            why: entry.explain(now).to_string(),
+            why: with_reason(entry.explain(now).to_string(), detail.why),
             error: None,
             detail: detail.fields,
         }
@@ -241,11 +254,20 @@ impl Row {
             failures: entry.failures,
             adds: entry.adds,
             priority: entry.priority.number().into(),
-            why,
+            why: with_reason(why, detail.why),
             error: entry.error.clone(),
             detail: detail.fields,
         }
     }
+}
+
+/// Returns the queue's reason why a key waits, followed by that of the program.
+fn with_reason(mut why: String, reason: Option<String>) -> String {
+    if let Some(reason) = reason {
+        why.push_str("; ");
+        why.push_str(&reason);
+    }
+    why
 }
 
 /// Returns a key as text, and in base64 unless it is too long.

@@ -23,6 +23,7 @@ use crate::memory::Shown;
 use crate::params::Problem;
 use crate::routes;
 use crate::samples::Samples;
+use crate::sections::MakeSection;
 use crate::server::{self, Listen};
 use crate::source::{Parts, Source};
 use crate::turns::Turns;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) jobs: Option<Jobs>,
     /// The example of an empty dashboard.
     pub(crate) hint: Option<String>,
+    pub(crate) sections: Vec<MakeSection>,
     pub(crate) registry: Option<Arc<Registry>>,
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,

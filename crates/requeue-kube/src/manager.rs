@@ -1,4 +1,4 @@
-//! Several controllers in one process: one start, one election, one shutdown.
+//! Several controllers in one process: one start, one election or shard group, one shutdown.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -13,19 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, Stream, StreamExt, future};
-use kube::Resource;
 use kube::api::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Controller;
-use crate::controller::{self, Action, Error, Managed, RunnerError, any_of, signals};
+use crate::controller::{
+    self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, any_of, signals,
+};
 use crate::leader::{LeaderElector, LeadershipLost, Term};
 use crate::metrics::Metrics;
+use crate::shards::{Shards, ShardsError};
 use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
@@ -34,6 +37,7 @@ use crate::shared::SharedWatch;
 ///   own watches have listed and, with an election, this process leads.
 /// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
 ///   all of them are ready.
+/// - **Shards.** Or [one shard group](Self::shards): the replicas share the objects of all controllers.
 /// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
 ///   time, and then the lease is released.
@@ -77,6 +81,9 @@ pub struct Manager {
     readiness: Readiness,
     watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
     elector: Option<LeaderElector>,
+    shards: Option<Shards>,
+    /// The client of the first controller that has one.
+    client: Option<Client>,
     metrics: Option<Metrics>,
     graceful: Vec<BoxFuture<'static, ()>>,
     forced: Vec<BoxFuture<'static, ()>>,
@@ -93,6 +100,8 @@ impl Manager {
             readiness: Readiness::default(),
             watches: HashMap::new(),
             elector: None,
+            shards: None,
+            client: None,
             metrics: None,
             graceful: Vec::new(),
             forced: Vec::new(),
@@ -117,6 +126,7 @@ impl Manager {
     {
         let name = controller.effective_name();
         self.readiness.add(name.clone(), controller.readiness());
+        self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
         let start = |managed| follow(label, run(controller.managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
@@ -162,9 +172,74 @@ impl Manager {
         self
     }
 
-    /// Publishes the metrics of all controllers and of the election in a Prometheus registry.
+    /// Shares the objects of all controllers with the other replicas of a [group](crate::shards), in
+    /// place of a leader election: all replicas work, each on an equal part of the shards.
+    ///
+    /// It works as for [one controller](Controller::shards), with one membership, one assignment and one
+    /// set of Leases for all controllers:
+    ///
+    /// - The process joins the group when all controllers are ready.
+    /// - Each controller reconciles the objects of its kind in the shards that the process holds. An
+    ///   object's shard does not depend on the kind. By the [namespace](crate::shard::ShardBy::Namespace),
+    ///   all objects of a namespace are therefore in one shard, for all controllers.
+    /// - A shard moves when the runs in flight of all controllers for its objects have ended.
+    /// - A graceful shutdown hands each shard over as soon as its last run has ended, while other runs
+    ///   go on. Runs that exceed the [`handover_timeout`](Shards::handover_timeout) or their controller's
+    ///   [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped before that. A forced
+    ///   shutdown that drops runs leaves the shards without a holder until the member Lease has expired.
+    /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run) with
+    ///   [`ManagerError::Shards`].
+    ///
+    /// The requests of the group use the client of [`Shards::with_client`], or else of the first
+    /// controller that has an `Api`. The group has no [kind](Shards::objects) by default. So controllers
+    /// can be added in a rolling update, and other programs must use other names for their groups.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::{Api, Client, runtime::watcher};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// use requeue_kube::Manager;
+    /// use requeue_kube::shard::ShardBy;
+    /// use requeue_kube::shards::Shards;
+    ///
+    /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = kube::Config::infer().await?;
+    /// let shards = Shards::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
+    /// let own_connections = shards.client(config.clone())?;
+    /// let mut manager = Manager::new()
+    ///     .shards(shards.with_client(own_connections))
+    ///     .shutdown_on_signal();
+    ///
+    /// let (client, wc) = (Client::try_from(config)?, watcher::Config::default());
+    /// let maps = Controller::new(Api::<ConfigMap>::all(client.clone()), wc.clone());
+    /// manager.add(maps, |it| it.run(map, policy::backoff, Arc::new(())));
+    /// let secrets = Controller::new(Api::<Secret>::all(client), wc);
+    /// manager.add(secrets, |it| it.run(secret, policy::backoff, Arc::new(())));
+    /// manager.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shards(mut self, shards: Shards) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Publishes the metrics of all controllers, and of the election or the shard group, in a Prometheus registry.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Drops the runs of all controllers when `trigger` completes, as a second signal does.
+    #[cfg(test)]
+    pub(crate) fn forced_shutdown_on(
+        mut self,
+        trigger: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        self.forced.push(trigger.boxed());
         self
     }
 
@@ -201,8 +276,9 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// A controller could not continue, or the lease was lost. In the first case, the others have shut
-    /// down gracefully.
+    /// A controller could not continue, or the lease or the membership in the shard group was lost. In
+    /// the first case, the others have shut down gracefully. The settings of the shard group are
+    /// checked before the controllers start.
     ///
     /// # Panics
     ///
@@ -211,8 +287,9 @@ impl Manager {
     /// # Cancel safety
     ///
     /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
-    pub async fn run(self) -> Result<(), ManagerError> {
-        let Self { controllers, readiness, watches, elector, metrics, graceful, forced } = self;
+    pub async fn run(mut self) -> Result<(), ManagerError> {
+        let group = self.group()?;
+        let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;
         // From now on, only the controllers keep the watches.
         drop(watches);
         let [lead, stop, force] = std::array::from_fn(|_| CancellationToken::new());
@@ -225,6 +302,7 @@ impl Manager {
         for (name, start) in controllers {
             let running = start(Managed {
                 lead: election.clone().map(|it| (lead.clone().cancelled_owned().boxed(), it)),
+                group: group.clone(),
                 graceful: stop.clone().cancelled_owned().boxed(),
                 forced: force.clone().cancelled_owned().boxed(),
                 metrics: metrics.clone(),
@@ -239,24 +317,20 @@ impl Manager {
         };
         let controlled = async {
             let mut work = pin!(work(tasks, &stop));
-            let term = tokio::select! {
+            let right = tokio::select! {
                 biased;
                 done = &mut work => return done.ended,
-                term = acquired(elector, &readiness, &stop) => term,
+                right = acquired(elector, group, &readiness, &stop) => right?,
             };
             lead.cancel();
             let done = tokio::select! {
                 biased;
                 // Returning drops the controllers.
-                lost = lost(term.as_ref()) => return Err(ManagerError::LeadershipLost(lost)),
+                error = right.lost() => return Err(error),
+                never = right.leaves_after(&stop) => match never {},
                 done = &mut work => done,
             };
-            // After dropped runs, the lease is not released, but expires.
-            if let Some(term) = term.filter(|_| !done.is_cut_off)
-                && let Err(error) = term.release().await
-            {
-                tracing::warn!(%error, "the lease was not released, and expires");
-            }
+            right.end(done.is_cut_off, force.is_cancelled()).await;
             done.ended
         };
         tokio::select! {
@@ -264,6 +338,20 @@ impl Manager {
             never = stops => match never {},
             ended = controlled => ended,
         }
+    }
+}
+
+impl Manager {
+    /// Returns the shard group, if there is one.
+    fn group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
+        let Some(shards) = self.shards.take() else { return Ok(None) };
+        if self.elector.is_some() {
+            return Err(ManagerError::ShardsConflict { setting: "leader election" });
+        }
+        let client = shards.own_client().or_else(|| self.client.take());
+        let client = client.ok_or(ManagerError::ShardsWithoutClient)?;
+        let shards = shards.of_controller(String::new(), self.metrics.as_ref());
+        CommonGroup::new(shards, client).map(Some).map_err(ManagerError::Shards)
     }
 }
 
@@ -317,28 +405,70 @@ async fn work(
     done
 }
 
-/// Waits until the controllers may start: with an election, until all of them are ready and this
-/// process leads. After a stop it does not take part.
+/// The right of this process to run its controllers.
+enum Right {
+    Free,
+    Term(Term),
+    Member(Sharding),
+}
+
+/// Waits until the controllers may start: with an election or a shard group, until all of them are
+/// ready and this process leads or is a member. After a stop it does not take part.
 async fn acquired(
     elector: Option<LeaderElector>,
+    group: Option<CommonGroup>,
     readiness: &Readiness,
     stop: &CancellationToken,
-) -> Option<Term> {
-    let elector = elector?;
+) -> Result<Right, ManagerError> {
+    let acquired = async {
+        if elector.is_some() || group.is_some() {
+            readiness.ready().await;
+        }
+        Ok(match (elector, group) {
+            (Some(elector), _) => Right::Term(elector.acquire().await),
+            (None, Some(group)) => Right::Member(group.join().await.map_err(ManagerError::Shards)?),
+            (None, None) => Right::Free,
+        })
+    };
     tokio::select! {
         biased;
         () = stop.cancelled() => future::pending().await,
-        term = async {
-            readiness.ready().await;
-            elector.acquire().await
-        } => Some(term),
+        right = acquired => right,
     }
 }
 
-async fn lost(term: Option<&Term>) -> LeadershipLost {
-    match term {
-        Some(term) => term.lost().await,
-        None => future::pending().await,
+impl Right {
+    /// Waits until it is lost.
+    async fn lost(&self) -> ManagerError {
+        match self {
+            Self::Free => future::pending().await,
+            Self::Term(term) => ManagerError::LeadershipLost(term.lost().await),
+            Self::Member(sharding) => ManagerError::Shards(sharding.lost().await),
+        }
+    }
+
+    /// Hands each shard over when its runs have ended, from the stop on.
+    async fn leaves_after(&self, stop: &CancellationToken) -> Infallible {
+        stop.cancelled().await;
+        if let Self::Member(sharding) = self {
+            sharding.begin_to_leave();
+        }
+        future::pending().await
+    }
+
+    /// Gives the right back after all controllers have ended. If runs were dropped, the API server may
+    /// still execute their requests: the lease then expires. So does that of a member after a forced
+    /// shutdown.
+    async fn end(self, is_cut_off: bool, is_forced: bool) {
+        match self {
+            Self::Term(term) if !is_cut_off => {
+                if let Err(error) = term.release().await {
+                    tracing::warn!(%error, "the lease was not released, and expires");
+                }
+            }
+            Self::Member(sharding) if !(is_cut_off && is_forced) => sharding.leave_now().await,
+            _ => {}
+        }
     }
 }
 
@@ -424,6 +554,16 @@ pub enum ManagerError {
     },
     /// The process is no longer the leader. All runs in flight were dropped at an `await`.
     LeadershipLost(LeadershipLost),
+    /// The process cannot join its [shard group](Manager::shards), or is no longer a member. All runs in
+    /// flight were dropped at an `await`.
+    Shards(ShardsError),
+    /// This setting cannot be combined with a [shard group](Manager::shards).
+    ShardsConflict {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// None of the controllers has a client for the [shard group](Manager::shards).
+    ShardsWithoutClient,
 }
 
 impl fmt::Display for ManagerError {
@@ -431,6 +571,16 @@ impl fmt::Display for ManagerError {
         match self {
             Self::Controller { name, error } => write!(f, "controller {name:?}: {error}"),
             Self::LeadershipLost(lost) => lost.fmt(f),
+            Self::Shards(_) => f.write_str("the process is not a member of its shard group"),
+            Self::ShardsConflict { setting } => write!(
+                f,
+                "a manager with a shard group cannot have {setting}: the group replaces it; remove \
+                 one of the two settings"
+            ),
+            Self::ShardsWithoutClient => f.write_str(
+                "the shard group has no client, and no controller of the manager has an `Api`; set \
+                 one with `Shards::with_client`",
+            ),
         }
     }
 }
@@ -440,7 +590,10 @@ impl StdError for ManagerError {
         match self {
             // The message contains that of the error.
             Self::Controller { error, .. } => error.source(),
-            Self::LeadershipLost(_) => None,
+            Self::Shards(error) => Some(error),
+            Self::LeadershipLost(_) | Self::ShardsConflict { .. } | Self::ShardsWithoutClient => {
+                None
+            }
         }
     }
 }

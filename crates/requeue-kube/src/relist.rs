@@ -4,28 +4,54 @@
 //! the watch has already received, for example from another replica of the server. Objects that are
 //! missing in such a list would look deleted.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::stream::{self, BoxStream, StreamExt};
 use http::Uri;
 use kube::Resource;
 use kube::api::Api;
-use kube::runtime::watcher::{self, InitialListStrategy, ListSemantic};
+use kube::runtime::watcher::{self, Event, InitialListStrategy, ListSemantic};
+use serde::de::DeserializeOwned;
 
 use crate::intercept::{intercept, set_query};
 
-/// Returns `api` for a watch with this configuration. The first list may come from a cache of the API
-/// server, if the configuration permits that. The lists after it do not.
-pub(crate) fn consistent<K: Resource>(
+/// Returns a function that returns `api` for a watch with this configuration, the same each time. The
+/// first list may come from a cache of the API server, if the configuration permits that. The lists
+/// after it do not.
+///
+/// Call it in a runtime: the client of such an `Api` has a task. A controller may be created elsewhere.
+pub(crate) fn consistent<K: Resource + Clone>(
     api: Api<K>,
     dyntype: &K::DynamicType,
     wc: &watcher::Config,
-) -> Api<K> {
-    if wc.list_semantic == ListSemantic::MostRecent
-        && wc.initial_list_strategy == InitialListStrategy::ListWatch
-    {
-        return api;
-    }
+) -> impl FnMut() -> Api<K> + Send + use<K>
+where
+    K::DynamicType: Clone,
+{
+    let is_consistent = wc.list_semantic == ListSemantic::MostRecent
+        && wc.initial_list_strategy == InitialListStrategy::ListWatch;
+    let (dyntype, mut made) = (dyntype.clone(), is_consistent.then(|| api.clone()));
+    move || made.get_or_insert_with(|| intercepted(api.clone(), &dyntype)).clone()
+}
+
+/// Returns a watch of the objects of `api`, which is [consistent]. Its client is created when it is first
+/// polled.
+pub(crate) fn watch<K>(
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+    wc: watcher::Config,
+) -> BoxStream<'static, watcher::Result<Event<K>>>
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K::DynamicType: Clone,
+{
+    let mut api = consistent(api, dyntype, &wc);
+    stream::once(async move { watcher::watcher(api(), wc) }).flatten().boxed()
+}
+
+fn intercepted<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
     let listed = Arc::new(AtomicBool::new(false));
     intercept(api, dyntype, move |client, mut request| {
         let is_list = is_of_any_version(request.uri());

@@ -60,14 +60,19 @@ fn families() -> BTreeSet<String> {
     }
     let leader = Regex::new(r#"let name = "(\w+)""#).expect("a regular expression");
     names.extend(leader.captures_iter(&source).map(|found| found[1].to_owned()));
+    let group = Regex::new(r#"(?s)\("(shard_group_\w+)".*?MetricType::(\w+)"#);
+    for found in group.expect("a regular expression").captures_iter(&source) {
+        let suffix = if &found[2] == "Counter" { "_total" } else { "" };
+        names.insert(format!("{}{suffix}", &found[1]));
+    }
     names
 }
 
 /// The names of metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let name =
-        Regex::new(r"\b(?:workqueue|controller_runtime|leader_election|stale_sync)_[a-z_]+\b");
-    let name = name.expect("a regular expression");
+        r"\b(?:workqueue|controller_runtime|leader_election|stale_sync|shard_group)_[a-z_]+\b";
+    let name = Regex::new(name).expect("a regular expression");
     name.find_iter(text).map(|found| found.as_str().to_owned()).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Deliveries and their completion.
 
 use core::borrow::Borrow;
+use core::time::Duration;
 
 use alloc::vec::Vec;
 
@@ -155,6 +156,14 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
         self.locate(ticket).map(|slot| &self.records.get(slot).key)
+    }
+
+    /// Returns how long the key was ready before this delivery, if times are tracked and the
+    /// delivery has not been completed.
+    #[must_use]
+    pub fn queued(&self, ticket: &Ticket) -> Option<Duration> {
+        let tracker = self.tracker.as_ref()?;
+        self.locate(ticket).map(|slot| tracker.queued(slot))
     }
 
     /// Returns true if the key was added again since this delivery.

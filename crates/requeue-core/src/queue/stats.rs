@@ -239,6 +239,8 @@ struct Stamp {
     added: Time,
     /// The time at which the key was delivered.
     started: Time,
+    /// The time for which the key was ready before that delivery.
+    queued: Duration,
     links: [Option<Slot>; 2],
 }
 
@@ -278,7 +280,8 @@ impl Tracker {
 
     /// Creates the entry of a new record, whose key was added at `now`.
     pub(super) fn enroll(&mut self, slot: Slot, now: Time) {
-        let stamp = Stamp { added: now, started: Time::ZERO, links: [None; 2] };
+        let stamp =
+            Stamp { added: now, started: Time::ZERO, queued: Duration::ZERO, links: [None; 2] };
         self.stamps.extend_to(slot.index() + 1, &stamp);
         *self.stamps.get_mut(slot.index()) = stamp;
     }
@@ -292,6 +295,7 @@ impl Tracker {
         let stamp = self.stamps.get_mut(slot.index());
         stamp.started = now;
         let queued = now.since(stamp.added);
+        stamp.queued = queued;
         self.count += 1;
         self.started += u128::from(now.as_nanos());
         self.running.push_back(&mut Running(&mut self.stamps), slot);
@@ -325,6 +329,11 @@ impl Tracker {
 
     pub(super) fn added_at(&self, slot: Slot) -> Time {
         self.stamps.get(slot.index()).added
+    }
+
+    /// Returns how long the key was ready before its last delivery.
+    pub(super) fn queued(&self, slot: Slot) -> Duration {
+        self.stamps.get(slot.index()).queued
     }
 
     pub(super) fn started_at(&self, slot: Slot) -> Time {

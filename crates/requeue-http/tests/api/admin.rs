@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::{Added, CancelReason, Queue, ReAdd, clock::FakeClock};
-use requeue_http::{AdminToken, Control, History, Run, Site};
+use requeue_http::{AdminToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, ask, get, send};
@@ -277,7 +277,8 @@ fn the_description_has_all_fields_of_the_responses() {
     queue.add(key("a"));
     let history = History::new();
     history.gave_up("b", Run::new(2).error("e").output("o"));
-    let site = Site::builder(queue).history(&history).admin(token()).jobs(1, || 0);
+    let section = || Some(Section::new("Replicas", ["name"]).row(["a"]));
+    let site = Site::builder(queue).history(&history).admin(token()).jobs(1, || 0).section(section);
     let served = Served::new(site);
     let server = served.address;
     let doc = get(server, "/api/v1/openapi.json").json();
@@ -301,6 +302,9 @@ fn the_description_has_all_fields_of_the_responses() {
     let keys = get(server, "/api/v1/keys").json();
     assert_eq!(names(&keys), sorted(schema("Keys")));
     assert_eq!(names(&keys["keys"][0]), sorted(schema("Row")));
+    let sections = get(server, "/api/v1/sections").json();
+    assert_eq!(names(&sections), schema("Sections"));
+    assert_eq!(names(&sections["sections"][0]), sorted(schema("Section")));
     let mut page = get(server, "/api/v1/key?key=b").json();
     assert_eq!(names(&page["runs"][0]), sorted(schema("Run")));
     let page = page.as_object_mut().expect("an object");

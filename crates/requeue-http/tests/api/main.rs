@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use requeue::clock::FakeClock;
 use requeue::metrics::Metrics;
 use requeue::{Queue, ReAdd};
-use requeue_http::{Builder, Site};
+use requeue_http::{Builder, Detail, Section, Site};
 use requeue_servers::check_metrics;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -100,6 +100,35 @@ fn the_summary_has_counts_ages_and_what_runs_longest() {
     assert_eq!(keys, ["a", "b"]);
     assert_eq!(longest[0]["why"], json!("in flight, for 60.0s"));
     drop((first, second));
+}
+
+#[test]
+fn the_program_adds_tables_and_the_reasons_of_keys() {
+    let (queue, _) = queue();
+    queue.add_after(b"a".to_vec(), Duration::from_secs(5));
+    queue.add(b"b".to_vec());
+    let site = Site::builder(queue)
+        .detail(|key| match &key[..] {
+            b"a" => Detail::new().why("waits for its upload"),
+            _ => Detail::new(),
+        })
+        .section(|| Some(Section::new("Replicas", ["name", "shards"]).row(["<a>", "3"]).row(["b"])))
+        .section(|| None)
+        .section(|| panic!("on purpose"))
+        .section(|| Some(Section::new("Empty", ["name"])));
+    let served = Served::new(site);
+    let expected = json!({ "sections": [
+        { "title": "Replicas", "columns": ["name", "shards"], "rows": [["<a>", "3"], ["b", ""]] },
+        { "title": "Empty", "columns": ["name"], "rows": [] },
+    ] });
+    assert_eq!(get(served.address, "/api/v1/sections").json(), expected);
+    assert_eq!(get(served.address, "/api/v1/sections?a=b").status, 400);
+    let why =
+        |key: &str| get(served.address, &format!("/api/v1/key?key={key}")).json()["why"].clone();
+    assert_eq!(why("a"), json!("waiting; ready in 5.0s; waits for its upload"));
+    assert!(!why("b").as_str().unwrap().contains("upload"));
+    let page = get(served.address, "/");
+    assert!(page.text().contains("data-sections=\"4\""));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::client::{ask, get};
 use crate::{Keys, Served};
 
-const PATHS: [&str; 21] = [
+const PATHS: [&str; 23] = [
     "/",
     "/style.css",
     "/plot.css",
@@ -20,6 +20,7 @@ const PATHS: [&str; 21] = [
     "/view.js",
     "/format.js",
     "/plot.js",
+    "/sections.js",
     "/table.js",
     "/icon.svg",
     "/healthz",
@@ -27,6 +28,7 @@ const PATHS: [&str; 21] = [
     "/api/v1/summary",
     "/api/v1/keys",
     "/api/v1/key?key=a",
+    "/api/v1/sections",
     "/nothing",
 ];
 

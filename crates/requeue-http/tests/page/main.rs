@@ -5,14 +5,14 @@ mod chromium;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
 use requeue::{Queue, ReAdd};
-use requeue_http::{AdminToken, Detail, History, Run, Site};
+use requeue_http::{AdminToken, Detail, History, Run, Section, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -28,6 +28,8 @@ struct Served {
     history: History,
     site: Site,
     address: SocketAddr,
+    /// True if there is a table of the program.
+    has_table: Arc<AtomicBool>,
     /// The number of calls of the detail function.
     shown: Arc<AtomicUsize>,
     /// The runtime of the server.
@@ -48,10 +50,17 @@ impl Served {
         let history = History::new();
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);
+        let has_table = Arc::new(AtomicBool::new(false));
+        let shows = Arc::clone(&has_table);
         let site = Site::builder(queue.clone())
             .title("hash <files>")
             .history(&history)
             .jobs(8, || 3)
+            .section(move || {
+                let shards = Section::new("Shards", ["shard", "holder"]);
+                let row = |it: Section, shard| it.row([format!("{shard}"), "<b>".to_owned()]);
+                shows.load(Ordering::Relaxed).then(|| (0..40).fold(shards, row))
+            })
             .hint("echo KEY >>keys")
             .admin(AdminToken::new(TOKEN).expect("it is long enough"))
             .detail(move |key| {
@@ -66,7 +75,7 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         let app = Router::new().nest_service("/queue", site.router()).merge(site.router());
         runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { queue, clock, history, site, address, shown, runtime }
+        Self { queue, clock, history, site, address, has_table, shown, runtime }
     }
 
     fn url(&self, path: &str) -> String {
@@ -535,6 +544,32 @@ fn violations(page: &Chromium) -> serde_json::Value {
 }
 
 #[test]
+fn tables_of_the_program_are_below_the_keys() {
+    let served = Served::start();
+    served.has_table.store(true, Ordering::Relaxed);
+    let test = "tables_of_the_program_are_below_the_keys";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    page.wait_for("document.querySelectorAll('#sections tbody tr').length === 40");
+    let cells = page
+        .eval("[...document.querySelectorAll('#sections tr')[40].cells].map((c) => c.textContent)");
+    assert_eq!(cells, json!(["39", "<b>"]));
+    let name = "document.getElementById(document.querySelector('#sections [role=region]')
+        .getAttribute('aria-labelledby')).textContent";
+    assert_eq!(page.eval(name), json!("Shards"));
+    // The table is not replaced while it does not change.
+    page.eval("document.querySelector('#sections .rows').focus()");
+    let requests = |page: &Chromium| {
+        page.requests().into_iter().filter(|url| url.ends_with("api/v1/sections")).count()
+    };
+    let before = requests(&page);
+    while requests(&page) < before + 2 {
+        page.wait_for("true");
+    }
+    page.wait_for("document.activeElement.matches('#sections .rows')");
+    is_clean(&page, &served);
+}
+
+#[test]
 fn axe_reports_nothing() {
     let Some(axe) = chromium::axe("axe_reports_nothing") else { return };
     let served = Served::start();
@@ -545,11 +580,15 @@ fn axe_reports_nothing() {
     served.history.gave_up("parked", Run::new(3).error("exit status: 1").output("line\n"));
     let Some(page) = browser("axe_reports_nothing", &served.url("/")) else { return };
     page.wait_for(&format!("{SHOWN}.length === 100"));
+    served.has_table.store(true, Ordering::Relaxed);
     for path in ["/", "/?sort=age&order=desc", "/?state=parked&q=x", "/?key=parked", "/?key=later"]
     {
         page.open(&served.url(path));
         page.wait_for("document.body.dataset.link === 'live'");
         page.wait_for("document.querySelector('#facts').textContent !== ''");
+        if !path.contains("?key=") {
+            page.wait_for("document.querySelector('#sections table') !== null");
+        }
         page.eval(&axe);
         unlock(&page, TOKEN);
         page.wait_for("document.body.dataset.admin === 'open'");

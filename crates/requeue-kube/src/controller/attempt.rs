@@ -26,6 +26,7 @@ use super::error::{Error, panic_message};
 use super::failures::{Begin as Decision, Version};
 use super::ownership::Begin;
 use super::sharding::HeldShards;
+use super::span::RunSpan;
 use super::writes::Freshness;
 use crate::ObjectKey;
 use crate::leader::Status;
@@ -71,6 +72,7 @@ struct Tried<K: Lookup> {
     attempt: u32,
     /// The number of adds that the run served.
     adds: u32,
+    span: RunSpan,
 }
 
 /// A key in the list of runs in flight. If the run is dropped because the controller stops, the key stays in the list.
@@ -201,26 +203,21 @@ where
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::succeed());
         };
-        let span = tracing::info_span!(
-            parent: &self.parent,
-            "reconciling object",
-            "object.ref" = %object,
-            object.reason = %reason,
-            attempt,
-        );
+        let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
         let (begun, active) = (Instant::now(), self.meters.begin());
         self.running().insert(key.clone());
         let mut listed = Listed { running: &self.running, key: &key, run: &run, is_over: false };
         let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
-        let ended = run_of_key.instrument(span.clone()).await;
+        let ended = run_of_key.instrument(span.span().clone()).await;
         listed.is_over = true;
         drop(listed);
         drop(in_flight);
         drop(active);
+        span.end(ended.outcome());
         self.meters.end(ended.outcome(), begun.elapsed());
-        let tried = Tried { key, object, version, attempt, adds: run.adds() };
+        let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
         let next = self.next(&ended, &tried);
-        span.in_scope(|| self.report_run(ended, tried.object));
+        tried.span.span().in_scope(|| self.report_run(ended, tried.object));
         next
     }
 
@@ -269,7 +266,7 @@ where
         } else {
             self.enqueuer.failures.forget(&tried.key);
             Ok(match action.completion {
-                Completion::RequeueAfter(delay) => self.after(delay),
+                Completion::RequeueAfter(delay) => self.after(delay, tried),
                 _ => workers::Action::succeed(),
             })
         };
@@ -296,11 +293,13 @@ where
         }
         let delay = failures.fail(key, version, said, now);
         self.meters.comes_back(delay);
+        tried.span.requeued_after(delay);
         delay
     }
 
-    fn after(&self, delay: Duration) -> workers::Action {
+    fn after(&self, delay: Duration, tried: &Tried<K>) -> workers::Action {
         self.meters.comes_back(delay);
+        tried.span.requeued_after(delay);
         workers::Action::requeue_after(delay)
     }
 

@@ -21,8 +21,11 @@ mod run;
 mod scope;
 mod sharding;
 mod source;
+mod span;
 mod start_gate;
+mod status;
 mod triggers;
+mod wait;
 mod writes;
 
 use std::fmt::Debug;
@@ -52,10 +55,13 @@ pub use self::request::Request;
 use self::run::Target;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
+pub(crate) use self::sharding::{CommonGroup, Sharding};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
+pub use self::status::Status;
 pub(crate) use self::triggers::signals;
+pub use self::wait::Wait;
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::metrics::Metrics;
@@ -159,6 +165,7 @@ where
     client: Option<Client>,
     shard: Option<Shard>,
     shards: Option<Shards>,
+    common_group: Option<CommonGroup>,
     held: HeldShards,
     ownership: Option<Ownership>,
     related: Vec<Source>,
@@ -248,12 +255,12 @@ where
         let store = writer.as_reader();
         let of = dyntype.clone();
         let client = main_api.clone().into_client();
-        let main_api = relist::consistent(main_api, &of, &wc);
+        let mut main_api = relist::consistent(main_api, &of, &wc);
         let events = move |selected: Selected| match selected {
-            Selected::Probe => source::probe(main_api.clone(), &wc),
+            Selected::Probe => source::probe(main_api(), &wc),
             selected => {
                 let wc = selected.config(wc.clone());
-                watcher::watcher(selected.select(main_api.clone(), &of), wc).boxed()
+                watcher::watcher(selected.select(main_api(), &of), wc).boxed()
             }
         };
         let controller = Self::of(
@@ -347,6 +354,7 @@ where
             client: None,
             shard: None,
             shards: None,
+            common_group: None,
             held: HeldShards::default(),
             ownership: None,
             related: Vec::new(),
@@ -493,6 +501,11 @@ where
         self.held.clone()
     }
 
+    /// Returns the client of the main `Api`.
+    pub(crate) const fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
     /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
     /// controller runs.
     #[cfg(test)]
@@ -518,7 +531,8 @@ where
 
     /// Sets the start, the shutdown and the metrics for a manager.
     pub(crate) fn managed(mut self, managed: Managed) -> Self {
-        let Managed { lead, graceful, forced, metrics } = managed;
+        let Managed { lead, group, graceful, forced, metrics } = managed;
+        self.common_group = group;
         if let Some((lead, election)) = lead {
             (self.start.on, self.start.election) = (Some(lead), Some(election));
         }
@@ -568,6 +582,12 @@ where
     /// the controller's own writes.
     pub fn writes(&self) -> Writes {
         self.writes.clone()
+    }
+
+    /// Returns a handle for a dashboard, which shows why an object waits, and the shards of the
+    /// controller's group.
+    pub fn status(&self) -> Status {
+        Status { writes: self.writes.clone(), held: self.held.clone() }
     }
 
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such

@@ -486,6 +486,12 @@ impl Ownership {
         shard.is_some_and(|shard| matches!(shards.states[shard as usize], State::Gained(_)))
     }
 
+    /// Returns true if the object's shard is being released.
+    pub(super) fn is_leaving(&self, key: &ObjectKey) -> bool {
+        let shard = self.0.places.shard_of(key);
+        shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Leaving)
+    }
+
     /// Returns true if the object's shard is held and was listed.
     pub(super) fn is_listed(&self, key: &ObjectKey) -> bool {
         let shard = self.0.places.shard_of(key);

@@ -229,8 +229,8 @@ where
         I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
-        let api = relist::consistent(api, &dyntype, &wc);
-        self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
+        let events = relist::watch(api, &dyntype, wc);
+        self.watches_stream_with(events, mapper, dyntype)
     }
 
     /// As [`watches_with`](Self::watches_with), but ignores changes that leave the result of
@@ -251,8 +251,7 @@ where
         I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
-        let api = relist::consistent(api, &dyntype, &wc);
-        let events = MakeEvents::Made(watcher::watcher(api, wc).boxed());
+        let events = MakeEvents::Made(relist::watch(api, &dyntype, wc));
         self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
     }
 
@@ -274,8 +273,8 @@ where
         let (client, name) =
             (api.clone().into_client(), source::name::<Other>(&dyntype, "watched"));
         let (kind, of) = (dyntype.clone(), dyntype.clone());
-        let api = relist::consistent(api, &kind, &wc);
-        let make = move || watcher::watcher(api.clone(), wc.clone()).boxed();
+        let mut api = relist::consistent(api, &kind, &wc);
+        let make = move || watcher::watcher(api(), wc.clone()).boxed();
         let events =
             optional::events(name, make, move || optional::definition::<Other>(&client, &of));
         self.related("watched", dyntype, source::made(events), None, keys(mapper))
@@ -392,14 +391,14 @@ where
     O::DynamicType: Clone,
 {
     let dyntype = dyntype.clone();
-    let api = relist::consistent(api, &dyntype, &wc);
-    move |selected| {
+    let mut api = relist::consistent(api, &dyntype, &wc);
+    move |selected: Selected| {
         // An owned object has a uid of its own, but the namespace of its owner.
         let selected = match selected {
             Selected::Shard(shard) if !shard.selects_owned() => Selected::All,
             selected => selected,
         };
-        let (api, wc) = (selected.select(api.clone(), &dyntype), wc.clone());
+        let (api, wc) = (selected.select(api(), &dyntype), wc.clone());
         Box::new(move || watcher::metadata_watcher(api.clone(), wc.clone()).boxed())
     }
 }

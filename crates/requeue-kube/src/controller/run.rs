@@ -151,7 +151,7 @@ where
             config,
             ..
         } = self;
-        let ownership = group.as_ref().map(|group| group.ownership.clone()).or(ownership);
+        let ownership = group.as_ref().map(|group| group.ownership().clone()).or(ownership);
         writes.start(config.own_writes_timeout, config.suppress_own_writes);
         let mut stops =
             Stops { graceful: any_of(self.graceful), forced: any_of(self.forced).shared() };

@@ -1,5 +1,5 @@
-//! The controller's part in a shard group: joins it, and applies its changes to the shards that the
-//! controller holds.
+//! Controllers in a shard group: joins it, and applies its changes to the shards that the
+//! controllers hold.
 
 #[cfg(test)]
 mod tests;
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::pending;
 use std::hash::Hash;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use kube::{Client, Resource};
@@ -22,10 +22,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::ownership::{Ownership, Rule};
+use super::wait::Wait;
 use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::{Change, HeldShard, Joining, Membership, Shards, ShardsError};
+use crate::shards::{
+    Change, GroupStatus, HeldShard, Joining, Membership, Observer, Shards, ShardsError,
+};
 
 /// The time that a handover has after its runs were cancelled because the shutdown exceeded its limit.
 const AFTER_CANCEL: Duration = Duration::from_secs(5);
@@ -55,6 +58,8 @@ struct Shown {
     /// The shards of objects, once the controller has started.
     ownership: OnceLock<Ownership>,
     held: RwLock<BTreeMap<u32, HeldShard>>,
+    /// The group, once the controller has joined it.
+    group: OnceLock<Observer>,
 }
 
 impl HeldShards {
@@ -74,6 +79,23 @@ impl HeldShards {
         held.values().cloned().collect()
     }
 
+    pub(super) fn group(&self) -> Option<GroupStatus> {
+        self.0.group.get().map(Observer::status)
+    }
+
+    /// Returns the reason why an object waits, if its shard is being gained or released.
+    pub(super) fn wait_of(&self, object: &ObjectKey) -> Option<Wait> {
+        let ownership = self.0.ownership.get()?;
+        let shard = ownership.places().shard_of(object)?;
+        if ownership.is_leaving(object) {
+            Some(Wait::ShardReleased { shard })
+        } else if ownership.is_gained(object) {
+            Some(Wait::ShardGained { shard })
+        } else {
+            None
+        }
+    }
+
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
     /// reported the loss, because the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
@@ -91,12 +113,65 @@ impl fmt::Debug for HeldShards {
     }
 }
 
+/// The part of one controller in a group.
+pub(super) struct Part {
+    held: HeldShards,
+    ownership: Ownership,
+}
+
+impl Part {
+    fn new(shards: &Shards, held: HeldShards) -> Self {
+        let rule = match shards.function() {
+            Some(function) => Rule::Function(Box::new(move |key| function(key))),
+            None => Rule::Hash(shards.field()),
+        };
+        let ownership = Ownership::new(shards.size(), rule);
+        // It is set only here: a controller starts once.
+        _ = held.0.ownership.set(ownership.clone());
+        Self { held, ownership }
+    }
+}
+
 /// A group that the controller joins when its watches have listed.
 pub(super) struct Group {
     shards: Shards,
     client: Client,
-    held: HeldShards,
-    pub(super) ownership: Ownership,
+    part: Part,
+}
+
+impl Group {
+    pub(super) const fn ownership(&self) -> &Ownership {
+        &self.part.ownership
+    }
+}
+
+/// The group of a manager's controllers. All clones are the same group.
+#[derive(Clone)]
+pub(crate) struct CommonGroup {
+    shards: Shards,
+    client: Client,
+    /// The controllers that have started.
+    parts: Arc<Mutex<Vec<Part>>>,
+}
+
+impl CommonGroup {
+    /// # Errors
+    ///
+    /// The settings of the group are invalid.
+    pub(crate) fn new(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+        shards.check()?;
+        Ok(Self { shards, client, parts: Arc::default() })
+    }
+
+    /// Joins the group for all controllers, which must have started.
+    pub(crate) async fn join(self) -> Result<Sharding, ShardsError> {
+        let parts = std::mem::take(&mut *self.parts());
+        Ok(Sharding::begin(self.shards.join(self.client).await?, parts))
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<K> Controller<K>
@@ -104,13 +179,17 @@ where
     K: Clone + Resource + fmt::Debug + 'static,
     K::DynamicType: Eq + Hash,
 {
-    /// Returns the group of the controller, if it has one.
+    /// Returns the group that the controller joins, if it has one. In the group of a manager, the
+    /// controller only takes its part.
     ///
     /// # Errors
     ///
     /// The settings of the group are invalid, or do not fit those of the controller.
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
-        let Some(shards) = self.shards.take() else { return Ok(None) };
+        let (common, shards) = (self.common_group.take(), self.shards.take());
+        if common.is_none() && shards.is_none() {
+            return Ok(None);
+        }
         let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
         if self.shard.is_some() {
             return conflict("Controller::shard");
@@ -118,21 +197,24 @@ where
         if self.start.has_election() {
             return conflict("leader election");
         }
+        if let Some(common) = common {
+            if shards.is_some() {
+                return conflict("Controller::shards beside Manager::shards");
+            }
+            let part = Part::new(&common.shards, self.held.clone());
+            self.ownership = Some(part.ownership.clone());
+            common.parts().push(part);
+            return Ok(None);
+        }
+        let Some(shards) = shards else { return Ok(None) };
         let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
         let dot = if group.is_empty() { "" } else { "." };
         let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
         shards.check().map_err(RunnerError::shards)?;
         let client = shards.own_client().or_else(|| self.client.take());
         let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
-        let rule = match shards.function() {
-            Some(function) => Rule::Function(Box::new(move |key| function(key))),
-            None => Rule::Hash(shards.field()),
-        };
-        let ownership = Ownership::new(shards.size(), rule);
-        let held = self.held.clone();
-        // It is set only here: a controller starts once.
-        _ = held.0.ownership.set(ownership.clone());
-        Ok(Some(Group { shards, client, held, ownership }))
+        let part = Part::new(&shards, self.held.clone());
+        Ok(Some(Group { shards, client, part }))
     }
 }
 
@@ -140,13 +222,31 @@ impl Group {
     /// Joins the group, and applies its changes from now on. If the future is dropped while it joins,
     /// `joining` contains the attempt.
     pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
-        let Self { shards, client, held, ownership } = self;
+        let Self { shards, client, part } = self;
         let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
+        Ok(Sharding::begin(membership, vec![part]))
+    }
+}
+
+/// The membership of controllers that run. Dropping it ends the membership without a handover.
+pub(crate) struct Sharding {
+    stop: CancellationToken,
+    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
+    ownerships: Vec<Ownership>,
+    _task: JoinSet<()>,
+}
+
+impl Sharding {
+    fn begin(membership: Membership, parts: Vec<Part>) -> Self {
         let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
+        for part in &parts {
+            // It is set only here: a controller starts once.
+            _ = part.held.0.group.set(membership.observer().clone());
+        }
+        let ownerships = parts.iter().map(|part| part.ownership.clone()).collect();
         let driver = Driver {
             membership,
-            ownership: ownership.clone(),
-            held,
+            parts,
             releasing: BTreeMap::new(),
             releases: FuturesUnordered::new(),
             number: 0,
@@ -154,42 +254,42 @@ impl Group {
         let (mut task, stopped) = (JoinSet::new(), stop.clone());
         let drive = async move {
             let result = driver.drive(stopped).await;
-            // It fails only if the controller has ended.
+            // It fails only if the controllers have ended.
             _ = send.send(Some(result));
         };
         task.spawn(drive.in_current_span());
-        Ok(Sharding { stop, ended, ownership, _task: task })
+        Self { stop, ended, ownerships, _task: task }
     }
-}
 
-/// The membership of a controller that runs. Dropping it ends the membership without a handover.
-pub(super) struct Sharding {
-    stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
-    ownership: Ownership,
-    _task: JoinSet<()>,
-}
-
-impl Sharding {
     /// Waits until the membership is lost.
-    pub(super) async fn lost(&self) -> ShardsError {
+    pub(crate) async fn lost(&self) -> ShardsError {
         match self.ended().await {
             Err(error) => error,
             Ok(()) => pending().await,
         }
     }
 
+    /// Begins to hand all shards over: each when its runs in flight have ended.
+    pub(crate) fn begin_to_leave(&self) {
+        self.stop.cancel();
+    }
+
     /// Hands all shards over. Returns false if runs in flight exceed `limit`.
     pub(super) async fn leave(&self, limit: Duration) -> bool {
-        self.stop.cancel();
+        self.begin_to_leave();
         timeout(limit, self.ended()).await.is_ok()
     }
 
     /// Cancels the runs in flight, so that the handover completes.
     pub(super) async fn cut_off(&self) {
         // The driver waits for the end of the runs.
-        drop(self.ownership.lose_all());
-        if timeout(AFTER_CANCEL, self.ended()).await.is_err() {
+        self.ownerships.iter().for_each(|ownership| drop(ownership.lose_all()));
+        self.leave_now().await;
+    }
+
+    /// Hands all shards over. Their runs have ended, or are cancelled.
+    pub(crate) async fn leave_now(&self) {
+        if !self.leave(AFTER_CANCEL).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
     }
@@ -202,11 +302,10 @@ impl Sharding {
     }
 }
 
-/// Applies the changes of the group to the controller.
+/// Applies the changes of the group to the controllers.
 struct Driver {
     membership: Membership,
-    ownership: Ownership,
-    held: HeldShards,
+    parts: Vec<Part>,
     /// The shards that are being released, each with the number of its release. A shard that is not
     /// here must not be reported as drained: it may have been gained again.
     releasing: BTreeMap<u32, u64>,
@@ -218,7 +317,7 @@ struct Driver {
 /// Without the driver, nothing shows a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.held.change(BTreeMap::clear);
+        self.change_held(BTreeMap::clear);
     }
 }
 
@@ -249,36 +348,52 @@ impl Driver {
         }
     }
 
+    fn change_held(&self, change: impl Fn(&mut BTreeMap<u32, HeldShard>)) {
+        self.parts.iter().for_each(|part| part.held.change(&change));
+    }
+
+    fn is_idle(&self, shard: u32) -> bool {
+        self.parts.iter().all(|part| part.ownership.is_idle(shard))
+    }
+
+    /// Returns a future that completes when that of each controller has.
+    fn each(&self, leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
+        join_all(left).map(drop).boxed()
+    }
+
     fn gained(&self, gained: Vec<HeldShard>) {
         let shards: Vec<_> = gained.iter().map(HeldShard::index).collect();
-        self.held.change(|held| held.extend(gained.into_iter().map(|it| (it.index(), it))));
-        self.ownership.gain(shards);
+        self.change_held(|held| {
+            held.extend(gained.iter().map(|it| (it.index(), it.clone())));
+        });
+        self.parts.iter().for_each(|part| part.ownership.gain(shards.iter().copied()));
     }
 
     fn release(&mut self, shards: Vec<u32>) {
         // Shards without runs are released together, so that one write hands them over. Those with runs
         // do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|&shard| self.ownership.is_idle(shard));
+            shards.into_iter().partition(|&shard| self.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
         for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.ownership.release(part.iter().copied());
-            self.wait(part, released.boxed());
+            let released = self.each(|ownership| ownership.release(part.iter().copied()).boxed());
+            self.wait(part, released);
         }
     }
 
     fn cancel(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
-                let cancelled = self.ownership.lose([shard]);
-                self.wait(vec![shard], cancelled.boxed());
+                let cancelled = self.each(|ownership| ownership.lose([shard]).boxed());
+                self.wait(vec![shard], cancelled);
             }
         }
     }
 
     fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.ownership.lose(shards.iter().copied());
-        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        let lost = self.each(|ownership| ownership.lose(shards.iter().copied()).boxed());
+        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
         self.releasing.retain(|shard, _| !shards.contains(shard));
         // Its end drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
@@ -294,7 +409,7 @@ impl Driver {
     fn released(&mut self, mut shards: Vec<u32>, number: u64) {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
-        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
         self.membership.drained(shards);
     }
 }

@@ -4,7 +4,7 @@ use std::future;
 
 use futures_util::future::BoxFuture;
 
-use super::RunnerError;
+use super::{CommonGroup, RunnerError};
 use crate::leader::{LeaderElector, LeadershipLost, Status, Term};
 use crate::metrics::Metrics;
 
@@ -13,6 +13,8 @@ pub(crate) struct Managed {
     /// With an election: completes when the process leads. The manager stops the controller when the
     /// term ends.
     pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
+    /// The shard group of all controllers, which the manager joins.
+    pub(crate) group: Option<CommonGroup>,
     pub(crate) graceful: BoxFuture<'static, ()>,
     pub(crate) forced: BoxFuture<'static, ()>,
     pub(crate) metrics: Option<Metrics>,

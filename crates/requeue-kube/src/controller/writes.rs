@@ -21,6 +21,7 @@ use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use super::reason::Reason;
+use super::wait::Wait;
 use crate::ObjectKey;
 use crate::watch::hash;
 
@@ -149,6 +150,8 @@ struct Progress {
 #[derive(Clone)]
 struct Write {
     key: ObjectKey,
+    /// The object that was written.
+    object: ObjectKey,
     uid: u64,
     /// `None` for a deletion whose response has no version.
     version: Option<u64>,
@@ -303,11 +306,17 @@ impl Writes {
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.wrote(key, object, &O::DynamicType::default());
             }
-            Either::Left(object) => self.open(key, &kind, hash(&object.meta().uid), None),
+            Either::Left(object) => {
+                let meta = object.meta();
+                self.open(key, &kind, (ObjectKey::of_meta(meta), hash(&meta.uid)), None);
+            }
             Either::Right(status) => {
                 let details = status.details.as_ref();
                 if let Some(uid) = details.map(|it| &it.uid).filter(|uid| !uid.is_empty()) {
-                    self.open(key, &kind, hash(&Some(uid)), None);
+                    let name = details.map_or("", |it| &it.name);
+                    // The response does not contain the namespace.
+                    let object = ObjectKey::new(None, name);
+                    self.open(key, &kind, (object, hash(&Some(uid))), None);
                 }
             }
         }
@@ -330,7 +339,8 @@ impl Writes {
     fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
         let meta = written.meta();
         if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
-            self.open(key, &Kind::of::<O>(dyntype), hash(&meta.uid), Some(version));
+            let object = (ObjectKey::of_meta(meta), hash(&meta.uid));
+            self.open(key, &Kind::of::<O>(dyntype), object, Some(version));
         }
     }
 
@@ -338,8 +348,32 @@ impl Writes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, key: ObjectKey, kind: &Kind, uid: u64, version: Option<u64>) {
-        self.state().open(Write { key, uid, version, number: 0 }, kind);
+    fn open(
+        &self,
+        key: ObjectKey,
+        kind: &Kind,
+        (object, uid): (ObjectKey, u64),
+        version: Option<u64>,
+    ) {
+        self.state().open(Write { key, object, uid, version, number: 0 }, kind);
+    }
+
+    /// Returns the last write for whose event the run of `key` waits.
+    pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<Wait> {
+        let state = self.state();
+        let open = state.open.get(key).filter(|open| open.waits)?;
+        let left = open.until.saturating_duration_since(Instant::now());
+        let last = open.writes.last()?;
+        state.kinds.iter().find_map(|(kind, watched)| {
+            let mut writes = watched.versions.values().flatten().chain(&watched.deletions);
+            let write = writes.find(|write| write.number == *last)?;
+            Some(Wait::OwnWrite {
+                kind: kind.0.1.clone(),
+                object: write.object.clone(),
+                version: write.version,
+                left,
+            })
+        })
     }
 
     /// Sets the limit of a wait, and whether the events of own writes start no run.
@@ -640,8 +674,9 @@ mod tests {
         for number in 0..1000 {
             let key = ObjectKey::new(None, &number.to_string());
             assert!(matches!(writes.begin(&key), Freshness::Fresh));
-            writes.open(key.clone(), &kind, number, Some(number + 1));
-            writes.open(key.clone(), &kind, number, None);
+            let object = (ObjectKey::new(None, "written"), number);
+            writes.open(key.clone(), &kind, object.clone(), Some(number + 1));
+            writes.open(key.clone(), &kind, object, None);
             assert!(matches!(writes.begin(&key), Freshness::Stale(_)));
             assert!(writes.end(&key).is_empty());
             advance(Duration::from_secs(1)).await;

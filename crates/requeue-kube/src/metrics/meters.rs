@@ -16,6 +16,19 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the name of the result in traces.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Terminal => "terminal",
+            Self::Panic => "panic",
+            Self::Timeout => "timeout",
+            Self::Requeue => "requeue",
+            Self::RequeueAfter => "requeue_after",
+        }
+    }
+
     /// Returns the index of the label `result` in [`RESULTS`].
     pub(super) const fn result(self) -> usize {
         match self {

@@ -9,7 +9,7 @@ use kube::Client;
 use super::assignment::Layout;
 use super::error::ShardsError;
 use crate::ObjectKey;
-use crate::leader::Config;
+use crate::leader::{Clock, Config};
 use crate::metrics::Metrics;
 use crate::shard::ShardBy;
 
@@ -42,6 +42,7 @@ pub struct Shards {
     pub(super) metrics: Option<Metrics>,
     /// The times, the host and the namespace of the member Lease.
     pub(super) lease: Config,
+    pub(super) clock: Clock,
 }
 
 impl Shards {
@@ -66,6 +67,7 @@ impl Shards {
             events: true,
             metrics: None,
             lease,
+            clock: Clock::new(),
         }
     }
 
@@ -196,6 +198,12 @@ impl Shards {
         (config.connect_timeout, config.write_timeout) = (limit, limit);
         config.default_retry = false;
         Client::try_from(config)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
     }
 
     pub(super) fn layout(&self) -> Layout {

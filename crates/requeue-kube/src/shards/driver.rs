@@ -28,20 +28,27 @@ use crate::metrics::ShardMeters;
 /// The pause after a member Lease could not be created.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The parts of a membership that its task changes.
+pub(super) struct Outputs {
+    pub(super) changes: mpsc::UnboundedSender<Change>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) meters: Arc<ShardMeters>,
+}
+
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
 pub(super) async fn run(
     shards: Shards,
     client: Client,
-    changes: mpsc::UnboundedSender<Change>,
-    commands: mpsc::UnboundedSender<Command>,
+    outputs: Outputs,
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
 ) -> Result<(), ShardsError> {
-    let clock = Clock::new();
+    let clock = shards.clock.clone();
     let mut joined = Some(joined);
     loop {
-        let mut driver = Driver::new(&shards, &client, &clock, &changes, &commands);
+        let mut driver = Driver::new(&shards, &client, &clock, &outputs);
         match driver.run(&mut received, &mut joined).await {
             Ended::Over(result) => return result,
             // Its name must not be used again: a request may have created the Lease.
@@ -68,8 +75,7 @@ struct Driver<'a> {
     shards: &'a Shards,
     client: &'a Client,
     clock: &'a Clock,
-    changes: &'a mpsc::UnboundedSender<Change>,
-    commands: &'a mpsc::UnboundedSender<Command>,
+    outputs: &'a Outputs,
     member: Arc<str>,
     group: Group,
     calls: Calls,
@@ -77,19 +83,11 @@ struct Driver<'a> {
     call: Option<BoxFuture<'static, Answer>>,
     joining: Option<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
-    view: watch::Sender<View>,
     events: Option<Events>,
-    meters: Arc<ShardMeters>,
 }
 
 impl<'a> Driver<'a> {
-    fn new(
-        shards: &'a Shards,
-        client: &'a Client,
-        clock: &'a Clock,
-        changes: &'a mpsc::UnboundedSender<Change>,
-        commands: &'a mpsc::UnboundedSender<Command>,
-    ) -> Self {
+    fn new(shards: &'a Shards, client: &'a Client, clock: &'a Clock, outputs: &'a Outputs) -> Self {
         let Shards { name, lease, .. } = shards;
         let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
         let settings = Settings {
@@ -109,14 +107,11 @@ impl<'a> Driver<'a> {
             call: None,
             joining: None,
             term: None,
-            view: watch::Sender::new(View::default()),
             events: shards.events.then(events),
-            meters: shards.metrics.as_ref().map(|metrics| metrics.shards(name)).unwrap_or_default(),
             shards,
             client,
             clock,
-            changes,
-            commands,
+            outputs,
             member,
             calls,
         }
@@ -223,13 +218,12 @@ impl<'a> Driver<'a> {
     fn publish(&mut self) {
         let count = self.shards.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acts(shard)).collect();
-        self.meters.held.store(held.iter().flatten().count(), Relaxed);
+        self.outputs.meters.held.store(held.iter().flatten().count(), Relaxed);
         let confirmed = self.group.confirmed();
-        self.view.send_if_modified(|view| {
-            let changed = view.held != held || view.confirmed != confirmed;
-            (view.held, view.confirmed) = (held, confirmed);
-            changed
-        });
+        let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
+        let holders = slots.map(|slot| slot.holder.clone()).collect();
+        let now = self.clock.now();
+        self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
         while let Some(change) = self.group.change() {
             let number =
                 |shards: Vec<usize>| shards.into_iter().map(|shard| shard as u32).collect();
@@ -248,13 +242,13 @@ impl<'a> Driver<'a> {
                 }
             };
             // It fails if the membership was dropped, which ends this task.
-            let _ = self.changes.send(change);
+            let _ = self.outputs.changes.send(change);
         }
     }
 
     fn count_gap(&self, gap: Duration) {
         let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
-        self.meters.unheld_nanos.fetch_add(nanos, Relaxed);
+        self.outputs.meters.unheld_nanos.fetch_add(nanos, Relaxed);
     }
 
     fn held(&self, gain: &Gain) -> Option<HeldShard> {
@@ -266,8 +260,8 @@ impl<'a> Driver<'a> {
             by: self.shards.by,
             token: Arc::new(Token::new(uid, gain.number)),
             leadership: leadership.clone(),
-            view: self.view.subscribe(),
-            commands: self.commands.clone(),
+            view: self.outputs.view.subscribe(),
+            commands: self.outputs.commands.clone(),
         })
     }
 
@@ -288,7 +282,7 @@ impl<'a> Driver<'a> {
                 Source::Nobody => 2,
                 Source::Itself => continue,
             };
-            self.meters.moves[reason].fetch_add(1, Relaxed);
+            self.outputs.meters.moves[reason].fetch_add(1, Relaxed);
         }
         let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
         for (member, count) in taken {
@@ -303,8 +297,7 @@ impl<'a> Driver<'a> {
 
     async fn end(&mut self, end: End) -> Result<(), ShardsError> {
         let group = self.shards.name.clone();
-        self.view.send_modify(|view| view.held.clear());
-        self.meters.held.store(0, Relaxed);
+        self.hold_nothing();
         match end {
             End::Left => {
                 self.leave().await;
@@ -327,6 +320,11 @@ impl<'a> Driver<'a> {
         }
     }
 
+    fn hold_nothing(&self) {
+        self.outputs.view.send_modify(View::clear);
+        self.outputs.meters.held.store(0, Relaxed);
+    }
+
     /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
     /// it.
     async fn leave(&mut self) {
@@ -344,6 +342,13 @@ impl<'a> Driver<'a> {
             _ = self.calls.make(delete) => {}
             () = self.clock.reach(limit) => {}
         }
+    }
+}
+
+/// A membership that is dropped holds nothing.
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        self.hold_nothing();
     }
 }
 

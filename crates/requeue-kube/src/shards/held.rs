@@ -43,6 +43,10 @@ pub(super) enum Command {
 pub(super) struct View {
     /// The fencing numbers of the shards on which this process acts.
     pub(super) held: Vec<Option<i32>>,
+    /// The times from which this process acts on these shards.
+    pub(super) since: Vec<Option<Time>>,
+    /// The holders of all shards at the last read.
+    pub(super) holders: Vec<Option<Arc<str>>>,
     /// The start of the last read or write of the group object.
     pub(super) confirmed: Option<Time>,
 }
@@ -59,6 +63,36 @@ pub struct HeldShard {
     pub(super) leadership: Leadership,
     pub(super) view: watch::Receiver<View>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl View {
+    /// Updates the view at `now`. Returns true if it has changed.
+    pub(super) fn update(
+        &mut self,
+        held: Vec<Option<i32>>,
+        holders: Vec<Option<Arc<str>>>,
+        confirmed: Option<Time>,
+        now: Time,
+    ) -> bool {
+        if self.held == held && self.confirmed == confirmed && self.holders == holders {
+            return false;
+        }
+        let before = |shard: usize| {
+            let same = self.held.get(shard).is_some_and(|number| *number == held[shard]);
+            self.since.get(shard).copied().flatten().filter(|_| same)
+        };
+        let since =
+            |(shard, number): (usize, &Option<i32>)| number.map(|_| before(shard).unwrap_or(now));
+        self.since = held.iter().enumerate().map(since).collect();
+        (self.held, self.holders, self.confirmed) = (held, holders, confirmed);
+        true
+    }
+
+    /// This process holds no shard anymore.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.since.clear();
+    }
 }
 
 impl HeldShard {

@@ -1,15 +1,18 @@
 //! A process's membership in a shard group: the public handle.
 
+use std::sync::Arc;
+
 use kube::Client;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::config::Shards;
-use super::driver;
+use super::driver::{self, Outputs};
 use super::error::ShardsError;
-use super::held::{Change, Command};
+use super::held::{Change, Command, View};
 use super::rights;
+use super::status::{GroupStatus, Observer};
 use crate::leader::LeadershipLost;
 
 /// The membership of this process in a shard group.
@@ -42,6 +45,7 @@ use crate::leader::LeadershipLost;
 #[derive(Debug)]
 pub struct Membership {
     name: String,
+    observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
     commands: mpsc::UnboundedSender<Command>,
     task: JoinHandle<Result<(), ShardsError>>,
@@ -95,16 +99,20 @@ impl Joining {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
-        let task = driver::run(
-            shards,
-            client,
-            send_change,
-            commands.clone(),
-            receive_command,
-            send_joined,
-        );
-        let task = tokio::spawn(task);
-        let membership = Membership { name: String::new(), changes, commands, task, ended: None };
+        let (view, seen) = watch::channel(View::default());
+        let metrics = shards.metrics.as_ref();
+        let meters = metrics.map(|metrics| metrics.shards(&shards.name)).unwrap_or_default();
+        let observer = Observer {
+            group: shards.name.clone(),
+            member: String::new(),
+            clock: shards.clock.clone(),
+            view: seen,
+            meters: Arc::clone(&meters),
+        };
+        let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
+        let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
+        let name = String::new();
+        let membership = Membership { name, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }
     }
 
@@ -114,6 +122,7 @@ impl Joining {
         let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
         match name {
             Ok(name) => {
+                membership.observer.member.clone_from(&name);
                 membership.name = name;
                 Ok(membership)
             }
@@ -145,6 +154,16 @@ impl Membership {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the state of the group as this process has last seen it.
+    #[must_use]
+    pub fn status(&self) -> GroupStatus {
+        self.observer.status()
+    }
+
+    pub(crate) const fn observer(&self) -> &Observer {
+        &self.observer
     }
 
     /// Waits for the next change.

@@ -94,6 +94,7 @@ mod members;
 mod membership;
 mod protocol;
 mod rights;
+mod status;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -102,3 +103,5 @@ pub use self::error::ShardsError;
 pub use self::held::{Change, HeldShard};
 pub(crate) use self::membership::Joining;
 pub use self::membership::Membership;
+pub(crate) use self::status::Observer;
+pub use self::status::{GroupStatus, ShardStatus};

@@ -4,7 +4,10 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use kube::Resource;
 
 use crate::ObjectKey;
 
@@ -102,41 +105,106 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
 }
 
 /// The updates of an index, whose type of values is not known to the watch.
-pub(super) trait Update<K>: Send {
-    fn put(&mut self, key: &ObjectKey, object: &Arc<K>);
-    fn remove(&mut self, key: &ObjectKey);
+///
+/// The function of the user is called by [`prepare`](Self::prepare), before the watch takes its lock:
+/// it may be slow. The other methods call it only for objects that were not prepared.
+pub(super) trait Update<K>: Send + Sync {
+    /// Reads the values of an object that is about to be put, or is part of a list.
+    fn prepare(&self, key: &ObjectKey, object: &K);
+    /// Forgets the values that were read and not used, because a list begins.
+    fn restart(&self);
+    fn put(&self, key: &ObjectKey, object: &Arc<K>);
+    fn remove(&self, key: &ObjectKey);
     /// Replaces all objects.
-    fn replace(&mut self, objects: &[(ObjectKey, Arc<K>)]);
+    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]);
 }
 
 /// An index, and its function.
-pub(super) struct Indexed<V, K, F>(pub(super) Index<V, K>, pub(super) F);
+pub(super) struct Indexed<V, K, F> {
+    index: Index<V, K>,
+    reader: Mutex<Reader<V, F>>,
+}
+
+/// The function of an index, and the values that it has returned for objects that are not in the index
+/// yet, with the resource versions of the objects.
+struct Reader<V, F> {
+    function: F,
+    prepared: HashMap<ObjectKey, (Option<String>, Vec<V>)>,
+}
+
+impl<V, F> Reader<V, F> {
+    /// Returns the values of an object. If the function panics, the object has none.
+    fn read<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
+    where
+        F: Fn(&K) -> I,
+        I: IntoIterator<Item = V>,
+    {
+        let read = || (self.function)(object).into_iter().collect();
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+            tracing::error!(object = %key, "the function of an index panicked");
+            Vec::new()
+        })
+    }
+
+    fn take<K, I>(&mut self, key: &ObjectKey, object: &K) -> Vec<V>
+    where
+        K: Resource,
+        F: Fn(&K) -> I,
+        I: IntoIterator<Item = V>,
+    {
+        match self.prepared.remove(key) {
+            Some((version, values)) if version == object.meta().resource_version => values,
+            _ => self.read(key, object),
+        }
+    }
+}
+
+impl<V, K, F> Indexed<V, K, F> {
+    pub(super) fn new(index: Index<V, K>, function: F) -> Self {
+        Self { index, reader: Mutex::new(Reader { function, prepared: HashMap::new() }) }
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader<V, F>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<V, K, F, I> Update<K> for Indexed<V, K, F>
 where
     V: Hash + Eq + Clone + Send + Sync,
-    K: Send + Sync,
+    K: Resource + Send + Sync,
     F: Fn(&K) -> I + Send,
     I: IntoIterator<Item = V>,
 {
-    fn put(&mut self, key: &ObjectKey, object: &Arc<K>) {
-        // The function of the user is not called under the lock.
-        let values = (self.1)(object).into_iter().collect();
-        let mut entries = self.0.write();
+    fn prepare(&self, key: &ObjectKey, object: &K) {
+        let mut reader = self.reader();
+        let values = reader.read(key, object);
+        reader.prepared.insert(key.clone(), (object.meta().resource_version.clone(), values));
+    }
+
+    fn restart(&self) {
+        self.reader().prepared.clear();
+    }
+
+    fn put(&self, key: &ObjectKey, object: &Arc<K>) {
+        let values = self.reader().take(key, &**object);
+        let mut entries = self.index.write();
         entries.remove(key);
         entries.insert(key, values, object);
     }
 
-    fn remove(&mut self, key: &ObjectKey) {
-        self.0.write().remove(key);
+    fn remove(&self, key: &ObjectKey) {
+        self.index.write().remove(key);
     }
 
-    fn replace(&mut self, objects: &[(ObjectKey, Arc<K>)]) {
+    fn replace(&self, objects: &[(ObjectKey, Arc<K>)]) {
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
+        let mut reader = self.reader();
         for (key, object) in objects {
-            fresh.insert(key, (self.1)(object).into_iter().collect(), object);
+            fresh.insert(key, reader.take(key, &**object), object);
         }
-        *self.0.write() = fresh;
+        reader.prepared = HashMap::new();
+        *self.index.write() = fresh;
     }
 }
 

@@ -113,7 +113,7 @@ where
     dyntype: K::DynamicType,
     writer: Writer<K>,
     store: Store<K>,
-    indexes: Vec<Box<dyn Update<K>>>,
+    indexes: Vec<Arc<dyn Update<K>>>,
     subscribers: BTreeMap<u64, Subscriber<K>>,
     /// The number of subscribers so far.
     numbers: u64,
@@ -154,8 +154,7 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        let api = relist::consistent(api, &dyntype, &wc);
-        Self::of_stream_with(watcher::watcher(api, wc), dyntype)
+        Self::of_stream_with(relist::watch(api, &dyntype, wc), dyntype)
     }
 }
 
@@ -220,12 +219,9 @@ where
     /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
     ///
     /// Use it in a mapper, to find the objects that refer to a changed object. `f` is called once for
-    /// each change of an object, and once for each object of a list. It must be fast, because it delays
-    /// the watch.
-    ///
-    /// # Panics
-    ///
-    /// A panic of `f` ends the watch. The streams of all its controllers then panic.
+    /// each change of an object, and once for each object of a list. It delays the events of the watch,
+    /// but nothing else. If it panics, that is logged, and the object is in the index without a value
+    /// until its next change.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
@@ -244,7 +240,9 @@ where
         I: IntoIterator<Item = V> + 'static,
     {
         let index = Index::new();
-        let mut indexed = Box::new(Indexed(index.clone(), f));
+        let indexed = Arc::new(Indexed::new(index.clone(), f));
+        let objects = self.fanout().objects();
+        objects.iter().for_each(|(key, object)| indexed.prepare(key, object));
         let mut fanout = self.fanout();
         indexed.replace(&fanout.objects());
         fanout.indexes.push(indexed);
@@ -308,7 +306,10 @@ async fn follow<K>(
     let mut events = std::pin::pin!(events.default_backoff());
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => lock(&fanout).event(event),
+            Ok(event) => {
+                prepare(&fanout, &event);
+                lock(&fanout).event(event);
+            }
             Err(error) => {
                 tracing::warn!(watch, %error, "a shared watch failed");
                 lock(&fanout).failed(&Arc::new(error));
@@ -316,6 +317,23 @@ async fn follow<K>(
         }
         // A stream that is always ready must yield to other tasks.
         tokio::task::consume_budget().await;
+    }
+}
+
+/// Calls the functions of the indexes for the object of an event, without the lock of the fan-out.
+fn prepare<K>(fanout: &Mutex<Fanout<K>>, event: &Event<K>)
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    let indexes = lock(fanout).indexes.clone();
+    match event {
+        Event::Init => indexes.iter().for_each(|index| index.restart()),
+        Event::Apply(object) | Event::InitApply(object) => {
+            let key = ObjectKey::of(object);
+            indexes.iter().for_each(|index| index.prepare(&key, object));
+        }
+        Event::InitDone | Event::Delete(_) => {}
     }
 }
 
@@ -332,20 +350,20 @@ where
                 self.is_listed = true;
                 if !self.indexes.is_empty() {
                     let objects = self.objects();
-                    self.indexes.iter_mut().for_each(|index| index.replace(&objects));
+                    self.indexes.iter().for_each(|index| index.replace(&objects));
                 }
                 self.subscribers.values_mut().for_each(Subscriber::list);
             }
             Event::Apply(object) => {
                 let key = ObjectKey::of(&object);
                 if let Some(object) = self.get(&key) {
-                    self.indexes.iter_mut().for_each(|index| index.put(&key, &object));
+                    self.indexes.iter().for_each(|index| index.put(&key, &object));
                 }
                 self.changed(&key, None);
             }
             Event::Delete(object) => {
                 let key = ObjectKey::of(&object);
-                self.indexes.iter_mut().for_each(|index| index.remove(&key));
+                self.indexes.iter().for_each(|index| index.remove(&key));
                 self.changed(&key, Some(&Arc::new(object)));
             }
         }
@@ -477,7 +495,7 @@ where
             match end {
                 Some(End::Ended) => return None,
                 Some(End::Panicked) => {
-                    panic!("the function of an index of a shared watch panicked")
+                    panic!("the stream of a shared watch panicked")
                 }
                 None if self.pending.is_empty() => self.wake.notified().await,
                 None => {}

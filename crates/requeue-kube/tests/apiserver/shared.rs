@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
@@ -13,6 +13,7 @@ use requeue_kube::controller::Action;
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -166,15 +167,113 @@ async fn an_index_finds_the_objects_that_a_changed_object_concerns() {
     assert!(by_secret.get("x").is_empty() && by_secret.len() == 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_function_of_an_index_that_panics_ends_the_controllers() {
+type Fed = watcher::Result<Event<ConfigMap>>;
+
+/// Returns a stream, and the sender of its events.
+fn feed() -> (mpsc::UnboundedSender<Fed>, impl Stream<Item = Fed>) {
+    let (send, mut events) = mpsc::unbounded_channel();
+    (send, stream::poll_fn(move |cx| events.poll_recv(cx)))
+}
+
+fn named(name: &str) -> ConfigMap {
     let mut map = ConfigMap::default();
-    map.metadata.name = Some("a".to_owned());
-    let events = stream::iter([Event::Init, Event::InitApply(map), Event::InitDone].map(Ok));
+    map.metadata.name = Some(name.to_owned());
+    map
+}
+
+/// Reads the name of an object, and panics for that of `a` without a label.
+fn name_or_panic(map: &ConfigMap) -> Option<String> {
+    let name = map.metadata.name.clone();
+    assert!(map.metadata.labels.is_some() || name.as_deref() != Some("a"), "on purpose");
+    name
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on() {
+    let (send, events) = feed();
+    let list = [Event::Init, Event::InitApply(named("a")), Event::InitApply(named("b"))];
+    for event in list.into_iter().chain([Event::InitDone]) {
+        send.send(Ok(event)).unwrap();
+    }
     let maps = SharedWatch::of_stream(events);
-    let _index = maps.by_index(|_: &ConfigMap| -> Option<u32> { panic!("on purpose") });
-    let (_, running) = start(Controller::for_shared(&maps).name("panics"));
+    let index = maps.by_index(name_or_panic);
+    let (seen, _running) = start(Controller::for_shared(&maps).name("panics"));
+    a_while().await;
+    assert_eq!(seen.runs(), ["a", "b"]);
+    // An index of objects that the store already has.
+    for index in [&index, &maps.by_index(name_or_panic)] {
+        assert_eq!((index.get("a").len(), index.get("b").len()), (0, 1));
+    }
+    let mut labelled = named("a");
+    labelled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    labelled.metadata.resource_version = Some("2".to_owned());
+    send.send(Ok(Event::Apply(labelled))).unwrap();
+    a_while().await;
+    assert_eq!((index.get("a").len(), index.get("b").len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
+    let (send, events) = feed();
+    let maps = SharedWatch::<ConfigMap>::of_stream(events);
+    let blocked = Arc::new(Mutex::new(Vec::new()));
+    let slow = |maps: &SharedWatch<ConfigMap>| {
+        let (maps, blocked) = (maps.clone(), Arc::clone(&blocked));
+        move |map: &ConfigMap| {
+            let maps = maps.clone();
+            // Another thread uses the watch in the meantime.
+            let (done, is_done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || _ = done.send(maps.store().len()));
+            let is_blocked = is_done.recv_timeout(Duration::from_secs(60)).is_err();
+            blocked.lock().unwrap().push(is_blocked);
+            map.metadata.name.clone()
+        }
+    };
+    let index = maps.by_index(slow(&maps));
+    let (_, _running) = start(Controller::for_shared(&maps).name("slow index"));
+    let list = [Event::Init, Event::InitApply(named("a")), Event::InitDone];
+    for event in list.into_iter().chain([Event::Apply(named("b"))]) {
+        send.send(Ok(event)).unwrap();
+    }
+    a_while().await;
+    assert_eq!((index.get("a").len(), index.get("b").len()), (1, 1));
+    let late = maps.by_index(slow(&maps));
+    assert_eq!(late.len(), 2);
+    assert_eq!(*blocked.lock().unwrap(), [false; 4], "one call for each object and index");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_stream_that_panics_ends_the_controllers() {
+    let events = stream::poll_fn(|_| -> std::task::Poll<Option<_>> { panic!("on purpose") });
+    let maps = SharedWatch::<ConfigMap>::of_stream(events);
+    let (_, running) = start(Controller::for_shared(&maps).name("stream panics"));
     assert!(running.await.unwrap_err().is_panic());
+}
+
+/// kube's client starts a task when it is created.
+#[test]
+fn watches_of_lists_from_a_cache_can_be_created_outside_of_a_runtime() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let runtime = runtime.unwrap();
+    let server = Server::new(&[MAPS, SECRETS]);
+    let client = runtime.block_on(async { server.client() });
+    let cached = || watcher::Config::default().any_semantic();
+    let (maps, secrets) = (Api::<ConfigMap>::all(client.clone()), Api::<Secret>::all(client));
+    let shared = SharedWatch::new(secrets.clone(), cached());
+    let controller = Controller::new(maps, cached())
+        .name("outside of a runtime")
+        .owns(secrets.clone(), cached())
+        .owns_optional(secrets.clone(), (), cached())
+        .watches(secrets.clone(), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
+        .watches_optional(secrets, (), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
+        .owns_shared(&shared);
+    server.put(MAPS, "a", json!({}));
+    runtime.block_on(async {
+        let (seen, _running) = start(controller);
+        a_while().await;
+        assert_eq!(seen.runs(), ["a"]);
+    });
 }
 
 #[tokio::test(start_paused = true)]

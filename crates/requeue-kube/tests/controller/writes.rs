@@ -12,9 +12,9 @@ use kube::core::response::StatusDetails;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use requeue::Pace;
-use requeue_kube::controller::{Action, Config, Writes};
+use requeue_kube::controller::{self, Action, Config, Wait, Writes};
 use requeue_kube::metrics::Metrics;
-use requeue_kube::policy;
+use requeue_kube::{ObjectKey, policy};
 use tokio::time::sleep;
 
 use super::common::*;
@@ -54,6 +54,7 @@ struct World {
     owners: Feed<ConfigMap>,
     children: Feed<Secret>,
     log: Log,
+    status: controller::Status,
     metrics: prometheus_client::registry::Registry,
     _reading: Reading,
 }
@@ -67,13 +68,13 @@ impl World {
             .owns_stream::<Secret>(events)
             .metrics(&Metrics::register(&mut metrics))
             .with_config(config);
-        let log = Log::new();
+        let (log, status) = (Log::new(), controller.status());
         let response = Mutex::new(Some(child("a", 10)));
         let context = Context { log: log.clone(), writes: controller.writes(), response, next };
         let reading = Reading::of(controller.run(write, policy::backoff, Arc::new(context)));
         owners.list(&[map("a", 1)]);
         children.list(&[]);
-        Self { owners, children, log, metrics, _reading: reading }
+        Self { owners, children, log, status, metrics, _reading: reading }
     }
 
     /// Returns the value of a counter of the only controller.
@@ -104,6 +105,27 @@ async fn an_object_runs_again_when_the_watch_has_shown_its_write() {
     a_moment().await;
     assert_eq!(world.log.names().len(), 3);
     assert_eq!(world.count("stale_sync_timeouts"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_says_for_which_write_an_object_waits() {
+    let world = World::new(config(), Action::await_change());
+    world.log.reaches(1).await;
+    let why = || world.status.why_waits(&ObjectKey::new(Some("ns"), "a"));
+    assert_eq!(why(), None, "it does not run again");
+    world.owners.apply(&map("a", 2));
+    sleep(Duration::from_secs(3)).await;
+    let wait = why().unwrap();
+    let Wait::OwnWrite { version: Some(10), left, .. } = &wait else { panic!("{wait:?}") };
+    assert!((6.9..7.1).contains(&left.as_secs_f64()), "{left:?}");
+    let expected =
+        "waits for the watch to reach resourceVersion 10 of Secret ns/child of a, at most ";
+    assert!(wait.to_string().starts_with(expected), "{wait}");
+    assert_eq!(world.status.why_waits(&ObjectKey::new(Some("ns"), "b")), None);
+    world.children.apply(&child("a", 10));
+    a_moment().await;
+    assert_eq!(why(), None);
+    assert_eq!(world.status.shard_group(), None);
 }
 
 /// A delivery whose cache is stale is given back. The second run would otherwise be the third start.

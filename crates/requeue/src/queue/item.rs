@@ -127,6 +127,39 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority
     }
 
+    /// Returns how long the key was ready before this delivery, or `None` unless [times are
+    /// kept](super::Builder::track_times).
+    ///
+    /// The time for which it waited until it was due does not count. The call takes the queue's lock
+    /// if times are kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).track_times().build()?;
+    /// queue.add("a");
+    /// clock.advance(Duration::from_secs(3));
+    /// let item = queue.try_get().unwrap();
+    /// clock.advance(Duration::from_secs(1));
+    /// queue.add("a"); // for the next run
+    /// assert_eq!(item.queued(), Some(Duration::from_secs(3)));
+    /// # item.succeed();
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn queued(&self) -> Option<Duration> {
+        let (owner, _) = self.live.as_ref()?;
+        // A queue that keeps times needs them for every operation.
+        if !owner.always_needs_now {
+            return None;
+        }
+        owner.lock().ok()?.core.queued(&self.ticket)
+    }
+
     /// Sets the priority of the key's next run, if the completion of this delivery causes one.
     ///
     /// The default is the priority of this run.

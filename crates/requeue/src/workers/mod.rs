@@ -17,6 +17,7 @@ mod token;
 
 #[cfg(feature = "tokio")]
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::outcome::{Action, Error};
 pub use self::source::{WorkItem, WorkQueue};
@@ -37,6 +38,7 @@ pub struct Context {
     adds: u32,
     reasons: u32,
     priority: i32,
+    queued: Option<Duration>,
     epoch: u64,
     token: RunToken,
 }
@@ -90,6 +92,13 @@ impl Context {
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.priority
+    }
+
+    /// Returns how long the key was ready before this delivery, or `None` if the queue does not [keep
+    /// times](crate::Builder::track_times).
+    #[must_use]
+    pub const fn queued(&self) -> Option<Duration> {
+        self.queued
     }
 
     /// Returns the fencing token: a number that is greater for each later delivery of the key.

@@ -50,6 +50,7 @@ impl<K: Clone> Options<K> {
             adds: item.adds(),
             reasons: item.reasons(),
             priority: item.priority(),
+            queued: item.queued(),
             epoch: item.epoch(),
             token,
         }

@@ -5,6 +5,7 @@ use std::future::{Future, pending, ready};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Error;
 use crate::clock::Clock;
@@ -63,6 +64,13 @@ pub trait WorkItem: Send + Sized + 'static {
 
     /// Returns the highest priority of those adds.
     fn priority(&self) -> i32;
+
+    /// Returns how long the key was ready before this delivery.
+    ///
+    /// The default is `None`, for queues that do not keep this time.
+    fn queued(&self) -> Option<Duration> {
+        None
+    }
 
     /// Sets the priority of the key's next run, if the completion causes one.
     fn set_priority(&mut self, priority: i32);
@@ -146,6 +154,10 @@ impl<K: Key> WorkItem for Item<'static, K> {
 
     fn priority(&self) -> i32 {
         Self::priority(self)
+    }
+
+    fn queued(&self) -> Option<Duration> {
+        Self::queued(self)
     }
 
     fn set_priority(&mut self, priority: i32) {

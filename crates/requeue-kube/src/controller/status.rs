@@ -1,0 +1,49 @@
+//! The state of a controller as others see it.
+
+use super::sharding::HeldShards;
+use super::wait::Wait;
+use super::writes::Writes;
+use crate::ObjectKey;
+use crate::shards::GroupStatus;
+
+/// The state of a controller that its queue does not have, for a dashboard.
+///
+/// All clones show the same controller. The methods take a lock for a short time, and do no I/O.
+///
+/// ```
+/// use requeue_kube::ObjectKey;
+/// use requeue_kube::controller::Status;
+///
+/// fn show(status: &Status, object: &ObjectKey) {
+///     if let Some(wait) = status.why_waits(object) {
+///         println!("{object}: {wait}");
+///     }
+///     for shard in status.shard_group().into_iter().flat_map(|group| group.shards) {
+///         println!("{}: {}", shard.index, shard.holder.as_deref().unwrap_or("no holder"));
+///     }
+/// }
+/// # show(&Status::default(), &ObjectKey::new(None, "a"));
+/// ```
+///
+/// `docs/KUBE.md` shows it on the dashboard of `requeue-http`.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    pub(super) writes: Writes,
+    pub(super) held: HeldShards,
+}
+
+impl Status {
+    /// Returns the reason why the run of an object waits, if it is one that the queue does not know.
+    ///
+    /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
+    #[must_use]
+    pub fn why_waits(&self, object: &ObjectKey) -> Option<Wait> {
+        self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
+    }
+
+    /// Returns the state of the shard group, or `None` if the controller has not joined one.
+    #[must_use]
+    pub fn shard_group(&self) -> Option<GroupStatus> {
+        self.held.group()
+    }
+}
