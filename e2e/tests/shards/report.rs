@@ -262,6 +262,7 @@ impl Report {
             let (Some(&begun), Some((holder, _))) = (begun.get(&next), holders.get(&next)) else {
                 continue;
             };
+            // A replica that has lost its membership without a fault had no processor for seconds.
             let (kind, since, faults) = match (former.dead_from(), held.to) {
                 (Some(dead), left) if left.is_none_or(|left| left > dead) => {
                     let mut others = facts.iter().filter(|other| other.number != former.number);
@@ -269,11 +270,11 @@ impl Report {
                     let is_new = holder.joined.is_none_or(|joined| joined > dead);
                     (if is_new { Move::CrashThenJoin } else { Move::Crash }, dead, faults)
                 }
+                _ if former.lost.is_some_and(|lost| lost < begun) => continue,
                 (_, Some(left)) => {
                     let faults = former.has_fault(left, begun) || holder.has_fault(left, begun);
                     (Move::Planned, left, faults)
                 }
-                // It has lost its membership without a fault.
                 (_, None) => continue,
             };
             let gap = begun.saturating_sub(since);
