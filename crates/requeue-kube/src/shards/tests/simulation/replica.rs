@@ -194,6 +194,7 @@ impl World {
             election::Step::Ended(lost::End::Released) => {
                 assert!(replica.leaving);
                 let member = Arc::clone(&replica.member);
+                self.left = self.now;
                 if let Some(json) = self.server.leases.get(&*member) {
                     let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
                     let call = Call::Delete { name: member.to_string(), uid, version: 0 };
@@ -248,8 +249,8 @@ impl World {
                     match &mut replica.election {
                         Some(election) => {
                             replica.leaving = true;
+                            // As in the driver, a renewal in flight continues.
                             election.release();
-                            replica.calls[1] = 0;
                             self.step_election(who);
                         }
                         None => self.end(who),
