@@ -15,6 +15,8 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
+/// The member that wrote the assignment. If it is not the former holder of a shard, that one is dead.
+const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
 /// The holders, separated by spaces.
@@ -138,6 +140,11 @@ impl GroupLease {
         self.lease.uid()
     }
 
+    /// Returns the member that wrote this version.
+    pub(super) fn writer(&self) -> Option<&str> {
+        self.lease.annotation(WRITER)
+    }
+
     /// Returns the object of a new group, without holders.
     pub(super) fn create(
         name: &str,
@@ -159,8 +166,10 @@ impl GroupLease {
     }
 
     /// Returns the object with this assignment. The write fails if the object has changed since.
-    pub(super) fn write(&self, assignment: &Assignment, seconds: u64) -> Value {
-        let mut json = self.lease.annotate(assignment.annotations());
+    pub(super) fn write(&self, assignment: &Assignment, writer: &str, seconds: u64) -> Value {
+        let mut annotations = assignment.annotations();
+        annotations.insert(WRITER.to_owned(), json!(writer));
+        let mut json = self.lease.annotate(annotations);
         json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
         // Each write changes the object. The API server does not give a new version to a write that
         // changes nothing.

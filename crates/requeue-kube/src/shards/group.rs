@@ -36,7 +36,8 @@
 //! exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run ends, no
 //! other key of the shard can run. A member that stops hands over all of its shards, and then
 //! releases and deletes its Lease.
-//! The desired holder takes the shards of a dead member, and those without a holder.
+//! Any member that knows of a death writes the desired holders of the shards of the dead member, and
+//! likewise of shards without a holder.
 //!
 //! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
 

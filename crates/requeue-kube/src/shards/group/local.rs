@@ -1,14 +1,12 @@
 //! The shards from a member's point of view: the runs of a shard end before it is handed over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use requeue::Time;
 
 use super::Group;
 use crate::shards::assignment::GroupLease;
 use crate::shards::balance;
-use crate::shards::members::{Member, State};
 use crate::shards::protocol::{Change, Gain, Source};
 
 /// A shard from this replica's point of view.
@@ -121,7 +119,8 @@ impl Group {
                         lost.push(shard);
                     }
                     let from = before.map(|before| &before.assignment.slots()[shard]);
-                    let from = self.source(from.and_then(|slot| slot.holder.as_ref()), now);
+                    let holder = from.and_then(|slot| slot.holder.as_ref());
+                    let from = self.source(holder, group.writer(), now);
                     gained.push(Gain { shard, number: slot.number, from });
                     Local::Held { number: slot.number }
                 }
@@ -141,13 +140,15 @@ impl Group {
         self.report(gained, Change::Gained);
     }
 
-    fn source(&self, holder: Option<&Arc<str>>, now: Time) -> Source {
+    /// Returns the source of a shard that `writer` has taken from `holder`.
+    fn source(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
         let Some(holder) = holder else { return Source::Nobody };
-        match self.members.get(holder) {
-            Some(Member { state: State::Live, .. }) => Source::Member(Arc::clone(holder)),
-            Some(Member { since, .. }) => Source::Dead(Arc::clone(holder), now.since(*since)),
-            None => Source::Dead(Arc::clone(holder), Duration::ZERO),
+        if writer == Some(&**holder) {
+            return Source::Member(Arc::clone(holder));
         }
+        // This member may have joined after the death, and then counts the time since it joined.
+        let since = self.members.get(holder).map_or(now, |member| member.since);
+        Source::Dead(Arc::clone(holder), now.since(since))
     }
 
     fn report<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {

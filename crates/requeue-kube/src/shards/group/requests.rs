@@ -66,7 +66,8 @@ impl Group {
         }
         if let Some(assignment) = self.plan(group, now) {
             let version = group.version;
-            let json = group.write(&assignment, seconds.max(self.members.longest()));
+            let seconds = seconds.max(self.members.longest());
+            let json = group.write(&assignment, &self.settings.member, seconds);
             for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
                 if let Local::Drained { number, since } = *local
                     && slot.holder.as_ref() != Some(&self.settings.member)
@@ -194,11 +195,13 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                (Local::Elsewhere, None) if mine && may_take => Some(Arc::clone(me)),
+                // For the desired holder, whoever it is: it may have joined after the death, and
+                // would know of it a lease duration later.
+                (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
-                    if mine && may_take && self.members.is_dead(holder, longest, now) =>
+                    if may_take && self.members.is_dead(holder, longest, now) =>
                 {
-                    Some(Arc::clone(me))
+                    desired[shard].clone()
                 }
                 _ => continue,
             };

@@ -71,7 +71,7 @@ impl Driven {
         let group = GroupLease::read(group).unwrap();
         let mut assignment = group.assignment.clone();
         (0..4).for_each(|shard| assignment.set(shard, Some(other.into())));
-        server.call(Call::Replace(group.write(&assignment, 15)));
+        server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
         server.events.clear();
         let mut it = Self::new(server);
         it.list();
@@ -322,11 +322,40 @@ fn a_member_that_has_not_renewed_its_lease_takes_no_shards_beside_one_that_has()
     it.renews("third", 1);
     change(&mut it.server, "other", |json| json["spec"]["holderIdentity"] = json!(""));
     it.watch();
-    assert_eq!(it.run(), [""; 0]);
-    assert_eq!(it.changes(), []);
-    it.passes(2.0);
     assert_eq!(it.run(), ["web"]);
-    assert_eq!(it.gained().len(), 2, "the other two are those of the third member");
+    assert_eq!(it.changes(), []);
+    assert_eq!(it.stored(), vec![(Some("third".into()), 2); 4]);
+    it.passes(2.0);
+    assert_eq!(it.run(), ["other"], "the deletion; the third member hands its surplus over");
+}
+
+#[test]
+fn a_member_that_knows_of_a_death_also_gives_shards_to_one_that_joined_after_it() {
+    let mut it = Driven::beside("other");
+    it.passes(7.0);
+    it.renews("late", 7);
+    it.renews("late", 9);
+    it.passes(LEASE);
+    assert_eq!(it.run(), ["other", "web"]);
+    assert_eq!(it.gained().len(), 2);
+    let late = it.stored().into_iter().filter(|slot| *slot == (Some("late".into()), 2));
+    assert_eq!(late.count(), 2);
+}
+
+#[test]
+fn a_member_that_joined_after_a_death_knows_that_its_shards_are_those_of_a_dead_member() {
+    for (writer, is_dead) in [("third", true), ("other", false)] {
+        let mut it = Driven::beside("other");
+        let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
+        let mut assignment = group.assignment.clone();
+        (0..4).for_each(|shard| assignment.set(shard, Some("me".into())));
+        it.server.call(Call::Replace(group.write(&assignment, writer, 15)));
+        let _ = it.poll();
+        it.watch();
+        let changes = it.changes();
+        let [Change::Gained(gained)] = &changes[..] else { panic!("{changes:?}") };
+        assert!(gained.iter().all(|gain| matches!(gain.from, Source::Dead(..)) == is_dead));
+    }
 }
 
 #[test]
@@ -632,7 +661,7 @@ fn a_shard_that_another_process_has_reassigned_is_lost_at_once() {
     let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
     let mut assignment = group.assignment.clone();
     assignment.set(2, Some("other".into()));
-    it.server.call(Call::Replace(group.write(&assignment, 15)));
+    it.server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
     it.watch();
     assert_eq!(it.changes(), [Change::Lost(vec![2])]);
     assert_eq!(it.acting(), [0, 1, 3]);
@@ -664,7 +693,7 @@ fn shards_that_were_handed_over_before_the_member_knew_that_it_had_joined_are_ga
     let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
     let mut assignment = group.assignment.clone();
     assignment.set(1, Some("me".into()));
-    it.server.call(Call::Replace(group.write(&assignment, 15)));
+    it.server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
     it.watch();
     assert_eq!(it.acting(), [0; 0]);
     it.right = Some(Time::NEVER);

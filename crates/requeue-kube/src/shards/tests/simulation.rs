@@ -400,6 +400,18 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
         (stopped..=stopped + Duration::from_secs(1)).contains(&left),
         "a replica was stopped at {stopped:?}, and the last release is at {left:?}"
     );
+    if members > 1 {
+        // A crash whose replica is replaced before its Lease has expired. The new replica observes the
+        // dead Lease for its whole duration later than the others.
+        let who = world.random.usize(..members);
+        world.replicas[who] = None;
+        world.at(world.now + lease / 2, Event::Start(who));
+        world.refresh();
+        world.calm(lease * 3 + 5 * SECOND, members);
+        let gap = Duration::from_nanos(world.longest_gap);
+        let bound = world.config.lease_duration + Duration::from_secs(1);
+        assert!(gap <= bound, "{gap:?} after a crash with a replacement");
+    }
     world.crash_loop();
     world
 }
