@@ -35,12 +35,7 @@ thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 
 /// A mutex with a rank. It ignores poison, because its users change the guarded value only after
 /// the user code has returned.
-pub(crate) struct RankedMutex<T> {
-    value: Mutex<Ranked<T>>,
-    /// `None` if no user code runs under this mutex. It then needs no check, because its holder
-    /// takes no further lock.
-    rank: Option<Rank>,
-}
+pub(crate) struct RankedMutex<T>(Mutex<Ranked<T>>);
 
 /// This thread holds a mutex of the same rank or of a higher one.
 #[derive(Debug)]
@@ -58,13 +53,15 @@ struct Ranked<T> {
 pub(crate) struct RankedGuard<'a, T>(MutexGuard<'a, Ranked<T>>);
 
 impl<T> RankedMutex<T> {
-    pub(crate) fn new(value: T, rank: Option<Rank>) -> Self {
-        Self { value: Mutex::new(Ranked { value, restore: None }), rank }
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(Ranked { value, restore: None }))
     }
 
+    /// Locks the mutex. Its rank is always the same, and `None` if no user code runs under it. It
+    /// then needs no check, because its holder takes no further lock.
     #[inline(always)]
-    pub(crate) fn lock(&self) -> Result<RankedGuard<'_, T>, Reentered> {
-        match self.rank {
+    pub(crate) fn lock(&self, rank: Option<Rank>) -> Result<RankedGuard<'_, T>, Reentered> {
+        match rank {
             None => Ok(RankedGuard(self.lock_value())),
             Some(rank) => self.lock_in_order(rank),
         }
@@ -84,12 +81,12 @@ impl<T> RankedMutex<T> {
 
     #[inline(always)]
     fn lock_value(&self) -> MutexGuard<'_, Ranked<T>> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the value without locking, because no other thread can have this mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        &mut self.value.get_mut().unwrap_or_else(PoisonError::into_inner).value
+        &mut self.0.get_mut().unwrap_or_else(PoisonError::into_inner).value
     }
 }
 

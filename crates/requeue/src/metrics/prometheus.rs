@@ -132,7 +132,7 @@ impl Metrics {
         let queues = Arc::new(Queues {
             buckets,
             by_name: Mutex::new(ByName { queues: BTreeMap::new(), sweep_at: SWEEP_FROM }),
-            scraping: RankedMutex::new((), Some(Rank::Scrape)),
+            scraping: RankedMutex::new(()),
         });
         registry.register_collector(Box::new(Arc::clone(&queues)));
         Self { queues }
@@ -192,7 +192,7 @@ impl Metrics {
             return Ok(());
         }
         // A scrape in progress may hold the last reference to the other queue.
-        drop(self.queues.scraping.lock());
+        drop(self.queues.scraping.lock(Some(Rank::Scrape)));
         let added = self.queues.add(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
     }
@@ -274,7 +274,7 @@ impl Queues {
     }
 
     fn samples(&self) -> Vec<(Arc<str>, Sample)> {
-        let scraping = self.scraping.lock();
+        let scraping = self.scraping.lock(Some(Rank::Scrape));
         let mut queues = Vec::new();
         self.by_name().queues.retain(|name, queue| {
             let queue = queue.upgrade().map(|queue| queues.push((Arc::clone(name), queue)));

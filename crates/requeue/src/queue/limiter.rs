@@ -25,7 +25,7 @@ impl<K> LockedLimiter<K> {
     pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
         let longest = quietly(|| limiter.longest()).unwrap_or(Duration::from_secs(300));
-        let limiter = RankedMutex::new(limiter, Some(Rank::Limiter));
+        let limiter = RankedMutex::new(limiter);
         Self { limiter, longest, idle: AtomicBool::new(idle) }
     }
 
@@ -37,7 +37,7 @@ impl<K> LockedLimiter<K> {
     /// Counts a failure of `key`, and returns its delay. This is the limiter's longest delay if the
     /// limiter panics or cannot be called from here.
     pub(crate) fn delay(&self, key: &K, now: Time) -> Duration {
-        let Ok(mut limiter) = self.limiter.lock() else { return self.longest };
+        let Ok(mut limiter) = self.limiter.lock(Some(Rank::Limiter)) else { return self.longest };
         let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
         self.note_idle(&**limiter);
         delay
@@ -58,14 +58,14 @@ impl<K> LockedLimiter<K> {
 
     #[inline(never)]
     fn forget_failures(&self, key: &K) {
-        if let Ok(mut limiter) = self.limiter.lock() {
+        if let Ok(mut limiter) = self.limiter.lock(Some(Rank::Limiter)) {
             quietly(|| limiter.forget(key));
             self.note_idle(&**limiter);
         }
     }
 
     pub(crate) fn num_requeues(&self, key: &K) -> u32 {
-        let Ok(limiter) = self.limiter.lock() else { return 0 };
+        let Ok(limiter) = self.limiter.lock(Some(Rank::Limiter)) else { return 0 };
         quietly(|| limiter.num_requeues(key)).unwrap_or(0)
     }
 }

@@ -88,6 +88,8 @@ pub(crate) struct Shared<K: Key> {
     /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
+    /// The rank of `state`, or `None` if no user code runs under it.
+    rank: Option<Rank>,
     /// A hint: true if an add needs the time, which can then be read before the lock is taken.
     hint: AtomicBool,
     /// A hint: signals to the spinning thread that there is a key.
@@ -152,7 +154,8 @@ impl<K: Key> Shared<K> {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            state: RankedMutex::new(state, rank),
+            state: RankedMutex::new(state),
+            rank,
             hint: AtomicBool::new(always_needs_now),
             go: AtomicBool::new(false),
             always_needs_now,
@@ -174,7 +177,7 @@ impl<K: Key> Shared<K> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
-        self.state.lock()
+        self.state.lock(self.rank)
     }
 }
 
