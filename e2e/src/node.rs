@@ -50,8 +50,8 @@ impl Node<'_> {
         self.process.ended().await
     }
 
-    /// Returns the exit status if the process has exited by itself. [`start`](Self::start) cannot
-    /// start it again.
+    /// Returns the exit status if the process has exited by itself. [`start`](Self::start) then
+    /// cannot start it again.
     ///
     /// # Panics
     /// If the status cannot be read.
@@ -97,7 +97,7 @@ impl Node<'_> {
         self.process.signal(Signal::SIGCONT);
     }
 
-    /// Sends it SIGUSR1, whose meaning is its own.
+    /// Sends SIGUSR1 to the process, which defines the meaning.
     ///
     /// # Panics
     /// If it is not running.

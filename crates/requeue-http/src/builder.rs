@@ -123,8 +123,8 @@ impl<K> Builder<K> {
 
     /// Adds a table to the dashboard and to `/api/v1/sections`, below those that were added before.
     ///
-    /// The function is called for each request of the tables, which an open dashboard sends every 2 s. It should be
-    /// quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
+    /// The function is called for each request for the tables. An open dashboard sends one every 2 s. The function
+    /// should be quick, and must not block. While it returns `None`, or if it panics, the table is not shown.
     ///
     /// # Examples
     ///

@@ -39,7 +39,7 @@ impl Detail {
         self
     }
 
-    /// Sets a reason why the key waits that the queue does not know. It follows the reason of the queue.
+    /// Sets a reason why the key waits, if the queue does not know it. It is shown after the queue's reason.
     ///
     /// ```
     /// use requeue_http::Detail;

@@ -37,7 +37,8 @@ use crate::shared::SharedWatch;
 ///   own watches have listed and, with an election, this process leads.
 /// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
 ///   all of them are ready.
-/// - **Shards.** Or [one shard group](Self::shards): the replicas share the objects of all controllers.
+/// - **Shards.** In place of the election, [one shard group](Self::shards): the replicas share the
+///   objects of all controllers.
 /// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
 ///   time, and then the lease is released.
@@ -172,27 +173,30 @@ impl Manager {
         self
     }
 
-    /// Shares the objects of all controllers with the other replicas of a [group](crate::shards), in
-    /// place of a leader election: all replicas work, each on an equal part of the shards.
+    /// Shares the objects of all controllers with the other replicas of a [group](crate::shards),
+    /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
-    /// It works as for [one controller](Controller::shards), with one membership, one assignment and one
-    /// set of Leases for all controllers:
+    /// It works as for [one controller](Controller::shards), with one membership, one assignment
+    /// and one set of Leases for all controllers:
     ///
     /// - The process joins the group when all controllers are ready.
-    /// - Each controller reconciles the objects of its kind in the shards that the process holds. An
-    ///   object's shard does not depend on the kind. By the [namespace](crate::shard::ShardBy::Namespace),
-    ///   all objects of a namespace are therefore in one shard, for all controllers.
+    /// - Each controller reconciles the objects of its kind in the shards that the process holds.
+    ///   An object's shard does not depend on the kind. With
+    ///   [`ShardBy::Namespace`](crate::shard::ShardBy::Namespace), all objects of a namespace are
+    ///   therefore in one shard, for all controllers.
     /// - A shard moves when the runs in flight of all controllers for its objects have ended.
-    /// - A graceful shutdown hands each shard over as soon as its last run has ended, while other runs
-    ///   go on. Runs that exceed the [`handover_timeout`](Shards::handover_timeout) or their controller's
-    ///   [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped before that. A forced
-    ///   shutdown that drops runs leaves the shards without a holder until the member Lease has expired.
-    /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run) with
-    ///   [`ManagerError::Shards`].
+    /// - A graceful shutdown hands each shard over as soon as its last run has ended. Other runs
+    ///   continue. Runs that exceed the [`handover_timeout`](Shards::handover_timeout) or their
+    ///   controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped first.
+    ///   A forced shutdown that drops runs leaves the shards without a holder until the member
+    ///   Lease has expired.
+    /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
+    ///   with [`ManagerError::Shards`].
     ///
-    /// The requests of the group use the client of [`Shards::with_client`], or else of the first
-    /// controller that has an `Api`. The group has no [kind](Shards::objects) by default. So controllers
-    /// can be added in a rolling update, and other programs must use other names for their groups.
+    /// The requests of the group use the client of [`Shards::with_client`]. Without one, they use
+    /// that of the first controller that has an `Api`. The group has no [kind](Shards::objects) by
+    /// default. A rolling update can therefore add controllers, and other programs must use other
+    /// names for their groups.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -227,7 +231,8 @@ impl Manager {
         self
     }
 
-    /// Publishes the metrics of all controllers, and of the election or the shard group, in a Prometheus registry.
+    /// Publishes the metrics of all controllers, and of the election or the shard group, in a
+    /// Prometheus registry.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
@@ -276,9 +281,9 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// A controller could not continue, or the lease or the membership in the shard group was lost. In
-    /// the first case, the others have shut down gracefully. The settings of the shard group are
-    /// checked before the controllers start.
+    /// Returns an error if a controller cannot continue, or if the lease or the membership in the
+    /// shard group was lost. In the first case, the others have shut down gracefully. The settings
+    /// of the shard group are checked before the controllers start.
     ///
     /// # Panics
     ///
@@ -447,7 +452,7 @@ impl Right {
         }
     }
 
-    /// Hands each shard over when its runs have ended, from the stop on.
+    /// Waits for the stop. From then on, hands each shard over when its runs have ended.
     async fn leaves_after(&self, stop: &CancellationToken) -> Infallible {
         stop.cancelled().await;
         if let Self::Member(sharding) = self {
@@ -456,9 +461,9 @@ impl Right {
         future::pending().await
     }
 
-    /// Gives the right back after all controllers have ended. If runs were dropped, the API server may
-    /// still execute their requests: the lease then expires. So does that of a member after a forced
-    /// shutdown.
+    /// Gives the right back after all controllers have ended. If runs were dropped, the API server
+    /// may still execute their requests. The lease is then not released, and expires. After a
+    /// forced shutdown, the Lease of a member expires as well.
     async fn end(self, is_cut_off: bool, is_forced: bool) {
         match self {
             Self::Term(term) if !is_cut_off => {
@@ -554,8 +559,8 @@ pub enum ManagerError {
     },
     /// The process is no longer the leader. All runs in flight were dropped at an `await`.
     LeadershipLost(LeadershipLost),
-    /// The process cannot join its [shard group](Manager::shards), or is no longer a member. All runs in
-    /// flight were dropped at an `await`.
+    /// The process cannot join its [shard group](Manager::shards), or is no longer a member. All
+    /// runs in flight were dropped at an `await`.
     Shards(ShardsError),
     /// This setting cannot be combined with a [shard group](Manager::shards).
     ShardsConflict {

@@ -17,11 +17,12 @@ use serde::de::DeserializeOwned;
 
 use crate::intercept::{intercept, set_query};
 
-/// Returns a function that returns `api` for a watch with this configuration, the same each time. The
-/// first list may come from a cache of the API server, if the configuration permits that. The lists
-/// after it do not.
+/// Returns a function that returns `api` for a watch with this configuration. Each call returns the
+/// same `Api`. Its first list may come from a cache of the API server, if the configuration permits
+/// that. Later lists do not.
 ///
-/// Call it in a runtime: the client of such an `Api` has a task. A controller may be created elsewhere.
+/// The function must be called in a runtime, because it starts a task for the client of the `Api`.
+/// A controller may be created outside a runtime.
 pub(crate) fn consistent<K: Resource + Clone>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -36,8 +37,8 @@ where
     move || made.get_or_insert_with(|| intercepted(api.clone(), &dyntype)).clone()
 }
 
-/// Returns a watch of the objects of `api`, which is [consistent]. Its client is created when it is first
-/// polled.
+/// Returns a [consistent] watch of the objects of `api`. Its client is created when the watch is
+/// first polled.
 pub(crate) fn watch<K>(
     api: Api<K>,
     dyntype: &K::DynamicType,

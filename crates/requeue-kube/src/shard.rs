@@ -147,24 +147,24 @@ impl Shard {
 }
 
 /// Returns the shard, of `count`, of an object whose field has this value: the part of the range of
-/// hashes that contains the value's hash. All shards are determined here.
+/// hashes that contains the value's hash. All other code uses this function.
 pub(crate) fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
     // It is below `count`.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
-/// Returns the shards from `start` up to `end`, which is excluded, of `count`, as the parameter
-/// `shardSelector` of a list or watch. Several such terms are combined by ` || `.
+/// Returns a term of the parameter `shardSelector` of a list or watch. It selects the shards from
+/// `start` up to `end`, which is excluded, of `count` shards. ` || ` combines several terms.
 pub(crate) fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
-    // The lowest hash of a shard, by `index_of`.
+    // The lowest hash that `index_of` maps to a shard.
     let bound = |index: u32| (u128::from(index) << 64).div_ceil(u128::from(count));
     format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
 }
 
-/// Returns `api` with lists and watches that have a selector of shards, which is read for each
-/// request. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns
-/// all objects.
+/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
+/// request. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and
+/// returns all objects.
 pub(crate) fn select<K: Resource>(
     api: Api<K>,
     dyntype: &K::DynamicType,

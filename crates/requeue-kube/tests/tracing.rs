@@ -142,7 +142,7 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     assert_eq!(runs, expected);
 }
 
-/// Does what the name of its object says, after 10 s.
+/// Acts by the name of its object, after 10 s.
 async fn obey(map: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, fmt::Error> {
     tokio::time::sleep(Duration::from_secs(10)).await;
     match map.metadata.name.as_deref() {

@@ -1,5 +1,5 @@
-//! The end of a controller's part in a shard group, and of its runs: a lost membership, a handover and
-//! a shutdown that exceed their limits, and streams that end.
+//! The end of a controller's part in a shard group, and of its runs: by a lost membership, by a
+//! handover and a shutdown that exceed their limits, and by streams that end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -31,7 +31,7 @@ pub(crate) const SEEN: &str = "seen";
 /// The lease duration in tests. The renew deadline is 2 s, and the retry period 0.5 s.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
-/// A run that is not polled for longer is one of a process that is frozen, or has no processor.
+/// If a run is not polled for longer, its process is frozen or gets no processor time.
 const STALL: Nanos = 1_000_000_000;
 
 /// The exit code of a replica whose membership was lost.
@@ -65,7 +65,7 @@ pub(crate) enum Work {
 pub(crate) enum Said {
     /// All its watches have listed their objects.
     Listed,
-    /// It holds a shard, with this fencing number.
+    /// It holds a shard, with this fencing token.
     Held {
         shard: u32,
         number: i32,
@@ -121,15 +121,15 @@ pub(crate) enum Said {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) run: u64,
-    /// The last time at which the run was active, and its replica could know of no loss: its Lease
-    /// had not expired by its own clock.
+    /// The last time at which the run was active while its replica could not know of a loss: by its
+    /// own clock, its Lease had not expired.
     pub(crate) entitled: Option<Nanos>,
     /// The last time at which the run was active.
     pub(crate) active: Nanos,
 }
 
 fn say(said: &Said) {
-    // A single write, because several tasks report.
+    // One write per line, because several tasks report.
     let line = format!("\nsaid {}\n", serde_json::to_string(said).unwrap());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -263,7 +263,8 @@ impl Replica {
         start
     }
 
-    /// Notes that it must suffer no faults from now on, and returns false if it does already.
+    /// Notes that it must not suffer faults from now on. Returns false if a fault or a
+    /// shutdown is in progress.
     pub(crate) fn reserve(&self) -> bool {
         self.is_healthy() && !std::mem::replace(&mut self.state.lock().unwrap().busy, true)
     }

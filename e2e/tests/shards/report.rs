@@ -48,8 +48,9 @@ pub(crate) struct Report {
     overlaps: usize,
     lost: usize,
     accepted: usize,
-    /// The runs beside another's of replicas whose Lease had expired by their own clock. A process
-    /// that was frozen, or had no processor for a long time, cannot prevent them.
+    /// The runs that overlapped with those of another replica after the Lease had expired by the
+    /// replica's own clock. A process that was frozen, or got no processor time, cannot prevent
+    /// them.
     expired: BTreeMap<&'static str, usize>,
     /// The late writes that were refused, by the last fault of the writer.
     refused: BTreeMap<&'static str, usize>,
@@ -57,7 +58,7 @@ pub(crate) struct Report {
     /// The replicas that have lost their membership.
     ended: usize,
     /// The times in which no replica could run the objects of a shard, by the kind of the move.
-    /// `true` are those beside another fault.
+    /// `true` means that another fault was in progress.
     gaps: BTreeMap<(Move, bool), Vec<Nanos>>,
     facts: Vec<Facts>,
 }
@@ -69,8 +70,8 @@ enum Move {
     Planned,
     /// From the fault to the first run at the next holder, which was a member before the fault.
     Crash,
-    /// The same, for a holder that joined after the fault. It has to observe the Lease of the dead
-    /// replica for the whole lease duration itself.
+    /// The same, for a holder that joined after the fault. It must itself observe the Lease of the
+    /// dead replica for the whole lease duration.
     CrashThenJoin,
 }
 
@@ -208,7 +209,8 @@ impl Report {
             for (at, (first, run)) in runs.iter().enumerate() {
                 let later = runs[at + 1..].iter().take_while(|(_, later)| later.begun < run.active);
                 for (second, later) in later {
-                    // The later one has an excuse as well, if it was never entitled.
+                    // The later run is excused as well, if its own Lease had expired from its
+                    // start.
                     let is_violation = later.entitled.is_some()
                         && run.entitled.is_some_and(|entitled| later.begun < entitled);
                     if is_violation {
@@ -262,7 +264,8 @@ impl Report {
             let (Some(&begun), Some((holder, _))) = (begun.get(&next), holders.get(&next)) else {
                 continue;
             };
-            // A replica that has lost its membership without a fault had no processor for seconds.
+            // A replica that has lost its membership without a fault got no processor time for
+            // seconds.
             let (kind, since, faults) = match (former.dead_from(), held.to) {
                 (Some(dead), left) if left.is_none_or(|left| left > dead) => {
                     let mut others = facts.iter().filter(|other| other.number != former.number);

@@ -294,7 +294,7 @@ impl<'a> Fleet<'a> {
         }
         self.maintain().await;
         self.changes.paused.send_replace(true);
-        // On a machine that stalls, replicas lose their Leases without a fault, and are replaced. The
+        // If the machine stalls, replicas lose their Leases without a fault, and are replaced. The
         // time counts from the last such change of the group.
         let started = Instant::now();
         let (mut since, mut members) = (started, self.past.len());
@@ -338,7 +338,7 @@ async fn stop(replica: &Replica) {
     let status = replica.stop().await;
     // A replica that has just started does not handle the signal yet.
     let is_new = status.signal().is_some() && replica.said().is_empty();
-    // On a machine that stalls, a Lease may expire while its replica stops.
+    // If the machine stalls, a Lease may expire while its replica stops.
     let is_expected = is_new || matches!(status.code(), Some(0 | LOST));
     assert!(is_expected, "{status}: {}", replica.node.log());
 }
@@ -357,7 +357,7 @@ async fn until_busy(replica: &Replica) -> bool {
     replica.is_healthy()
 }
 
-/// Runs fleets beside each other, because most of the time is spent waiting.
+/// Runs fleets concurrently, because they wait most of the time.
 async fn survive(server: &Server, name: &str, skipped: u64) {
     let (fleets, events) = if full() { (2, 250) } else { (1, 15) };
     let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());

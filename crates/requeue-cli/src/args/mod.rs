@@ -45,7 +45,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Lines of help texts are broken only if help is asked for, because that
+    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because that
     /// builds the flags of all subcommands.
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {

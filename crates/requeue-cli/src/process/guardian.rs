@@ -1,11 +1,11 @@
 //! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
 //! never runs a key beside them.
 //!
-//! SIGKILL cannot be caught. The first command of a run therefore waits for the start of a second process of this
-//! program, the guardian. A run without keys starts none, and so takes half the time. The guardian
-//! waits for the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the
-//! commands in flight. Both processes share a table of these groups in memory. A command costs three writes of 16
-//! bytes, and the guardian sleeps until its parent has exited.
+//! SIGKILL cannot be caught. `requeue` therefore starts a second process of this program, the guardian, before the
+//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for
+//! the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the commands in
+//! flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
+//! guardian sleeps until its parent has exited.
 //!
 //! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
 //! table then has only the number of the run, and the guardian looks for a group leader with that number in its

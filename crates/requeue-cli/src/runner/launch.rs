@@ -200,9 +200,9 @@ impl Runner {
         }
     }
 
-    /// Starts the guardian after the first record of the input, and before the first delivery. Meanwhile the reader adds
-    /// the records that it has read at the same time, so that their keys coalesce. Other keys, of a store or of events,
-    /// do not wait.
+    /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
+    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
+    /// store or of events do not wait.
     async fn begin(&self) {
         if self.hooks.is_some() || self.keys.leases().is_some() {
             return;

@@ -442,7 +442,7 @@ fn split<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
 }
 
-/// Panics. It is separate, so that its callers need no stack for the message.
+/// Panics. The function is separate, so that its callers need no stack for the message.
 #[cold]
 #[inline(never)]
 #[track_caller]

@@ -531,7 +531,8 @@ impl Fair {
     }
 
     /// Counts that the key in `slot`, which is in flight, has become dirty or is dirty no longer.
-    // This and the next two are not inlined, so that queues without groups save no registers for them.
+    // This and the next two functions are not inlined, so that queues without groups save no
+    // registers for them.
     #[inline(never)]
     pub(crate) fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         let state = self.state_mut(slot);

@@ -461,8 +461,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Deadlines and failures -----------------------------------------------------------------
 
-    /// Counts the waiting key in `slot`. A key that is not Idle is busy: few keys wait and are ready
-    /// or in flight, so these are counted, and not the others. Groups count their Idle keys.
+    /// Counts the waiting key in `slot`. A key that is not Idle is busy. Few keys wait and are
+    /// ready or in flight, so the counter is of these keys. Groups count their Idle keys.
     #[inline(always)]
     fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing += u32::from(has_failed);
@@ -486,7 +486,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts the waiting key in `slot` again, whose phase changes.
+    /// Updates the counts for the waiting key in `slot`, whose phase changes.
     #[cold]
     #[inline(never)]
     fn recount_wait(&mut self, slot: Slot, before: Phase, after: Phase) {

@@ -165,9 +165,9 @@ impl Config {
     /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
-    /// In a [shard group](crate::Controller::shards), it is also the time in which the objects of shards
-    /// that were gained must be listed. If they are not, the controller hands its shards over, leaves
-    /// the group, and ends with the same error.
+    /// In a [shard group](crate::Controller::shards), the objects of a gained shard must be listed
+    /// within the same time. Otherwise the controller hands its shards over, leaves the group, and
+    /// ends with the same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self
@@ -365,7 +365,8 @@ impl Config {
             Some(_) if by_namespace => return Err(RunnerError::ShardsWithNamespaces),
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
-                // With a random hasher, users cannot choose a namespace's name so that it takes the turns of another.
+                // With a random hasher, users cannot choose the name of a namespace so that it
+                // takes the turns of another.
                 let hasher = RandomState::new();
                 queue = queue
                     .group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));

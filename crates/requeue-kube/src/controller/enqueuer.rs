@@ -157,8 +157,8 @@ impl Enqueuer {
         self.forget_place(&key);
     }
 
-    /// Moves a key from the group of its former shard to that of its shard, if its object has moved. A
-    /// key in flight moves after its run.
+    /// Moves a key from the group of its former shard to that of its shard, if its object has
+    /// moved. A key in flight moves after its run.
     pub(super) fn regroup(&self, key: &ObjectKey) {
         let Some(ownership) = self.ownership() else { return };
         let has_moved = ownership.places().regroup(key, || {

@@ -75,9 +75,9 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches did not list, or not the objects of a shard that was gained, within the [time
-    /// limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not know the
-    /// kind, or does not permit listing it.
+    /// These watches did not list their objects, or those of a gained shard, within the [time
+    /// limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not know
+    /// the kind, or does not permit listing it.
     CacheSync {
         /// The watches, as in `ConfigMap.v1 (owned)`.
         watches: Vec<String>,

@@ -439,24 +439,27 @@ where
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
     ///   runs in flight have completed, and the other replicas continue at once. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
-    /// - **Objects that are created again.** An object that is deleted and created again under the same
-    ///   name has another uid, and with [`ShardBy::Uid`](crate::shard::ShardBy::Uid) another shard. If one
-    ///   replica holds both shards, the key never has two runs. Otherwise, the run in flight for the former
-    ///   object, or for its deletion, may overlap with the first run for the new object at its replica.
-    /// - **Streams that end.** When all streams of a controller have ended, the remaining keys run, and then the shards
-    ///   are handed over. A stream that ends before the group has assigned shards waits for that.
+    /// - **Objects that are created again.** An object that is deleted and created again under the
+    ///   same name has another uid. With [`ShardBy::Uid`](crate::shard::ShardBy::Uid), it is
+    ///   usually in another shard. If one replica holds both shards, the key never has two runs
+    ///   at the same time. Otherwise the run in flight for the former object, or for its deletion,
+    ///   may overlap with the first run for the new object at another replica.
+    /// - **Streams that end.** When all streams of a controller have ended, the remaining keys run,
+    ///   and then the shards are handed over. If a stream ends before the group has assigned
+    ///   shards, the controller waits for the assignment.
     /// - **Loss of the membership.** All runs in flight are dropped at once, each at an `await`. The
     ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
     ///   then exit, or create another controller.
     /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
-    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the
-    ///   objects of the replica's shards. Each replica receives all owned and watched objects. A gain
-    ///   starts the watch again with a list of all shards that are held; several gains during a list need
-    ///   one more. A release lists nothing: the objects are dropped, and no longer requested when the watch
-    ///   is renewed. With
-    ///   [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come from
-    ///   that watch, which may be behind the former holder's writes. The stores of owned and watched objects may be behind in any case.
+    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends
+    ///   only the objects of the replica's shards. Each replica receives all owned and watched
+    ///   objects. After a gain, the watch starts again, with a list of all shards that are held.
+    ///   Several gains during a list require only one more list. A release requires no list: the
+    ///   objects are dropped, and the next request of the watch omits the shard. With
+    ///   [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come
+    ///   from that watch, which may be behind the former holder's writes. The stores of owned and
+    ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](Shards::with_client) sets one with connections of its own, which is recommended. The
@@ -584,7 +587,7 @@ where
         self.writes.clone()
     }
 
-    /// Returns a handle for a dashboard, which shows why an object waits, and the shards of the
+    /// Returns a handle for a dashboard. It shows why an object waits, and the shards of the
     /// controller's group.
     pub fn status(&self) -> Status {
         Status { writes: self.writes.clone(), held: self.held.clone() }

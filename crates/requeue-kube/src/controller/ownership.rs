@@ -5,23 +5,24 @@
 //!
 //! # The invariant
 //!
-//! **A key runs only while its replica holds the shard of the object that the run sees, and a shard is
-//! released only when no run of an object of it is in flight.** Two places ensure it:
+//! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
+//! released only when none of its objects has a run in flight.** Two functions ensure this:
 //!
-//! - [`begin`](Ownership::begin) permits a run only if the shard is held and listed, and if the object
-//!   in the store is the one whose shard is known. It counts the run for that shard under the same lock
-//!   under which the state of a shard changes. If the object is replaced during the run by one of
-//!   another shard, the run counts for both.
-//! - [`release`](Ownership::release) permits no further run of the shard, and then waits until no run
-//!   counts for it.
+//! - [`begin`](Ownership::begin) permits a run only if the shard is held and listed, and if the
+//!   known shard is that of the object in the store. It counts the run for that shard. It holds the
+//!   lock under which the states of shards change. If the object is replaced during the run by one
+//!   in another shard, the run counts for both shards.
+//! - [`release`](Ownership::release) permits no further run of the shard, and then waits until no
+//!   run counts for it.
 //!
-//! A run without an object, of [`run_refs`](crate::Controller::run_refs), counts for the shard that its
-//! object had when it was last seen, or that an owner reference names.
+//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. It then counts for the
+//! shard that the object had when it was last seen, or that an owner reference names.
 //!
-//! The groups of the queue do not affect this invariant. They keep the keys of a shard that is not
-//! listed, or is being released, from the workers. Each key is in the group of its shard. If an object
-//! is deleted and created again under the same name in another shard, its key is removed from the
-//! former group and added again: at once, or after its run in flight.
+//! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
+//! The group of a shard is paused while the shard is not listed, or is being released, so that its
+//! keys are not delivered. If an object is deleted and created again under the same name in another
+//! shard, its key is removed from the former group and added again: at once, or after its run in
+//! flight.
 //!
 //! # The states of a shard
 //!
@@ -31,16 +32,16 @@
 //! | gained | held | The watch has listed the shard. Keys run. |
 //! | gained, held | leaving | `release` or `lose`. No key is added, and no run begins. |
 //! | leaving | left | No run is in flight. The shard can be handed over. |
-//! | left | dropping | One walk drops the keys of all shards that have been left. That is no deletion of their objects. |
+//! | left | dropping | One walk drops the keys of all left shards. Their objects are not deleted. |
 //! | dropping | free | The walk is over. |
 //! | leaving, left | gained | `gain`. The shard is listed again. |
 //! | dropping | gained | `gain`, after the walk, which could otherwise drop new keys. |
 //!
 //! # Locks
 //!
-//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys
-//! that have moved or the runs, the queue. The store is not read under any of them but the first, and
-//! the queue determines the group of a key before it takes its own lock.
+//! The order is: the shards to forget, the states of the shards, a part of the known shards, the
+//! keys that have moved or the runs, the queue. The store is read only under the first of these
+//! locks. The queue determines the group of a key before it takes its own lock.
 
 mod places;
 mod ranges;
@@ -70,14 +71,15 @@ pub(crate) struct Ownership(Arc<Inner>);
 
 struct Inner {
     places: Arc<Places>,
-    /// An add to the queue and the begin of a run hold this lock, so that none follows a release.
+    /// An add to the queue and the start of a run hold this lock, so that neither follows a
+    /// release.
     shards: RwLock<Shards>,
     runs: Runs,
     /// The number of gains, each of which requires a list.
     gains: watch::Sender<u64>,
-    /// The number of times that keys were dropped.
+    /// The number of walks that have dropped keys.
     drops: watch::Sender<u64>,
-    /// The shards that the API server was asked for, as ranges.
+    /// The shards that the watch requested from the API server, as ranges.
     selected: Mutex<Vec<(u32, u32)>>,
     controller: OnceLock<Attached>,
 }
@@ -103,7 +105,7 @@ pub(super) type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// Gained as this gain, and not listed since.
+    /// Gained by the gain with this number, and not listed since.
     Gained(u64),
     Held,
     Leaving,
@@ -125,9 +127,9 @@ fn of_shards(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// The decision at the begin of a run.
+/// The decision before a run.
 pub(super) enum Begin {
-    /// Run. The run is in flight until this is dropped.
+    /// The key may run. The run is in flight until this value is dropped.
     Run(InFlight),
     /// The shard is not listed yet. The key runs after that.
     Later,
@@ -257,7 +259,7 @@ impl Ownership {
         }
         drop(shards);
         if cancels && let Some(controller) = self.0.controller.get() {
-            // A key that was delivered and has not begun to run will not.
+            // A key that was delivered, but does not run yet, will not run.
             let runs = self.0.runs.of(&left);
             runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
         }
@@ -276,7 +278,7 @@ impl Ownership {
     fn left(&self, left: &[u32]) {
         let mut shards = self.shards_mut();
         for &shard in left {
-            // It may have been gained and released again in the meantime, with new runs.
+            // The shard may have been gained and released again in the meantime, with new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
                 shards.states[shard as usize] = State::Left;
             }
@@ -288,7 +290,7 @@ impl Ownership {
         }
     }
 
-    /// Drops the keys of all shards that have been left, until there is none.
+    /// Drops the keys of all left shards, until there are no left shards.
     fn drop_left(&self) {
         loop {
             let mut shards = self.shards_mut();
@@ -316,7 +318,7 @@ impl Ownership {
         }
     }
 
-    /// Drops the keys of shards, of which none is added or runs.
+    /// Drops the keys of these shards. None of these keys is added or runs.
     fn drop_keys(&self, left: &BTreeSet<u32>) {
         let Some(controller) = self.0.controller.get() else {
             return self.0.places.forget_shards(left);
@@ -327,7 +329,7 @@ impl Ownership {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
         });
         self.0.places.forget_shards(left);
-        // These keys may have been in the groups that were cancelled, or belong to these shards.
+        // These keys may have been in the cancelled groups, or may belong to these shards.
         self.0.places.moved().iter().for_each(&controller.regroup);
     }
 
@@ -377,7 +379,7 @@ impl Ownership {
         &self.0.places
     }
 
-    /// Begins a run of `key`, which sees the object with this uid, or none.
+    /// Begins a run of `key`, which sees the object with this uid, or no object.
     pub(super) fn begin(&self, key: &ObjectKey, uid: Option<&str>) -> Begin {
         let shards = self.shards();
         let begun =
@@ -407,7 +409,7 @@ impl Ownership {
         if let Some(learned) = learned {
             return learned;
         }
-        // No add is in progress that has the group of the former shard.
+        // With this lock, no add to the group of the former shard is in progress.
         learn(&self.shards_mut(), true).unwrap_or(Learned::NotHeld)
     }
 
@@ -434,24 +436,24 @@ impl Ownership {
         *self.0.gains.borrow()
     }
 
-    /// Waits for a gain after the first `gains`.
+    /// Waits for another gain than the first `gains`.
     pub(super) async fn gained_since(&self, gains: u64) {
         // It cannot fail: the sender is in `self`.
         _ = self.0.gains.subscribe().wait_for(|&now| now != gains).await;
     }
 
-    /// Returns the number of times that keys were dropped.
+    /// Returns the number of walks that have dropped keys.
     pub(super) fn drops(&self) -> u64 {
         *self.0.drops.borrow()
     }
 
-    /// Waits until keys were dropped after the first `drops` times.
+    /// Waits until another walk than the first `drops` has dropped keys.
     pub(super) async fn dropped_since(&self, drops: u64) {
         // It cannot fail: the sender is in `self`.
         _ = self.0.drops.subscribe().wait_for(|&now| now != drops).await;
     }
 
-    /// Returns the selection of the shards that are held, for a watch that starts, or `None` if there
+    /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
     /// are none.
     pub(super) fn select(&self) -> Option<Selection> {
         let shards = self.held();
@@ -462,8 +464,8 @@ impl Ownership {
         Some(Selection { ownership: self.clone(), shards })
     }
 
-    /// Returns true if the API server was asked for the shard of the object with this uid and
-    /// namespace.
+    /// Returns true if the watch requested the shard of the object with this uid and namespace from
+    /// the API server.
     pub(super) fn is_selected(&self, uid: &str, key: &ObjectKey) -> bool {
         let shard = match self.0.places.rule() {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
@@ -498,7 +500,7 @@ impl Ownership {
         shard.is_some_and(|shard| self.shards().states[shard as usize] == State::Held)
     }
 
-    /// Starts the runs of the shards of the first `gains`, which were listed.
+    /// Permits runs in the shards of the first `gains`, which were listed.
     pub(super) fn listed(&self, gains: u64) {
         let mut shards = self.shards_mut();
         for (shard, state) in (0..).zip(&mut shards.states) {
@@ -525,11 +527,12 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the selector for the next request of the watch: without the shards that were released
-    /// since its start, so that a release requires no list. A function of the user has no selector.
+    /// Returns the selector for the next request of the watch, or `None` if a function of the user
+    /// determines the shards. It omits the shards that were released since the start of the watch,
+    /// so that a release requires no list.
     ///
-    /// The selector never grows: a watch that continues would miss the objects of a shard that it has
-    /// not listed.
+    /// The selector never grows: a watch that continues would miss the objects of a shard that it
+    /// has not listed.
     pub(super) fn selector(&self) -> Option<String> {
         let Rule::Hash(by) = self.ownership.0.places.rule() else { return None };
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();

@@ -219,8 +219,8 @@ where
 }
 
 impl Group {
-    /// Joins the group, and applies its changes from now on. If the future is dropped while it joins,
-    /// `joining` contains the attempt.
+    /// Joins the group, and applies its changes from now on. If the future is dropped during the
+    /// join, `joining` contains the attempt.
     pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
         let Self { shards, client, part } = self;
         let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
@@ -269,7 +269,7 @@ impl Sharding {
         }
     }
 
-    /// Begins to hand all shards over: each when its runs in flight have ended.
+    /// Starts to hand all shards over. Each shard moves when its runs in flight have ended.
     pub(crate) fn begin_to_leave(&self) {
         self.stop.cancel();
     }
@@ -356,7 +356,7 @@ impl Driver {
         self.parts.iter().all(|part| part.ownership.is_idle(shard))
     }
 
-    /// Returns a future that completes when that of each controller has.
+    /// Returns a future that completes when the futures of all controllers have completed.
     fn each(&self, leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
         let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
         join_all(left).map(drop).boxed()
@@ -371,8 +371,8 @@ impl Driver {
     }
 
     fn release(&mut self, shards: Vec<u32>) {
-        // Shards without runs are released together, so that one write hands them over. Those with runs
-        // do not wait for each other.
+        // Shards without runs are released together, so that one write hands them over. Shards with
+        // runs do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|&shard| self.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());

@@ -55,7 +55,7 @@ impl Selected {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
             Self::Held(selection) => match selection.selector() {
-                // A rule has a selector for all sets of shards, or for none.
+                // Whether there is a selector depends on the rule only, not on the set of shards.
                 Some(all) => {
                     let selector = move || selection.selector().unwrap_or_else(|| all.clone());
                     select(api, dyntype, selector)
@@ -128,8 +128,8 @@ pub(super) fn made<O: 'static>(
     MakeEvents::Made(events.boxed())
 }
 
-/// Lists one object, and then waits forever. If that fails, the next poll tries again, as in kube's
-/// watcher.
+/// Lists one object, and then waits forever. If the list fails, the next poll tries again, as in
+/// kube's watcher.
 pub(super) fn probe<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
 where
     O: Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
@@ -164,7 +164,8 @@ impl<O> MakeEvents<O> {
 struct ShardFilter {
     shard: Option<Shard>,
     ownership: Option<Ownership>,
-    /// The name of the watch, until the API server has sent an object of a shard that was not selected.
+    /// The name of the watch, until the API server sends an object of a shard that was not
+    /// selected.
     name: Option<String>,
     /// The objects that have come from another shard, in the event or list in progress.
     moved: Vec<ObjectKey>,
@@ -397,16 +398,17 @@ impl Following {
         Ok(())
     }
 
-    /// As [`follow`](Self::follow), for the shards that are held. After a gain, the watch starts again
-    /// with another selector: kube's watchers have no other way to list objects. After a release, it
-    /// goes on. A stream of the user cannot start again, so the objects are listed from its store.
+    /// As [`follow`](Self::follow), for the shards that are held. After a gain, the watch starts
+    /// again with another selector: kube's watchers have no other way to list objects. After a
+    /// release, the watch continues. A stream of the user cannot start again, so its objects are
+    /// listed from its store.
     ///
-    /// A controller that has not joined its group yet holds no shards. It lists one object, so that it
-    /// does not join and receive shards whose objects it cannot list.
+    /// A controller that has not joined its group yet holds no shards. It first lists one object.
+    /// If that fails, it does not join, and so receives no shards whose objects it cannot list.
     ///
     /// # Errors
     ///
-    /// As [`follow`](Self::follow), or a shard that was gained is not listed in time. No process
+    /// As [`follow`](Self::follow), or if a gained shard is not listed in time. No process
     /// reconciles its objects until the controller leaves the group.
     async fn follow_shards<K>(
         &mut self,
@@ -439,13 +441,13 @@ impl Following {
         let mut list_by = deadline(None);
         let late =
             RunnerError::CacheSync { watches: vec![self.name.clone()], timeout: list_timeout };
-        // The gains that have been noticed. `list` has those that it lists.
+        // The gains that have been noticed. `list.gains` are those that the list includes.
         let mut gains = list.gains;
         // Keys of released shards were dropped, and their objects are in the store.
         let mut has_dropped = false;
-        // A stream that ends before the first gain has listed objects that have not run.
+        // If a stream ends before the first gain, the objects that it has listed have not run yet.
         while !has_ended || list.gains == 0 || list.gains != ownership.gains() {
-            // Nothing of a list in progress is of use if all of its shards have left.
+            // A list in progress is useless if all of its shards have left.
             if has_dropped && (!is_listing || ownership.held().is_empty()) {
                 has_dropped = false;
                 on_input(Input::Dropped);
@@ -455,7 +457,7 @@ impl Following {
                     (events, is_listing) = (watch_held(watch, ownership), true);
                 }
             }
-            // A list in progress is completed: otherwise its shards would wait for the next one, too.
+            // A list in progress is completed. Otherwise its shards would wait for the next list.
             if gains != list.gains && !is_listing {
                 gains = ownership.gains();
                 list = Listing { gains, is_restart: true };

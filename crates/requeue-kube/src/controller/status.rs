@@ -33,7 +33,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the reason why the run of an object waits, if it is one that the queue does not know.
+    /// Returns the reason why the run of an object waits, if the queue does not know this reason.
     ///
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]

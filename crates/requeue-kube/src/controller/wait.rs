@@ -13,11 +13,11 @@ pub enum Wait {
     OwnWrite {
         /// The kind of the object that was written.
         kind: String,
-        /// The object that was written. That of a deletion may lack the namespace.
+        /// The object that was written. For a deletion, it may lack the namespace.
         object: ObjectKey,
         /// The resource version that the watch must reach, or `None` for a deletion.
         version: Option<u64>,
-        /// The run starts after this time at the latest.
+        /// The time after which the run starts in any case.
         left: Duration,
     },
     /// The shard was gained, and is being listed.
@@ -25,7 +25,7 @@ pub enum Wait {
         /// The number of the shard.
         shard: u32,
     },
-    /// The shard is being handed over: its runs in flight complete, and no others start.
+    /// The shard is being handed over: its runs in flight complete, and no other runs start.
     ShardReleased {
         /// The number of the shard.
         shard: u32,

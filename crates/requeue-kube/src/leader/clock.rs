@@ -44,7 +44,8 @@ impl Clock {
         }
     }
 
-    /// Waits for this time. A suspension of the machine delays the result by at most [`MAX_SLEEP`].
+    /// Waits until this time. A suspension of the machine delays the result by at most
+    /// [`MAX_SLEEP`].
     pub(crate) async fn reach(&self, at: Time) {
         loop {
             let left = at.since(self.now());

@@ -66,7 +66,7 @@ impl Lease {
         self.uid == other.uid && self.record == other.record
     }
 
-    /// Returns true if the holder has renewed the Lease after it had acquired it.
+    /// Returns true if the holder has renewed the Lease since it acquired it.
     pub(crate) fn is_renewed(&self) -> bool {
         self.record.renew_time != self.record.acquire_time
     }

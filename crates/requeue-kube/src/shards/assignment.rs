@@ -15,13 +15,14 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If it is not the former holder of a shard, that one is dead.
+/// The member that wrote the assignment. If it is not the former holder of a shard that has moved,
+/// the former holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
 /// The holders, separated by spaces.
 const HOLDERS: &str = "requeue/shard-holders";
-/// The position of the holder in the list of holders, or `-`, and the fencing number of each shard.
+/// The position of the holder in the list of holders, or `-`, and the fencing token of each shard.
 const ASSIGNMENT: &str = "requeue/shard-assignment";
 
 /// The properties of a group in which all of its members agree.
@@ -36,7 +37,7 @@ pub(super) struct Layout {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot {
     pub(super) holder: Option<Arc<str>>,
-    /// The fencing number: greater with each new holder, and 0 before the first one.
+    /// The fencing token: greater with each new holder, and 0 before the first one.
     pub(super) number: i32,
 }
 

@@ -51,8 +51,9 @@ impl Shards {
 
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
-    /// If there is no such group, the first member creates it. Each controller needs a group of its own:
-    /// two controllers of one kind that use one name would each reconcile a part of the objects.
+    /// If there is no such group, the first member creates it. Each controller needs a group of its
+    /// own. If two controllers of one kind used one name, each would reconcile only a part of the
+    /// objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
         let lease = Config::new(namespace, &name).events(false);

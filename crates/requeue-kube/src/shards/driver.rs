@@ -345,7 +345,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// A membership that is dropped holds nothing.
+/// A membership that has been dropped holds no shards.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
         self.hold_nothing();

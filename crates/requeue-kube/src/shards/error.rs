@@ -61,7 +61,7 @@ pub enum ShardsError {
 impl ShardsError {
     pub(super) fn mismatch(group: &str, stored: &Layout, configured: &Layout) -> Self {
         let group = group.to_owned();
-        // The shards of another controller may well have another number.
+        // The group of another controller may have another number of shards.
         let is_same = stored.objects == configured.objects && stored.by == configured.by;
         if is_same {
             let number = |count| u32::try_from(count).unwrap_or(u32::MAX);

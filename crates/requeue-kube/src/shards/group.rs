@@ -31,13 +31,14 @@
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live
-//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it asks for
-//! its [release](Change::Release), waits until it is drained, and writes the new holder. If a run
-//! exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run ends, no
-//! other key of the shard can run. A member that stops hands over all of its shards, and then
-//! releases and deletes its Lease.
-//! Any member that knows of a death writes the desired holders of the shards of the dead member, and
-//! likewise of shards without a holder.
+//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it requests
+//! its [release](Change::Release), waits until the shard is drained, and writes the new holder. If
+//! a run exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run
+//! ends, no other key of the shard can run. A member that stops hands over all of its shards, and
+//! then releases and deletes its Lease.
+//!
+//! Any member that knows that another member is dead writes the desired holders of its shards. It
+//! does the same for shards without a holder.
 //!
 //! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
 
@@ -91,7 +92,7 @@ pub(super) struct Group {
     /// The start of the last successful read or write of the object.
     confirmed: Option<Time>,
     announced: bool,
-    /// The announcement met a conflict at this version of the own Lease.
+    /// The announcement had a conflict at this version of the own Lease.
     announce_conflict: Option<u64>,
     relisted: Time,
     changes: VecDeque<Change>,
@@ -101,7 +102,7 @@ pub(super) struct Group {
 enum Phase {
     /// The group object is not known yet.
     Looking,
-    /// The member Lease is about to be created. The replica may have to stop when it is.
+    /// The member Lease is about to be created. The replica may have to stop once it exists.
     Joining {
         stops: bool,
     },

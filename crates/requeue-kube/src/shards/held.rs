@@ -41,7 +41,7 @@ pub(super) enum Command {
 /// The state that the driver and the held shards share.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// The fencing numbers of the shards on which this process acts.
+    /// The fencing tokens of the shards on which this process acts.
     pub(super) held: Vec<Option<i32>>,
     /// The times from which this process acts on these shards.
     pub(super) since: Vec<Option<Time>>,
@@ -88,7 +88,7 @@ impl View {
         true
     }
 
-    /// This process holds no shard anymore.
+    /// Records that this process no longer holds any shard.
     pub(super) fn clear(&mut self) {
         self.held.clear();
         self.since.clear();

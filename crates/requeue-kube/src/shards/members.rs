@@ -11,9 +11,10 @@
 //! ended does not return. A Lease that was deleted is never created again. Its member is dead when
 //! the longest lease duration of the group has passed since its absence was observed.
 //!
-//! A member that has not renewed its Lease yet is new. It receives no shards, because it may be in a
-//! crash loop: each of its shards would have no holder until its Lease expires, again and again. The
-//! exception are groups without a member that has renewed, where new members count, too.
+//! A member that has not renewed its Lease yet is new. It receives no shards, because it may be in
+//! a crash loop. After each crash, its shards would have no holder until its Lease expires. The
+//! exception is a group in which no member has renewed its Lease: all of its members receive
+//! shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,10 +78,11 @@ impl Members {
         self.seen.get(name)
     }
 
-    /// Returns the members that receive shards, in the order of their names. `own` is the observer, if
-    /// it may receive shards, and whether it has renewed its Lease.
+    /// Returns the members that receive shards, in the order of their names. `own` is the observer,
+    /// if it may receive shards, and whether it has renewed its Lease.
     ///
-    /// A new member that holds a shard is among them: it has received it when all members were new.
+    /// They include a new member that holds a shard: it received the shard when all members were
+    /// new.
     pub(super) fn candidates(
         &self,
         group: &GroupLease,

@@ -67,14 +67,14 @@ impl Shards {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped, this process does not join. A task of the runtime deletes a Lease that it
-    /// has created. If the runtime ends before that, the Lease expires.
+    /// If the future is dropped, this process does not join. If it has created a Lease, a task of
+    /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
     pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
         self.join_by(client, &mut None).await
     }
 
-    /// As [`join`](Self::join). If the future is dropped while it joins, `joining` contains the
-    /// attempt.
+    /// As [`join`](Self::join). If the future is dropped during the join, `joining` contains
+    /// the attempt.
     pub(crate) async fn join_by(
         self,
         client: Client,
@@ -202,7 +202,7 @@ impl Membership {
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Leaves the group. No run is in flight.
+    /// Leaves the group. No run may be in flight.
     async fn leave(mut self) {
         self.stop();
         while let Ok(Some(change)) = self.next().await {

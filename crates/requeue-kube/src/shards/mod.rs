@@ -42,7 +42,7 @@
 //!
 //! | Lease | content |
 //! |---|---|
-//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing number, as annotations. It changes by compare-and-swap. |
+//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing token, as annotations. It changes by compare-and-swap. |
 //! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
 //!
 //! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. The
@@ -57,10 +57,10 @@
 //!
 //! # Members that have just joined
 //!
-//! A member receives shards when it has renewed its Lease once, after the
-//! [retry period](Shards::retry_period) of 2 s by default. A process in a crash loop, which joins and
-//! crashes again and again, therefore receives none. As long as no live member has renewed its Lease,
-//! all of them count: the first member of a group takes all shards at once.
+//! A member receives shards after it has renewed its Lease for the first time, one [retry
+//! period](Shards::retry_period) after it joined: 2 s by default. A process in a crash loop
+//! therefore receives none. If no live member has renewed its Lease yet, all members receive
+//! shards. The first member of a group therefore takes all shards at once.
 //!
 //! # Deleted objects
 //!

@@ -20,13 +20,14 @@ pub struct GroupStatus {
     pub member: String,
     /// All shards, in order. Empty until the process has read the object of the group.
     pub shards: Vec<ShardStatus>,
-    /// The shards that this process has received from live members.
+    /// The number of shards that this process has received from live members.
     pub handovers: u64,
-    /// The shards that this process has taken over from dead members.
+    /// The number of shards that this process has taken over from dead members.
     pub takeovers: u64,
-    /// The shards that this process has received without a former holder.
+    /// The number of shards that this process has received and that had no former holder.
     pub first: u64,
-    /// The sum of the times without a holder that this process has counted.
+    /// The sum over all shards of the times without a holder, as far as this process has counted
+    /// them.
     pub unheld: Duration,
 }
 
@@ -38,7 +39,7 @@ pub struct ShardStatus {
     pub index: u32,
     /// The name of the holder's member Lease.
     pub holder: Option<String>,
-    /// The time for which this process holds the shard, or `None` if it does not.
+    /// The time for which this process has held the shard, or `None` if it does not hold it.
     pub held_for: Option<Duration>,
 }
 

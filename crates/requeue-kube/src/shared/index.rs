@@ -106,12 +106,12 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
 
 /// The updates of an index, whose type of values is not known to the watch.
 ///
-/// The function of the user is called by [`prepare`](Self::prepare), before the watch takes its lock:
-/// it may be slow. The other methods call it only for objects that were not prepared.
+/// [`prepare`](Self::prepare) calls the function of the user, which may be slow, before the watch
+/// takes its lock. The other methods call it only for objects that were not prepared.
 pub(super) trait Update<K>: Send + Sync {
-    /// Reads the values of an object that is about to be put, or is part of a list.
+    /// Computes the values of an object that is about to be put, or is part of a list.
     fn prepare(&self, key: &ObjectKey, object: &K);
-    /// Forgets the values that were read and not used, because a list begins.
+    /// Forgets the values that were computed and not used, because a list begins.
     fn restart(&self);
     fn put(&self, key: &ObjectKey, object: &Arc<K>);
     fn remove(&self, key: &ObjectKey);
@@ -125,8 +125,8 @@ pub(super) struct Indexed<V, K, F> {
     reader: Mutex<Reader<V, F>>,
 }
 
-/// The function of an index, and the values that it has returned for objects that are not in the index
-/// yet, with the resource versions of the objects.
+/// The function of an index, and its results for objects that are not in the index yet, with the
+/// resource versions of the objects.
 struct Reader<V, F> {
     function: F,
     prepared: HashMap<ObjectKey, (Option<String>, Vec<V>)>,

@@ -218,10 +218,10 @@ where
 
     /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
     ///
-    /// Use it in a mapper, to find the objects that refer to a changed object. `f` is called once for
-    /// each change of an object, and once for each object of a list. It delays the events of the watch,
-    /// but nothing else. If it panics, that is logged, and the object is in the index without a value
-    /// until its next change.
+    /// Use it in a mapper, to find the objects that refer to a changed object. `f` is called once
+    /// for each change of an object, and once for each object of a list. A slow `f` delays the
+    /// events of the watch, but nothing else. If `f` panics, the panic is logged, and the object
+    /// has no value in the index until its next change.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
@@ -320,7 +320,7 @@ async fn follow<K>(
     }
 }
 
-/// Calls the functions of the indexes for the object of an event, without the lock of the fan-out.
+/// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
 fn prepare<K>(fanout: &Mutex<Fanout<K>>, event: &Event<K>)
 where
     K: Resource + Clone + 'static,

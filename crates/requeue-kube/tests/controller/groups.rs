@@ -38,8 +38,8 @@ async fn refused(controller: Controller<ConfigMap>) -> RunnerError {
     }
 }
 
-/// Runs a controller of ConfigMaps on a server that refuses each request with this status. Returns the
-/// results, and the paths of the requests.
+/// Runs a controller of ConfigMaps on a server that refuses each request with this status. Returns
+/// the results and the paths of the requests.
 async fn on_a_server_that_refuses(code: u16, shards: Option<Shards>) -> (Vec<String>, Vec<String>) {
     let paths: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&paths);

@@ -64,10 +64,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for one
-    /// group. Returns the number of keys that had a pending run.
+    /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for
+    /// one group. Returns the number of keys that had a pending run.
     ///
-    /// It examines every key of the queue once, for any number of groups.
+    /// The call examines every key of the queue once, for any number of groups.
     ///
     /// # Errors
     ///

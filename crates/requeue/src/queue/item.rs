@@ -130,8 +130,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// Returns how long the key was ready before this delivery, or `None` unless [times are
     /// kept](super::Builder::track_times).
     ///
-    /// The time for which it waited until it was due does not count. The call takes the queue's lock
-    /// if times are kept.
+    /// The time before the key was due does not count. The call takes the queue's lock if times are
+    /// kept.
     ///
     /// # Examples
     ///

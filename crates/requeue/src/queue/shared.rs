@@ -98,7 +98,7 @@ pub(crate) struct Shared<K: Key> {
     pub(super) always_needs_now: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
-    /// True if every release of the lock calls hooks, or wakes restarted runs.
+    /// True if each release of the lock calls hooks or wakes restarted runs.
     has_news: bool,
     /// True if the queue has a custom order.
     pub(super) has_order: bool,

@@ -94,8 +94,8 @@ impl Context {
         self.priority
     }
 
-    /// Returns how long the key was ready before this delivery, or `None` if the queue does not [keep
-    /// times](crate::Builder::track_times).
+    /// Returns how long the key was ready before this delivery, or `None` if the queue does not
+    /// [keep times](crate::Builder::track_times).
     #[must_use]
     pub const fn queued(&self) -> Option<Duration> {
         self.queued

@@ -27,7 +27,7 @@ type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 /// within about a millisecond.
 const PARTS: usize = 64;
 
-/// The group of keys without a shard. Such a key is not added, unless its shard is forgotten at that
+/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that
 /// moment. It then does not run.
 const NO_SHARD: Group = Group::new(u64::MAX);
 
@@ -44,10 +44,11 @@ pub(crate) struct Places {
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
-/// The shards of objects whose shard follows from the uid, which is not in their keys: the objects in
-/// held shards that were seen, and owners that an owned object names.
+/// The shards of objects, if they follow from the uid, which the keys do not contain. The objects
+/// are those in held shards that were seen, and owners that an owned object names.
 ///
-/// It has parts with a lock each, so that a walk through all objects blocks the others only briefly.
+/// Each part has a lock of its own, so that a walk through all objects blocks other operations only
+/// briefly.
 struct Known {
     parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,
     hasher: RandomState,
@@ -61,8 +62,8 @@ impl Known {
 
 /// The objects whose shards are forgotten as soon as no event is being handled.
 ///
-/// The handler of an event learns the shard first, then changes the store, and adds the key last. To
-/// forget the shard in between would lose that add.
+/// The handler of an event learns the shard first, then changes the store, and adds the key last.
+/// If the shard were forgotten in between, the add would be lost.
 #[derive(Default)]
 struct Forgetting {
     /// The number of events and lists that are being handled.
@@ -75,7 +76,7 @@ struct Forgetting {
 pub(in super::super) enum Learned {
     NotHeld,
     Held,
-    /// The shard is held. Before, an object of another shard had the name.
+    /// The shard is held. Before, an object in another shard had the name.
     Moved,
 }
 
@@ -150,8 +151,8 @@ impl Places {
     }
 
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
-    /// another shard was known before, it calls `moved` with the shard. Without `moved`, nothing changes
-    /// in this case, and the result is `None`.
+    /// another shard was known before, calls `moved` with the new shard. Without `moved`, nothing
+    /// changes in this case, and the result is `None`.
     pub(super) fn learn(
         &self,
         key: &ObjectKey,
@@ -203,12 +204,14 @@ impl Places {
         }
     }
 
-    /// Removes a key from the group of its former shard, if its object has moved. `remove` returns true
-    /// if the queue no longer contains the key. Otherwise, the key is in flight, and this is repeated
-    /// after its run. Returns true if the object has moved.
+    /// Removes a key from the group of its former shard, if its object has moved. Returns true if
+    /// the object has moved.
+    ///
+    /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
+    /// flight, and must be removed again after its run.
     pub(in super::super) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
         let mut moved = lock(&self.moved);
-        // The lock is kept, so that the next move of the key is not forgotten.
+        // The lock is held until the end, so that the next move of the key is not lost.
         let has_moved = moved.contains(key);
         if has_moved && remove() {
             moved.remove(key);
@@ -216,7 +219,7 @@ impl Places {
         has_moved
     }
 
-    /// Marks a key that must leave its group after its run, as after a move of its object.
+    /// Marks a key that must leave its group after its run, as if its object had moved.
     pub(super) fn mark(&self, key: &ObjectKey) {
         lock(&self.moved).insert(key.clone());
     }
@@ -238,8 +241,8 @@ impl Places {
         self.forget_gone(&mut forgetting, is_gone);
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled, if `is_gone` then returns
-    /// true: there is no object, and the key is not in the queue.
+    /// Forgets the shard of an object as soon as no event is being handled. It does so only if
+    /// `is_gone` then returns true: there is no object, and the key is not in the queue.
     pub(in super::super) fn forget(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
             let mut forgetting = lock(&self.forgetting);

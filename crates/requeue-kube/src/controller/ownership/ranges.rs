@@ -8,8 +8,8 @@ use crate::shard::{ShardBy, selector_of};
 /// 8 KiB.
 const MAX_RANGES: usize = 64;
 
-/// Returns the ranges of the shards `held`, each up to an end that is excluded. Neighbours are one
-/// range.
+/// Returns the ranges of the shards `held`. The end of each range is excluded. Adjacent shards are
+/// in one range.
 ///
 /// If there are more than [`MAX_RANGES`], the shortest gaps are part of the ranges, and the client
 /// drops their objects.
@@ -33,7 +33,7 @@ pub(super) fn ranges(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     ranges
 }
 
-/// Returns the selector of the union of ranges, of which there is at least one, of `count` shards.
+/// Returns the selector of the union of ranges of `count` shards. There must be at least one range.
 pub(super) fn selector(by: ShardBy, count: u32, ranges: &[(u32, u32)]) -> String {
     let ranges = ranges.iter().map(|&(start, end)| selector_of(by, count, start, end));
     ranges.collect::<Vec<_>>().join(" || ")

@@ -47,7 +47,7 @@ impl Group {
         self.idle_until = Time::ZERO;
     }
 
-    /// Returns the fencing number of a shard on which this replica acts, as long as its right has
+    /// Returns the fencing token of a shard on which this replica acts, as long as its right has
     /// not ended.
     pub(in super::super) fn acts(&self, shard: usize) -> Option<i32> {
         if !self.is_member() {
@@ -59,7 +59,7 @@ impl Group {
         }
     }
 
-    /// Computes the desired assignment, and asks for the release of shards that must move.
+    /// Computes the desired assignment, and requests the release of shards that must move.
     pub(super) fn settle(&mut self, now: Time) {
         if !self.is_member() {
             return;
@@ -140,13 +140,13 @@ impl Group {
         self.report(gained, Change::Gained);
     }
 
-    /// Returns the source of a shard that `writer` has taken from `holder`.
+    /// Returns the source of a shard that `writer` has assigned and that `holder` held before.
     fn source(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
         let Some(holder) = holder else { return Source::Nobody };
         if writer == Some(&**holder) {
             return Source::Member(Arc::clone(holder));
         }
-        // This member may have joined after the death, and then counts the time since it joined.
+        // If this member joined after the crash, it counts only the time since it joined.
         let since = self.members.get(holder).map_or(now, |member| member.since);
         Source::Dead(Arc::clone(holder), now.since(since))
     }

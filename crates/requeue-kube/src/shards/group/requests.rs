@@ -195,8 +195,8 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                // For the desired holder, whoever it is: it may have joined after the death, and
-                // would know of it a lease duration later.
+                // The write is for any desired holder. That member may have joined after the crash,
+                // and would then detect it a lease duration later.
                 (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
                     if may_take && self.members.is_dead(holder, longest, now) =>
@@ -207,11 +207,11 @@ impl Group {
             };
             assignment.set(shard, to);
         }
-        // A write without a response is settled by another one: only one of them can succeed.
+        // A write without a response is repeated: only one of the two can succeed.
         (assignment != group.assignment || self.unresolved.is_some()).then_some(assignment)
     }
 
-    /// Deletes the Lease of a dead member. The first candidate does it for all.
+    /// Deletes the Lease of a dead member. Only the first candidate does so.
     fn collect(&mut self, now: Time) -> Option<Step> {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);

@@ -79,8 +79,8 @@ where
         .name(unique(name))
 }
 
-/// A replica with a controller of ConfigMaps and one of Secrets. The log has the start and the end of
-/// each run, with the name of its object.
+/// A replica with a controller of ConfigMaps and one of Secrets. The log has the start and the end
+/// of each run, with the name of its object.
 struct Replica {
     held: [HeldShards; 2],
     status: Status,
@@ -92,7 +92,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica whose Secrets take this time. Its ConfigMaps take none.
+    /// Starts a replica whose runs of Secrets take this time. Its runs of ConfigMaps take no time.
     fn start(api: &Api, takes: Duration) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (force, forced) = oneshot::channel::<()>();

@@ -1,10 +1,10 @@
 //! A simulation of the replicas of a shard group. At no moment do two of them act on one shard.
 //!
-//! The clocks of the replicas run at different rates, and show different times of day, which jump by
-//! up to years. Requests, responses and events of watches are late, lost or repeated. Replicas are
+//! The clocks of the replicas run at different rates. Their wall clocks differ, and jump by up to
+//! years. Requests, responses and events of watches are late, lost or repeated. Replicas are
 //! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
-//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and a
-//! join must leave no shard without a holder for longer than promised. A replica that stops must
+//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and
+//! a join must leave no shard without a holder for longer than promised. A replica that stops must
 //! release its Lease within a second. A replica in a crash loop must not receive shards.
 //!
 //! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
@@ -103,7 +103,7 @@ struct World {
     numbers: u64,
     /// Events at the same time.
     repeats: u64,
-    /// The greatest fencing number of each shard of each group object, and its holder.
+    /// The greatest fencing token of each shard of each group object, and its holder.
     tokens: HashMap<(String, usize), (i32, Arc<str>)>,
     deletes_members: bool,
     deletes_group: bool,
@@ -342,7 +342,7 @@ impl World {
     }
 }
 
-/// Makes the Lease of another member one that was renewed: a planted bug.
+/// Makes the Lease of another member look renewed: a planted bug.
 fn show_renewed(lease: &mut Lease, member: &str) {
     if lease.name() != "web" && lease.name() != member {
         let mut json = lease.annotate(Map::new());
@@ -401,8 +401,8 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
         "a replica was stopped at {stopped:?}, and the last release is at {left:?}"
     );
     if members > 1 {
-        // A crash whose replica is replaced before its Lease has expired. The new replica observes the
-        // dead Lease for its whole duration later than the others.
+        // A replica crashes, and is replaced before its Lease has expired. The new replica has to
+        // observe the dead Lease for the whole lease duration, and so detects the crash last.
         let who = world.random.usize(..members);
         world.replicas[who] = None;
         world.at(world.now + lease / 2, Event::Start(who));

@@ -1,4 +1,4 @@
-//! The conditions that must be true: at any time, and when all faults have stopped.
+//! The conditions that must be true at any time, and those when all faults have stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Starts a further replica again and again. It crashes before it has renewed its Lease.
+    /// Starts another replica repeatedly. It crashes each time before it has renewed its Lease.
     pub(super) fn crash_loop(&mut self) {
         let who = self.replicas.len();
         self.replicas.push(None);
