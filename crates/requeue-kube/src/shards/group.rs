@@ -339,6 +339,15 @@ impl Group {
         };
         let before = self.group.take();
         self.idle_until = Time::ZERO;
+        let slots = before.iter().flat_map(|before| before.assignment.slots());
+        for (old, new) in slots.zip(group.assignment.slots()) {
+            if let Some(holder) = old.holder.as_deref()
+                && new.holder != old.holder
+                && group.writer() != Some(holder)
+            {
+                self.members.taken(holder);
+            }
+        }
         if self.is_member() {
             self.follow(&group, before.as_ref(), now);
         }

@@ -15,6 +15,10 @@
 //! a crash loop. After each crash, its shards would have no holder until its Lease expires. The
 //! exception is a group in which no member has renewed its Lease: all of its members receive
 //! shards.
+//!
+//! A member that joins after a crash learns of the death later than the others. It must not hand
+//! shards to the dead member in the meantime. Therefore only a renewal that the observer has seen
+//! counts, and a member whose shards another member has taken receives none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +38,10 @@ pub(super) struct Member {
     unlisted: bool,
     /// The member is dead, and its Lease was deleted.
     gone: bool,
+    /// The observer has seen a renewal.
+    renews: bool,
+    /// Another member has taken its shards, and the observer has seen no renewal since.
+    is_taken: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,8 +60,14 @@ impl Member {
 
     fn may_receive(&self, group: &str) -> bool {
         self.state == State::Live
+            && !self.is_taken
             && self.joined() == group
             && self.lease.annotation(STOPPING).is_none()
+    }
+
+    /// Returns the properties on which it depends whether a live member receives shards.
+    fn status(&self) -> (bool, bool, bool) {
+        (self.lease.annotation(STOPPING).is_some(), self.renews, self.is_taken)
     }
 
     fn duration(&self, default: Duration) -> Duration {
@@ -89,7 +103,7 @@ impl Members {
         own: Option<(Arc<str>, bool)>,
     ) -> Vec<Arc<str>> {
         let others = self.seen.iter().filter(|(_, member)| member.may_receive(group.uid()));
-        let others = others.map(|(name, member)| (Arc::clone(name), member.lease.is_renewed()));
+        let others = others.map(|(name, member)| (Arc::clone(name), member.renews));
         let mut live: Vec<_> = others.chain(own).collect();
         if live.iter().any(|(_, is_renewed)| *is_renewed) {
             live.retain(|(name, is_renewed)| *is_renewed || group.assignment.holds(name));
@@ -111,16 +125,24 @@ impl Members {
         let Some(member) = self.seen.get_mut(lease.name()) else {
             let state = if released { State::Dead } else { State::Live };
             let name = Arc::from(lease.name());
-            self.seen
-                .insert(name, Member { lease, since: now, state, unlisted: false, gone: false });
+            let member = Member {
+                lease,
+                since: now,
+                state,
+                unlisted: false,
+                gone: false,
+                renews: false,
+                is_taken: false,
+            };
+            self.seen.insert(name, member);
             return true;
         };
         (member.unlisted, member.gone) = (false, false);
         if lease.version() <= member.lease.version() {
             return false;
         }
-        let status = |lease: &Lease| (lease.annotation(STOPPING).is_some(), lease.is_renewed());
-        let mut changed = status(&lease) != status(&member.lease);
+        let before = member.status();
+        let mut changed = false;
         if member.state != State::Dead {
             if released {
                 member.state = State::Dead;
@@ -128,10 +150,11 @@ impl Members {
             } else if member.state == State::Absent || !member.lease.same_record(&lease) {
                 changed |= member.state == State::Absent;
                 (member.state, member.since) = (State::Live, now);
+                (member.renews, member.is_taken) = (true, false);
             }
         }
         member.lease = lease;
-        changed
+        changed || member.status() != before
     }
 
     /// Records the response to a read that was sent when the Lease seemed to have expired.
@@ -151,6 +174,13 @@ impl Members {
                 true
             }
             None => self.see(lease, now),
+        }
+    }
+
+    /// Records that another member has taken shards of this one, as one does that knows of its death.
+    pub(super) fn taken(&mut self, name: &str) {
+        if let Some(member) = self.seen.get_mut(name) {
+            member.is_taken = true;
         }
     }
 
