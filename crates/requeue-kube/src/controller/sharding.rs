@@ -99,7 +99,14 @@ impl HeldShards {
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
     /// reported the loss, because the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
-        self.of(object).is_some_and(|held| !held.is_member())
+        match self.of(object) {
+            Some(held) => !held.is_member(),
+            // The membership was lost, and the controller is about to be notified of it.
+            None => {
+                let ownership = self.0.ownership.get().filter(|_| self.0.group.get().is_some());
+                ownership.is_some_and(|it| it.places().shard_of(object).is_some())
+            }
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u32, HeldShard>)) {
@@ -317,6 +324,8 @@ struct Driver {
 /// Without the driver, nothing shows a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
+        // No further run begins. The future only waits for those in flight.
+        self.parts.iter().for_each(|part| drop(part.ownership.lose_all()));
         self.change_held(BTreeMap::clear);
     }
 }

@@ -185,13 +185,13 @@ impl ShardFilter {
                     let (key, uid) = (ObjectKey::of_meta(meta), meta.uid.as_deref());
                     let uid = uid.unwrap_or_default();
                     let learned = ownership.learn(&key, uid);
+                    let is_held = matches!(learned, Learned::Held | Learned::Moved);
                     // A released shard is selected until the next request of the watch.
-                    let is_selected =
-                        learned == Learned::NotHeld && ownership.is_selected(uid, &key);
-                    if learned == Learned::Moved {
+                    let is_selected = !is_held && ownership.is_selected(uid, &key);
+                    if matches!(learned, Learned::Left | Learned::Moved) {
                         self.moved.push(key);
                     }
-                    ((learned != Learned::NotHeld).then_some(event), is_selected)
+                    (is_held.then_some(event), is_selected)
                 }
                 Event::Init | Event::InitDone => (Some(event), true),
             },
@@ -251,7 +251,9 @@ impl Source {
                         return;
                     }
                 };
-                let Some(event) = filter.own(event) else { return };
+                let Some(event) = filter.own(event) else {
+                    return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
+                };
                 if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
                     // The objects of the other shards were gained or have left.
                     watch.forget(|key| !ownership.is_listed(key));
@@ -506,7 +508,12 @@ impl Following {
                         biased;
                         handled = handle => handled?,
                         // The backoff after an error may be longer.
-                        () = reach(list_by) => return Err(late),
+                        () = reach(list_by) => {
+                            list_by = deadline(list_by);
+                            if list_by.is_some() {
+                                return Err(late);
+                            }
+                        }
                     }
                     if is_end {
                         ownership.listed(list.gains);

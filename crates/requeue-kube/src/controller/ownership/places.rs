@@ -75,6 +75,8 @@ struct Forgetting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Learned {
     NotHeld,
+    /// The shard is not held. Before, an object in another shard had the name.
+    Left,
     Held,
     /// The shard is held. Before, an object in another shard had the name.
     Moved,
@@ -179,11 +181,12 @@ impl Places {
                 moved(shard);
                 Some(Learned::Moved)
             }
-            (false, before) => {
-                if before.is_some() {
-                    known.remove(key);
-                }
-                Some(Learned::NotHeld)
+            (false, None) => Some(Learned::NotHeld),
+            (false, Some(_)) => {
+                known.remove(key);
+                // The key leaves its group, so that it is not there when this shard is gained.
+                lock(&self.moved).insert(key.clone());
+                Some(Learned::Left)
             }
         }
     }

@@ -196,3 +196,19 @@ fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     assert!(!ownership.is_held(&key));
     assert_eq!(places.shard_of(&key), None);
 }
+
+#[tokio::test]
+async fn a_key_leaves_its_group_if_its_object_is_replaced_in_a_shard_that_is_not_held() {
+    let ownership = by_uid();
+    attached(&ownership, || {});
+    let key = ObjectKey::new(Some("ns"), "object");
+    ownership.gain([1]);
+    assert_eq!(ownership.learn(&key, &uid_in(1)), Learned::Held);
+    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
+    // A run is in flight, so the key stays in the queue, and is regrouped again at its end.
+    assert!(ownership.places().regroup(&key, || false));
+    ownership.gain([2]);
+    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Held);
+    assert!(ownership.places().regroup(&key, || true));
+    assert!(!ownership.places().regroup(&key, || true));
+}
