@@ -324,8 +324,11 @@ struct Driver {
 /// Without the driver, nothing shows a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
-        // No further run begins. The future only waits for those in flight.
-        self.parts.iter().for_each(|part| drop(part.ownership.lose_all()));
+        for Part { ownership, .. } in &self.parts {
+            // No further run begins. The future would only wait for the runs in flight, which the
+            // controller drops.
+            drop(ownership.release(0..ownership.count()));
+        }
         self.change_held(BTreeMap::clear);
     }
 }

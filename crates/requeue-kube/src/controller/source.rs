@@ -477,6 +477,7 @@ impl Following {
                     ownership.listed(list.gains);
                     (list.is_restart, list_by) = (false, deadline(None));
                 }
+                continue;
             }
             tokio::select! {
                 biased;
