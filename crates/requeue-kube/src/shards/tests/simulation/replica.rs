@@ -12,7 +12,7 @@ use crate::leader::election::{self, Election};
 use crate::leader::{Lease, lost};
 use crate::shards::assignment::{JOINED, LABEL};
 use crate::shards::group::Group;
-use crate::shards::protocol::{Call, Change, End, Settings, Step, Watched};
+use crate::shards::protocol::{Call, Change, End, Settings, Source, Step, Watched};
 
 pub(super) struct Replica {
     pub(super) group: Group,
@@ -286,7 +286,11 @@ impl World {
                     let at = self.now + self.random.u64(1..SECOND / 10);
                     self.at(at, Event::Drained { who, epoch, shards });
                 }
-                Change::Gained(gained) => self.moves += gained.len() as u64,
+                Change::Gained(gained) => {
+                    // A holder that keeps a shard after all has not received it.
+                    let received = gained.iter().filter(|gain| gain.from != Source::Itself);
+                    self.moves += received.count() as u64;
+                }
                 Change::Lost(shards) => {
                     let now = self.now;
                     // A replica whose right has ended, and that has not noticed, may lose them.
