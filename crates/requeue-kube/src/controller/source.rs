@@ -55,7 +55,7 @@ impl Selected {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
             Self::Held(selection) => match selection.selector() {
-                // Whether there is a selector depends on the rule only, not on the set of shards.
+                // The rule alone determines if there is a selector. The set of shards does not matter.
                 Some(all) => {
                     let selector = move || selection.selector().unwrap_or_else(|| all.clone());
                     select(api, dyntype, selector)

@@ -20,15 +20,22 @@ impl Replica {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_release_waits_for_the_run_of_an_object_that_came_to_its_shard() {
+/// Starts a replica with these shards. During the first run of an object of shard 1, creates the
+/// object again in shard 2.
+async fn recreated_during_a_run(gained: impl IntoIterator<Item = u32>) -> (FakeApi, Replica) {
     let name = name_in(1);
     let api = FakeApi::new(true, [map(&name, 1)]);
     let replica = Replica::start(&api, by_uid(), TAKES);
-    replica.ownership.gain(0..SHARDS);
+    replica.ownership.gain(gained);
     replica.log.reaches(1).await;
-    // The second run is for the object of shard 2. The key is still in the group of shard 1.
     api.replace([recreated(&name, &name_in(2), 2)]);
+    (api, replica)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_the_run_of_an_object_that_came_to_its_shard() {
+    let (_api, replica) = recreated_during_a_run(0..SHARDS).await;
+    // The second run is for the object of shard 2. The key is still in the group of shard 1.
     replica.log.reaches(3).await;
     assert_eq!(replica.counts(), (2, 1));
     let mut release = Box::pin(replica.ownership.release([2]));
@@ -39,12 +46,7 @@ async fn a_release_waits_for_the_run_of_an_object_that_came_to_its_shard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_loss_stops_the_run_of_an_object_that_came_to_the_shard() {
-    let name = name_in(1);
-    let api = FakeApi::new(true, [map(&name, 1)]);
-    let replica = Replica::start(&api, by_uid(), TAKES);
-    replica.ownership.gain(0..SHARDS);
-    replica.log.reaches(1).await;
-    api.replace([recreated(&name, &name_in(2), 2)]);
+    let (_api, replica) = recreated_during_a_run(0..SHARDS).await;
     replica.log.reaches(3).await;
     let lost = tokio::time::Instant::now();
     replica.ownership.lose([2]).await;
@@ -56,12 +58,7 @@ async fn a_loss_stops_the_run_of_an_object_that_came_to_the_shard() {
 /// The key must not run at two replicas, although the run is for the former object.
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_for_the_run_of_the_former_object_of_a_key() {
-    let name = name_in(1);
-    let api = FakeApi::new(true, [map(&name, 1)]);
-    let replica = Replica::start(&api, by_uid(), TAKES);
-    replica.ownership.gain([1, 2]);
-    replica.log.reaches(1).await;
-    api.replace([recreated(&name, &name_in(2), 2)]);
+    let (_api, replica) = recreated_during_a_run([1, 2]).await;
     sleep(Duration::from_secs(5)).await;
     assert_eq!(replica.counts(), (1, 0));
     replica.ownership.release([2]).await;
@@ -72,12 +69,7 @@ async fn a_release_waits_for_the_run_of_the_former_object_of_a_key() {
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_came_to_a_shard_runs_after_the_release_of_the_former_shard() {
-    let name = name_in(1);
-    let api = FakeApi::new(true, [map(&name, 1)]);
-    let replica = Replica::start(&api, by_uid(), TAKES);
-    replica.ownership.gain([1, 2]);
-    replica.log.reaches(1).await;
-    api.replace([recreated(&name, &name_in(2), 2)]);
+    let (_api, replica) = recreated_during_a_run([1, 2]).await;
     sleep(Duration::from_secs(5)).await;
     replica.ownership.release([1]).await;
     sleep(10 * TAKES).await;
