@@ -39,12 +39,10 @@ impl Group {
         if !self.listed {
             return None;
         }
-        if self.read || self.conflict.is_some() {
-            return Some(self.call(
-                now,
-                Sending::ReadGroup,
-                Call::Read(self.settings.name.clone()),
-            ));
+        // The object must be read before the next write.
+        let is_outdated = self.group.is_none() || self.unresolved.is_some();
+        if self.conflict.is_some() || self.read && is_outdated {
+            return Some(self.read_group(now));
         }
         let seconds = self.settings.lease_duration.as_secs();
         let Some(group) = &self.group else {
@@ -78,6 +76,10 @@ impl Group {
             self.unresolved = Some(version);
             return Some(self.call(now, Sending::WriteGroup { version }, Call::Replace(json)));
         }
+        // Handovers come before reads, which may be requested all the time. A write also confirms.
+        if self.read {
+            return Some(self.read_group(now));
+        }
         if self.phase == Phase::Stopping && !group.assignment.holds(&self.settings.member) {
             self.phase = Phase::Ended(End::Left);
             return None;
@@ -96,7 +98,10 @@ impl Group {
         let Some(sent) = self.sent.take() else { return };
         self.idle_until = Time::ZERO;
         match (sent.call, answer) {
-            (Sending::CreateGroup | Sending::ReadGroup, Answer::Lease(lease)) => {
+            (
+                Sending::CreateGroup | Sending::ReadGroup | Sending::WriteGroup { .. },
+                Answer::Lease(lease),
+            ) => {
                 self.see_group(lease, now);
                 self.read = std::mem::take(&mut self.read_again);
                 (self.conflict, self.confirmed) = (None, Some(sent.at));
@@ -107,10 +112,6 @@ impl Group {
             (Sending::ReadGroup, Answer::NotFound) => {
                 self.read = false;
                 self.group_deleted();
-            }
-            (Sending::WriteGroup { .. }, Answer::Lease(lease)) => {
-                self.see_group(lease, now);
-                self.confirmed = Some(sent.at);
             }
             (Sending::WriteGroup { version }, Answer::Conflict) => {
                 self.conflict = Some(version);
@@ -163,8 +164,13 @@ impl Group {
 
     fn call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
         let until = now + self.settings.request_limit;
+        self.read_again = false;
         self.sent = Some(Sent { call: sending, at: now, until });
         Step::Call(call)
+    }
+
+    fn read_group(&mut self, now: Time) -> Step {
+        self.call(now, Sending::ReadGroup, Call::Read(self.settings.name.clone()))
     }
 
     fn announce(&mut self, now: Time) -> Step {

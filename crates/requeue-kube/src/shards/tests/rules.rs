@@ -302,6 +302,43 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
 }
 
 #[test]
+fn a_handover_comes_before_a_read_and_confirms_as_one() {
+    let mut it = Driven::alone();
+    it.renews("other", 0);
+    it.passes(2.0);
+    it.renews("other", 2);
+    it.watch();
+    let _ = it.poll();
+    let released = it.released();
+    it.group.drained(it.now, released);
+    it.group.confirm();
+    let call = it.call();
+    assert!(matches!(call, Call::Replace(_)), "{call:?}");
+    let answer = it.server.call(call);
+    it.group.answer(it.now, answer);
+    assert_eq!(it.group.confirmed(), Some(it.now));
+    assert!(matches!(it.poll(), Step::Wait(_)), "no read");
+}
+
+#[test]
+fn a_write_that_failed_does_not_keep_a_reader_waiting() {
+    let mut it = Driven::alone();
+    it.renews("other", 0);
+    it.passes(2.0);
+    it.renews("other", 2);
+    it.watch();
+    let _ = it.poll();
+    let released = it.released();
+    it.group.drained(it.now, released);
+    let _ = it.call();
+    it.group.confirm();
+    it.group.answer(it.now, Answer::Failed);
+    it.now = at(3.0);
+    let call = it.call();
+    assert!(matches!(call, Call::Read(_)), "{call:?}");
+}
+
+#[test]
 fn a_member_receives_shards_when_it_has_renewed_its_lease() {
     let mut it = Driven::alone();
     it.passes(2.0);
