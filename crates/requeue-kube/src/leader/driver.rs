@@ -14,6 +14,8 @@ pub(super) struct Driver {
     pub(super) election: Election,
     pub(super) calls: Calls,
     pub(super) shared: Arc<Shared>,
+    /// The warning about a Lease of a shard group was logged.
+    pub(super) has_warned: bool,
 }
 
 impl Driver {
@@ -74,7 +76,14 @@ impl Driver {
         if release { self.election.release() } else { self.election.hurry() }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        if self.election.is_taken_by_group() && !std::mem::replace(&mut self.has_warned, true) {
+            tracing::error!(
+                lease = self.shared.lease,
+                "the Lease is the object of a shard group, so this process cannot become the leader: \
+                 use another name for the election or the group"
+            );
+        }
         let holder = self.election.holder().map(str::to_owned);
         let times = self.election.times();
         self.shared.view.send_modify(|view| {

@@ -310,7 +310,14 @@ impl Election {
         // identity.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
         // The highest number has no successor. Such a Lease must be deleted by hand.
-        lease.transitions() < i32::MAX && (unheld || now >= *since + lease_duration)
+        !self.is_taken_by_group()
+            && lease.transitions() < i32::MAX
+            && (unheld || now >= *since + lease_duration)
+    }
+
+    /// Returns true if the Lease is the object of a shard group, which has no holder.
+    pub(super) fn is_taken_by_group(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.lease.is_group())
     }
 
     fn step_down_when_late(&mut self, now: Time) {

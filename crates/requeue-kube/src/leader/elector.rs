@@ -120,7 +120,8 @@ impl LeaderElector {
         let now = shared.clock.now();
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
         let calls = Calls::new(client, &namespace, &name);
-        let mut driver = Driver { election, calls, shared: Arc::clone(&shared) };
+        let shared_by_driver = Arc::clone(&shared);
+        let mut driver = Driver { election, calls, shared: shared_by_driver, has_warned: false };
 
         tracing::info!(
             lease = shared.lease,

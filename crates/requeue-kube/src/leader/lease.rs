@@ -10,6 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::token::Token;
 
+/// The annotation of the object of a [shard group](crate::shards): the position of the holder in the
+/// list of holders, or `-`, and the fencing token of each shard.
+pub(crate) const ASSIGNMENT: &str = "requeue/shard-assignment";
+
 /// The Lease at its last read.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -48,6 +52,11 @@ impl Lease {
 
     pub(crate) fn annotation(&self, name: &str) -> Option<&str> {
         self.json["metadata"]["annotations"][name].as_str()
+    }
+
+    /// Returns true if the Lease is the object of a shard group.
+    pub(super) fn is_group(&self) -> bool {
+        self.annotation(ASSIGNMENT).is_some()
     }
 
     /// Returns the complete object with these annotations added or replaced.

@@ -160,7 +160,7 @@ pub(crate) use self::events::Events;
 pub(crate) use self::fence::Right;
 pub use self::fence::{ClaimError, Fence};
 pub use self::leadership::Leadership;
-pub(crate) use self::lease::Lease;
+pub(crate) use self::lease::{ASSIGNMENT, Lease};
 pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::leader::Lease;
+use crate::leader::{ASSIGNMENT, Lease};
 
 /// The label of all Leases of a group. Its value is the group's name.
 pub(super) const LABEL: &str = "requeue/shard-group";
@@ -22,8 +22,6 @@ const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
 /// The holders, separated by spaces.
 const HOLDERS: &str = "requeue/shard-holders";
-/// The position of the holder in the list of holders, or `-`, and the fencing token of each shard.
-const ASSIGNMENT: &str = "requeue/shard-assignment";
 
 /// The properties of a group in which all of its members agree.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use super::{config, seconds};
-use crate::leader::LeadershipLost;
 use crate::leader::election::{Answer, Call, Election, Step};
 use crate::leader::lost::End;
+use crate::leader::{ASSIGNMENT, LeadershipLost};
 
 /// A candidate with times of 15, 10 and 2 s, and a server. The test drives both.
 struct Driven {
@@ -296,6 +296,16 @@ fn a_lease_without_a_next_number_is_not_taken() {
     let mut it = Driven::new();
     let mut lease = held_by_another();
     lease["spec"]["leaseTransitions"] = json!(i32::MAX);
+    it.server.call(Call::Create(lease)).unwrap();
+    it.follows_until(at(100.0));
+}
+
+#[test]
+fn the_lease_of_a_shard_group_is_not_taken() {
+    let mut it = Driven::new();
+    let mut lease = held_by_another();
+    lease["spec"]["holderIdentity"] = json!("");
+    lease["metadata"]["annotations"] = json!({ ASSIGNMENT: "-:0" });
     it.server.call(Call::Create(lease)).unwrap();
     it.follows_until(at(100.0));
 }
