@@ -24,11 +24,11 @@ use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
-    self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, any_of, signals,
+    self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, abandon, any_of, signals,
 };
 use crate::leader::{LeaderElector, LeadershipLost, Term};
 use crate::metrics::Metrics;
-use crate::shards::{Shards, ShardsError};
+use crate::shards::{Joining, Shards, ShardsError};
 use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
@@ -322,10 +322,18 @@ impl Manager {
         };
         let controlled = async {
             let mut work = pin!(work(tasks, &stop));
+            let mut joining = None;
             let right = tokio::select! {
                 biased;
-                done = &mut work => return done.ended,
-                right = acquired(elector, group, &readiness, &stop) => right?,
+                done = &mut work => Err(done.ended),
+                right = acquired(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
+            };
+            let right = match right {
+                Ok(right) => right,
+                Err(ended) => {
+                    abandon(joining, force.cancelled()).await;
+                    return ended;
+                }
             };
             lead.cancel();
             let done = tokio::select! {
@@ -418,12 +426,14 @@ enum Right {
 }
 
 /// Waits until the controllers may start: with an election or a shard group, until all of them are
-/// ready and this process leads or is a member. After a stop it does not take part.
+/// ready and this process leads or is a member. After a stop it does not take part, and `joining`
+/// contains the join that did not complete.
 async fn acquired(
     elector: Option<LeaderElector>,
     group: Option<CommonGroup>,
     readiness: &Readiness,
     stop: &CancellationToken,
+    joining: &mut Option<Joining>,
 ) -> Result<Right, ManagerError> {
     let acquired = async {
         if elector.is_some() || group.is_some() {
@@ -431,7 +441,9 @@ async fn acquired(
         }
         Ok(match (elector, group) {
             (Some(elector), _) => Right::Term(elector.acquire().await),
-            (None, Some(group)) => Right::Member(group.join().await.map_err(ManagerError::Shards)?),
+            (None, Some(group)) => {
+                Right::Member(group.join(joining).await.map_err(ManagerError::Shards)?)
+            }
             (None, None) => Right::Free,
         })
     };

@@ -26,7 +26,7 @@ use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
 use super::scope::Scope;
-use super::sharding::Sharding;
+use super::sharding::{Sharding, abandon};
 use super::source::{Following, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
@@ -237,15 +237,7 @@ where
             Ok((permit, sharding))
         };
         let begun = stops.before(watches.until(started, permit)).await;
-        if let Some(joining) = joining {
-            // Otherwise its Lease expires, and another replica may wait for that.
-            let left = tokio::time::timeout(config.shutdown_timeout, joining.leave());
-            tokio::select! {
-                biased;
-                () = stops.forced.clone() => {}
-                _ = left => {}
-            }
-        }
+        abandon(joining, stops.forced.clone()).await;
         let Some(begun) = begun else { return Ok(()) };
         let (begun, sharding) = begun?;
         *permit = begun.unwrap_or(std::mem::take(permit));

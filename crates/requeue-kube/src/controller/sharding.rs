@@ -30,8 +30,8 @@ use crate::shards::{
     Change, GroupStatus, HeldShard, Joining, Membership, Observer, Shards, ShardsError,
 };
 
-/// The time that a handover has after its runs were cancelled because the shutdown exceeded its limit.
-const AFTER_CANCEL: Duration = Duration::from_secs(5);
+/// The time that a replica has to leave its group if no run of it is in flight.
+const TO_LEAVE: Duration = Duration::from_secs(5);
 
 /// The shards that a [sharded](Controller::shards) controller holds.
 ///
@@ -170,10 +170,11 @@ impl CommonGroup {
         Ok(Self { shards, client, parts: Arc::default() })
     }
 
-    /// Joins the group for all controllers, which must have started.
-    pub(crate) async fn join(self) -> Result<Sharding, ShardsError> {
+    /// Joins the group for all controllers, which must have started. If the future is dropped during
+    /// the join, `joining` contains the attempt.
+    pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, ShardsError> {
         let parts = std::mem::take(&mut *self.parts());
-        Ok(Sharding::begin(self.shards.join(self.client).await?, parts))
+        Ok(Sharding::begin(self.shards.join_by(self.client, joining).await?, parts))
     }
 
     fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
@@ -232,6 +233,17 @@ impl Group {
         let Self { shards, client, part } = self;
         let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
         Ok(Sharding::begin(membership, vec![part]))
+    }
+}
+
+/// Leaves the group after a join that did not complete, unless `forced` completes before.
+/// Otherwise the Lease would expire, and another replica might wait for that.
+pub(crate) async fn abandon(joining: Option<Joining>, forced: impl Future<Output = ()>) {
+    let Some(joining) = joining else { return };
+    tokio::select! {
+        biased;
+        () = forced => {}
+        _ = timeout(TO_LEAVE, joining.leave()) => {}
     }
 }
 
@@ -296,7 +308,7 @@ impl Sharding {
 
     /// Hands all shards over. Their runs have ended, or are cancelled.
     pub(crate) async fn leave_now(&self) {
-        if !self.leave(AFTER_CANCEL).await {
+        if !self.leave(TO_LEAVE).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
     }

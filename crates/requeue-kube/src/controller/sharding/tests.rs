@@ -13,10 +13,17 @@ use tokio::sync::oneshot;
 use crate::controller::Action;
 use crate::shards::Shards;
 use crate::shards::tests::http::{Fake, NAMESPACE};
-use crate::{Controller, policy};
+use crate::{Controller, Manager, policy};
 
-#[tokio::test]
-async fn a_controller_that_is_stopped_while_it_joins_deletes_its_lease() {
+async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> {
+    Ok(Action::await_change())
+}
+
+/// Stops `run` while it joins the group, and returns its result. The API server creates the member
+/// Lease, but does not respond until the stop.
+async fn stopped_while_it_joins<R: Future<Output: Send> + Send + 'static>(
+    run: impl FnOnce(Controller<ConfigMap>, Shards, oneshot::Receiver<()>) -> R,
+) -> R::Output {
     let fake = Fake::new();
     fake.hold(true);
     let maps: Api<ConfigMap> = Api::all(fake.client());
@@ -24,18 +31,39 @@ async fn a_controller_that_is_stopped_while_it_joins_deletes_its_lease() {
         .events(false)
         .lease_duration(Duration::from_secs(90))
         .renew_deadline(Duration::from_secs(60));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let controller = Controller::new(maps, watcher::Config::default())
-        .name("is stopped while it joins")
-        .shards(shards)
-        .graceful_shutdown_on(async { _ = stopped.await });
-    let reconcile = async |_, _| Ok::<_, Infallible>(Action::await_change());
-    let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
-    let running = tokio::spawn(stream.collect::<Vec<_>>());
+    let (stop, stopped) = oneshot::channel();
+    let controller = Controller::new(maps, watcher::Config::default());
+    let (running, server) = (run(controller, shards, stopped), fake.clone());
+    let running = tokio::spawn(async move { (running.await, server.names()) });
     fake.until(|names| names.len() == 2).await;
     stop.send(()).unwrap();
     fake.hold(false);
-    let results = running.await.unwrap();
+    let (ended, names) = running.await.unwrap();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["maps"], "no member Lease is left");
+    ended
+}
+
+#[tokio::test]
+async fn a_controller_that_is_stopped_while_it_joins_deletes_its_lease() {
+    let results = stopped_while_it_joins(|controller, shards, stopped| {
+        let controller = controller
+            .name("is stopped while it joins")
+            .shards(shards)
+            .graceful_shutdown_on(async { _ = stopped.await });
+        controller.run(reconcile, policy::backoff, Arc::new(())).collect::<Vec<_>>()
+    });
+    let results = results.await;
     assert!(results.is_empty(), "{results:?}");
-    assert_eq!(fake.names().into_iter().collect::<Vec<_>>(), ["maps"]);
+}
+
+#[tokio::test]
+async fn a_manager_that_is_stopped_while_it_joins_deletes_its_lease() {
+    let ended = stopped_while_it_joins(|controller, shards, stopped| {
+        let mut manager =
+            Manager::new().shards(shards).graceful_shutdown_on(async { _ = stopped.await });
+        let controller = controller.name("its manager is stopped while it joins");
+        manager.add(controller, |it| it.run(reconcile, policy::backoff, Arc::new(())));
+        manager.run()
+    });
+    assert_eq!(ended.await, Ok(()));
 }
