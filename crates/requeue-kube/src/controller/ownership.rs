@@ -402,8 +402,9 @@ impl Ownership {
     pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
         let learn = |shards: &Shards, may_move: bool| {
             let is_held = |shard: u32| shards.states[shard as usize].admits();
-            let moved = may_move.then_some(|shard| self.0.runs.count_for(key, shard));
-            self.0.places.learn(key, uid, is_held, moved)
+            // A run in flight may be for a former object.
+            let new = |shard| self.0.runs.count_for(key, shard);
+            self.0.places.learn(key, uid, is_held, new, may_move)
         };
         let learned = learn(&self.shards(), false);
         if let Some(learned) = learned {

@@ -153,14 +153,15 @@ impl Places {
     }
 
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
-    /// another shard was known before, calls `moved` with the new shard. Without `moved`, nothing
-    /// changes in this case, and the result is `None`.
+    /// the shard was not known before, calls `new` with it. If another shard was known before, and
+    /// `may_move` is false, nothing changes, and the result is `None`.
     pub(super) fn learn(
         &self,
         key: &ObjectKey,
         uid: &str,
         is_held: impl Fn(u32) -> bool,
-        moved: Option<impl FnOnce(u32)>,
+        new: impl FnOnce(u32),
+        may_move: bool,
     ) -> Option<Learned> {
         if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
             let is_held = self.shard_of(key).is_some_and(is_held);
@@ -171,16 +172,18 @@ impl Places {
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
-                known.insert(key.clone(), shard);
+                if known.insert(key.clone(), shard).is_none() {
+                    new(shard);
+                }
                 Some(Learned::Held)
             }
-            (true, Some(_)) => {
-                let moved = moved?;
+            (true, Some(_)) if may_move => {
                 known.insert(key.clone(), shard);
                 lock(&self.moved).insert(key.clone());
-                moved(shard);
+                new(shard);
                 Some(Learned::Moved)
             }
+            (true, Some(_)) => None,
             (false, None) => Some(Learned::NotHeld),
             (false, Some(_)) => {
                 known.remove(key);

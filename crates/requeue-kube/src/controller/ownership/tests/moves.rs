@@ -127,6 +127,23 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     assert!(matches!(ownership.begin(&key, None), Begin::Drop));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_run_counts_for_each_shard_into_which_its_object_has_moved() {
+    let ownership = by_uid();
+    attached(&ownership, || {});
+    let key = ObjectKey::new(Some("ns"), "object");
+    ownership.gain([1, 3]);
+    ownership.learn(&key, &uid_in(1));
+    ownership.listed(1);
+    let Begin::Run(in_flight) = ownership.begin(&key, None) else { panic!("it is listed") };
+    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
+    assert_eq!(ownership.learn(&key, &uid_in(3)), Learned::Held);
+    let mut release = Box::pin(ownership.release([3]));
+    assert!((&mut release).now_or_never().is_none(), "the run acts on the object in shard 3");
+    drop(in_flight);
+    release.await;
+}
+
 #[tokio::test]
 async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
     let ownership = by_uid();
