@@ -16,7 +16,7 @@ use kube::core::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use requeue::workers::Workers;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
@@ -479,8 +479,10 @@ impl Watches {
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
-        let mut watches = JoinSet::new();
+        let (mut watches, others) = (JoinSet::new(), Arc::new(watch::Sender::default()));
         for (number, source) in sources.enumerate() {
+            // The first source is the controller's own kind.
+            let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
                 backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
@@ -491,11 +493,18 @@ impl Watches {
                 shard,
                 list_timeout,
                 failed: Arc::clone(&failed) as _,
+                others: Arc::clone(&others),
                 handling: None,
             };
             readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
-            watches.spawn((source.follow)(following).in_current_span());
+            let follow = (source.follow)(following);
+            let follow = async move {
+                let ended = follow.await;
+                drop(other);
+                ended
+            };
+            watches.spawn(follow.in_current_span());
         }
         Self { watches, others: JoinSet::new() }
     }

@@ -14,6 +14,7 @@ use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::RunnerError;
@@ -108,6 +109,8 @@ pub(super) struct Following {
     pub(super) shard: Option<Shard>,
     /// The time in which a shard that was gained must be listed.
     pub(super) list_timeout: Duration,
+    /// It is closed when the watches of the other kinds have ended.
+    pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
     /// The event or the list that is being handled.
@@ -447,8 +450,10 @@ impl Following {
         let mut gains = list.gains;
         // Keys of released shards were dropped, and their objects are in the store.
         let mut has_dropped = false;
-        // If a stream ends before the first gain, the objects that it has listed have not run yet.
-        while !has_ended || list.gains == 0 || list.gains != ownership.gains() {
+        // A stream that has ended still lists the shards that are gained while the controller runs. If
+        // it ends before the first gain, the objects that it has listed have not run yet.
+        let is_complete = |list: Listing| list.gains != 0 && list.gains == ownership.gains();
+        while !has_ended || !self.others.is_closed() || !is_complete(list) {
             // A list in progress is useless if all of its shards have left.
             if has_dropped && (!is_listing || ownership.held().is_empty()) {
                 has_dropped = false;
@@ -488,6 +493,7 @@ impl Following {
                 () = ownership.dropped_since(drops), if watch.is_some() => {
                     (drops, has_dropped) = (ownership.drops(), true);
                 }
+                () = self.others.closed(), if has_ended && is_complete(list) => {}
                 event = events.next(), if !has_ended => {
                     let Some(event) = event else {
                         (has_ended, is_listing) = (true, false);

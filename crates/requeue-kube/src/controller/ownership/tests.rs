@@ -342,6 +342,32 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_that_has_ended_lists_a_gained_shard_while_the_controller_runs() {
+    let (feed, events) = Feed::new();
+    let (reader, writer) = reflector::store();
+    let (watched, watched_events) = Feed::new();
+    let ownership = by_uid();
+    let controller = Controller::for_stream(events.reflect(writer), reader)
+        .name("a stream that has ended")
+        .watches_stream(watched_events, |_: Secret| None::<ObjectRef<ConfigMap>>)
+        .owning(ownership.clone());
+    let log = Log::new();
+    let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    let (first, second) = (name_in(4), name_in(5));
+    ownership.gain([4]);
+    feed.list(&[map(&first, 1), map(&second, 1)]);
+    watched.list(&[]);
+    drop(feed);
+    a_moment().await;
+    assert_eq!(log.names(), [first.as_str()]);
+    ownership.gain([5]);
+    a_moment().await;
+    assert_eq!(log.names(), [first.as_str(), second.as_str()]);
+    drop(watched);
+    assert_eq!(reading.end().await.len(), 2, "the controller has ended");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_function_of_the_user_assigns_objects_to_shards() {
     let rule = Rule::Function(Box::new(|key| u32::from(key.name().starts_with('b'))));
     let api = FakeApi::new(true, ["a", "b"].map(|name| map(name, 1)));
