@@ -1,10 +1,29 @@
 //! Changes the lists and watches of an [`Api`], beneath kube's watchers.
 
-use futures_util::future::Either;
+use std::future::pending;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either};
+use futures_util::stream::{StreamExt, TakeUntil};
 use http::{Request, Response};
+use http_body_util::{BodyStream, StreamBody};
 use kube::api::Api;
 use kube::client::Body;
 use kube::{Client, Resource};
+
+/// The body of a response, which may end early.
+pub(crate) type Until = StreamBody<TakeUntil<BodyStream<Body>, BoxFuture<'static, ()>>>;
+
+/// Returns the response with a body that ends when `end` completes. kube's watchers continue a watch
+/// that ends by another request, from the version of its last event.
+pub(crate) fn until(response: Response<Body>, end: BoxFuture<'static, ()>) -> Response<Until> {
+    response.map(|body| StreamBody::new(BodyStream::new(body).take_until(end)))
+}
+
+/// Returns the response unchanged.
+pub(crate) fn whole(response: Response<Body>) -> Response<Until> {
+    until(response, pending().boxed())
+}
 
 /// Returns `api` with lists and watches that `send` sends. All other requests are sent unchanged.
 pub(crate) fn intercept<K, F>(
@@ -14,7 +33,7 @@ pub(crate) fn intercept<K, F>(
 ) -> Api<K>
 where
     K: Resource,
-    F: Future<Output = kube::Result<Response<Body>>> + Send + 'static,
+    F: Future<Output = kube::Result<Response<Until>>> + Send + 'static,
 {
     // An `Api` cannot be created for a namespace if the scope of its kind is generic. So this one asks
     // for all namespaces, and its requests are redirected to the path of `api`.
@@ -29,7 +48,7 @@ where
             set(&mut request, &path, &query);
             Either::Left(send(client, request))
         } else {
-            Either::Right(async move { client.send(request).await })
+            Either::Right(async move { client.send(request).await.map(whole) })
         }
     });
     Api::all_with(Client::new(service, namespace), dyntype)

@@ -15,7 +15,7 @@ use kube::api::Api;
 use kube::runtime::watcher::{self, Event, InitialListStrategy, ListSemantic};
 use serde::de::DeserializeOwned;
 
-use crate::intercept::{intercept, set_query};
+use crate::intercept::{intercept, set_query, whole};
 
 /// Returns a function that returns `api` for a watch with this configuration. Each call returns the
 /// same `Api`. Its first list may come from a cache of the API server, if the configuration permits
@@ -66,7 +66,7 @@ fn intercepted<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
             if is_list && response.status().is_success() {
                 listed.store(true, Ordering::Relaxed);
             }
-            Ok(response)
+            Ok(whole(response))
         }
     })
 }

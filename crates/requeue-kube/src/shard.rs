@@ -5,13 +5,16 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::pending;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use kube::Resource;
 use kube::api::Api;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 
-use crate::intercept::{intercept, set_query};
+use crate::intercept::{intercept, set_query, until};
 
 /// The field of an object whose hash determines its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -132,7 +135,7 @@ impl Shard {
     /// Returns `api` with lists and watches of this shard only: see [`select`].
     pub(crate) fn select<K: Resource>(&self, api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
         let selector = self.selector();
-        select(api, dyntype, move || selector.clone())
+        select(api, dyntype, move || (selector.clone(), pending().boxed()))
     }
 
     /// Returns the event without objects that are not in the shard.
@@ -163,19 +166,24 @@ pub(crate) fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> Stri
 }
 
 /// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
-/// request. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and
-/// returns all objects.
+/// request. It returns the selector, and a future that completes when a watch with this selector
+/// should continue with another one. A server without the feature gate `ShardedListAndWatch` ignores
+/// the parameter, and returns all objects.
 pub(crate) fn select<K: Resource>(
     api: Api<K>,
     dyntype: &K::DynamicType,
-    selector: impl Fn() -> String + Send + 'static,
+    selector: impl Fn() -> (String, BoxFuture<'static, ()>) + Send + 'static,
 ) -> Api<K> {
     intercept(api, dyntype, move |client, mut request| {
-        let selector = selector().replace(' ', "").replace('\'', "%27").replace('|', "%7C");
+        let (selector, is_outdated) = selector();
+        let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
         let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|part| part == "watch=true");
         let query = format!("{query}&shardSelector={selector}");
         set_query(&mut request, &query);
-        async move { client.send(request).await }
+        // A list that ended early would be incomplete.
+        let end = if is_watch { is_outdated } else { pending().boxed() };
+        async move { Ok(until(client.send(request).await?, end)) }
     })
 }
 

@@ -53,9 +53,12 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
 use requeue::{Group, GroupHandle};
 use tokio::sync::watch;
 
@@ -79,9 +82,25 @@ struct Inner {
     gains: watch::Sender<u64>,
     /// The number of walks that have dropped keys.
     drops: watch::Sender<u64>,
-    /// The shards that the watch requested from the API server, as ranges.
-    selected: Mutex<Vec<(u32, u32)>>,
+    /// The shards that the watch requested from the API server.
+    selected: Mutex<Selected>,
+    /// The number of times that the watch should continue with another selector.
+    narrowings: watch::Sender<u64>,
     controller: OnceLock<Attached>,
+}
+
+/// The shards in the selector of a watch.
+#[derive(Default)]
+struct Selected {
+    shards: BTreeSet<u32>,
+    /// They may include other shards.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Selected {
+    fn new(shards: BTreeSet<u32>) -> Self {
+        Self { ranges: ranges::ranges(&shards), shards }
+    }
 }
 
 struct Shards {
@@ -162,6 +181,7 @@ impl Ownership {
             gains: watch::Sender::new(0),
             drops: watch::Sender::new(0),
             selected: Mutex::default(),
+            narrowings: watch::Sender::new(0),
             controller: OnceLock::new(),
         }))
     }
@@ -454,6 +474,15 @@ impl Ownership {
         _ = self.0.drops.subscribe().wait_for(|&now| now != drops).await;
     }
 
+    /// Returns the field by which the API server can select the shards, or `None` if a function of
+    /// the user determines them.
+    pub(super) fn by(&self) -> Option<ShardBy> {
+        match self.0.places.rule() {
+            Rule::Hash(by) => Some(*by),
+            Rule::Function(_) => None,
+        }
+    }
+
     /// Returns the selection for a watch that starts: the shards that are held, or `None` if there
     /// are none.
     pub(super) fn select(&self) -> Option<Selection> {
@@ -461,7 +490,7 @@ impl Ownership {
         if shards.is_empty() {
             return None;
         }
-        *self.0.selected.lock().unwrap_or_else(PoisonError::into_inner) = ranges::ranges(&shards);
+        *self.selected() = Selected::new(shards.clone());
         Some(Selection { ownership: self.clone(), shards })
     }
 
@@ -472,9 +501,27 @@ impl Ownership {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
             _ => self.0.places.shard_of(key),
         };
-        let selected = self.0.selected.lock().unwrap_or_else(PoisonError::into_inner);
-        let contains = |shard: u32| selected.iter().any(|(from, to)| (*from..*to).contains(&shard));
+        let selected = self.selected();
+        let contains =
+            |shard| selected.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
         shard.is_some_and(contains)
+    }
+
+    /// Continues the watch with another selector, if it selects shards that were released since.
+    pub(super) fn narrow(&self) {
+        let held = self.held();
+        let is_outdated = {
+            let Selected { shards, .. } = &*self.selected();
+            // A watch whose shards were all released is about to end.
+            !shards.is_disjoint(&held) && !shards.is_subset(&held)
+        };
+        if is_outdated {
+            self.0.narrowings.send_modify(|narrowings| *narrowings += 1);
+        }
+    }
+
+    fn selected(&self) -> MutexGuard<'_, Selected> {
+        self.0.selected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if a shard was gained and has not been listed since.
@@ -528,16 +575,26 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the selector for the next request of the watch, or `None` if a function of the user
-    /// determines the shards. It omits the shards that were released since the start of the watch,
-    /// so that a release requires no list.
+    /// As [`Ownership::by`].
+    pub(super) fn by(&self) -> Option<ShardBy> {
+        self.ownership.by()
+    }
+
+    /// Returns the selector for the next request of the watch, and a future that completes when the
+    /// watch should continue with another one. The selector omits the shards that were released
+    /// since the start of the watch, so that a release requires no list.
     ///
     /// The selector never grows: a watch that continues would miss the objects of a shard that it
     /// has not listed.
-    pub(super) fn selector(&self) -> Option<String> {
-        let Rule::Hash(by) = self.ownership.0.places.rule() else { return None };
+    pub(super) fn request(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
+        // It is created first, so that it notices each narrowing after the choice of the shards.
+        let mut narrowings = self.ownership.0.narrowings.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
-        let shards = if held.is_empty() { &self.shards } else { &held };
-        Some(ranges::selector(*by, self.ownership.count(), &ranges::ranges(shards)))
+        let selected = Selected::new(if held.is_empty() { self.shards.clone() } else { held });
+        let selector = ranges::selector(by, self.ownership.count(), &selected.ranges);
+        *self.ownership.selected() = selected;
+        // It fails when the controller has ended.
+        let is_outdated = async move { drop(narrowings.changed().await) };
+        (selector, is_outdated.boxed())
     }
 }

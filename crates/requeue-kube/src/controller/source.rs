@@ -55,12 +55,8 @@ impl Selected {
         match self {
             Self::All | Self::Probe => api,
             Self::Shard(shard) => shard.select(api, dyntype),
-            Self::Held(selection) => match selection.selector() {
-                // The rule alone determines if there is a selector. The set of shards does not matter.
-                Some(all) => {
-                    let selector = move || selection.selector().unwrap_or_else(|| all.clone());
-                    select(api, dyntype, selector)
-                }
+            Self::Held(selection) => match selection.by() {
+                Some(by) => select(api, dyntype, move || selection.request(by)),
                 None => api,
             },
         }
@@ -167,20 +163,23 @@ impl<O> MakeEvents<O> {
 struct ShardFilter {
     shard: Option<Shard>,
     ownership: Option<Ownership>,
-    /// The name of the watch, until the API server sends an object of a shard that was not
-    /// selected.
+    /// The name of the watch, if the API server can select its objects, until it sends one of a
+    /// shard that was not selected.
     name: Option<String>,
     /// The objects that have come from another shard, in the event or list in progress.
     moved: Vec<ObjectKey>,
 }
 
 impl ShardFilter {
-    fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str) -> Self {
-        let name = (shard.is_some() || ownership.is_some()).then(|| name.to_owned());
+    /// `is_watch` is false for a stream of the user.
+    fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
+        let is_by_hash = ownership.as_ref().map_or(shard.is_some(), |it| it.by().is_some());
+        let name = (is_watch && is_by_hash).then(|| name.to_owned());
         Self { shard, ownership, name, moved: Vec::new() }
     }
 
     fn own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
+        let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
         let (own, is_selected) = match (&self.ownership, self.shard) {
             (Some(ownership), _) => match &event {
                 Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
@@ -201,6 +200,13 @@ impl ShardFilter {
             (None, Some(shard)) => (shard.own(event), false),
             (None, None) => return Some(event),
         };
+        if own.is_none()
+            && is_selected
+            && is_change
+            && let (Some(_), Some(ownership)) = (&self.name, &self.ownership)
+        {
+            ownership.narrow();
+        }
         if own.is_none()
             && !is_selected
             && let Some(watch) = self.name.take()
@@ -240,7 +246,9 @@ impl Source {
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let ownership = enqueuer.ownership().cloned();
-            let mut filter = ShardFilter::new(following.shard, ownership.clone(), &following.name);
+            let is_watch = matches!(events, MakeEvents::Watch(_));
+            let (shard, name) = (following.shard, &following.name);
+            let mut filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
             let objects = Arc::new(objects);
             let listed = Arc::clone(&objects);
             let mut on_input = move |input: Input<'_, K>| {

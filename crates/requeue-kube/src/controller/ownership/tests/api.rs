@@ -5,19 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, Uri};
+use http_body_util::channel::{Channel, Sender};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kube::client::Body;
-use kube::{Client, Resource};
-use serde_json::json;
-use tokio::sync::watch;
+use kube::{Client, Resource, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
 
 use crate::shard::fnv1a;
 
 struct Maps {
     version: u64,
+    /// A watch from an earlier version must list again.
+    oldest: u64,
     maps: Vec<ConfigMap>,
 }
 
@@ -27,6 +32,10 @@ pub(super) struct FakeApi {
     maps: Arc<watch::Sender<Maps>>,
     /// The selectors of the lists so far.
     selectors: Arc<Mutex<Vec<String>>>,
+    /// The selectors of the watches so far, with their versions.
+    watched: Arc<Mutex<Vec<(String, u64)>>>,
+    /// The object of each event.
+    events: broadcast::Sender<ConfigMap>,
     /// The number of lists that accept any version.
     stale_lists: Arc<AtomicU64>,
     /// The time that a list takes, in seconds.
@@ -35,12 +44,14 @@ pub(super) struct FakeApi {
 
 impl FakeApi {
     pub(super) fn new(honours: bool, maps: impl IntoIterator<Item = ConfigMap>) -> Self {
-        let maps = Maps { version: 1, maps: maps.into_iter().collect() };
+        let maps = Maps { version: 1, oldest: 1, maps: maps.into_iter().collect() };
         let maps = Arc::new(watch::Sender::new(maps));
         Self {
             honours,
             maps,
             selectors: Arc::default(),
+            watched: Arc::default(),
+            events: broadcast::Sender::new(16),
             stale_lists: Arc::default(),
             list_takes: Arc::default(),
         }
@@ -54,8 +65,24 @@ impl FakeApi {
     pub(super) fn change(&self, change: impl FnOnce(&mut Vec<ConfigMap>)) {
         self.maps.send_modify(|maps| {
             maps.version += 1;
+            maps.oldest = maps.version;
             change(&mut maps.maps);
         });
+    }
+
+    /// Changes an object, and sends an event to the watches that select it.
+    pub(super) fn touch(&self, name: &str) {
+        self.maps.send_modify(|maps| {
+            maps.version += 1;
+            let version = maps.version.to_string();
+            let map = maps.maps.iter_mut().find(|map| map.name_any() == name).unwrap();
+            map.metadata.resource_version = Some(version);
+            _ = self.events.send(map.clone());
+        });
+    }
+
+    pub(super) fn take_watched(&self) -> Vec<(String, u64)> {
+        std::mem::take(&mut self.watched.lock().unwrap())
     }
 
     pub(super) fn lists_take(&self, seconds: u64) {
@@ -84,37 +111,59 @@ impl FakeApi {
         Api::all(Client::new(service, "ns"))
     }
 
-    async fn answer(&self, uri: Uri) -> Response<Body> {
+    fn is_selected(&self, selector: &str, map: &ConfigMap) -> bool {
+        !self.honours || selects(selector, map.meta().uid.as_deref().unwrap_or(""))
+    }
+
+    /// Sends the events of a watch until the objects change.
+    async fn watch(
+        self,
+        selector: String,
+        version: u64,
+        (mut maps, mut events): (watch::Receiver<Maps>, broadcast::Receiver<ConfigMap>),
+        mut body: Sender<Bytes>,
+    ) {
+        loop {
+            tokio::select! {
+                // A watch continues at the version of its list, so it notices a change in between.
+                _ = maps.wait_for(|maps| maps.oldest > version).map(drop) => break,
+                Ok(map) = events.recv() => {
+                    if self.is_selected(&selector, &map) {
+                        _ = body.send_data(line("MODIFIED", json!(map))).await;
+                    }
+                }
+            }
+        }
+        let gone = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "too old resource version", "reason": "Expired", "code": 410
+        });
+        _ = body.send_data(line("ERROR", gone)).await;
+    }
+
+    async fn answer(&self, uri: Uri) -> Response<Channel<Bytes>> {
         let query = uri.query().unwrap_or_default().to_owned();
-        let mut maps = self.maps.subscribe();
+        let selector = query.split('&').find_map(|part| part.strip_prefix("shardSelector="));
+        let selector = selector.unwrap_or_default().replace("%27", "'").replace("%7C", "|");
+        let (mut body, channel) = Channel::new(1);
         if query.contains("watch=true") {
-            // A watch continues at the version of its list, so it notices a change in between.
             let version = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
             let version: u64 = version.unwrap().parse().unwrap();
-            _ = maps.wait_for(|maps| maps.version != version).await;
-            let gone = json!({
-                "type": "ERROR",
-                "object": {
-                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                    "message": "too old resource version", "reason": "Expired", "code": 410
-                }
-            });
-            return Response::new(Body::from(serde_json::to_vec(&gone).unwrap()));
+            self.watched.lock().unwrap().push((selector.clone(), version));
+            let changes = (self.maps.subscribe(), self.events.subscribe());
+            tokio::spawn(self.clone().watch(selector, version, changes, body));
+            return Response::new(channel);
         }
         if query.split('&').any(|part| part == "resourceVersion=0") {
             self.stale_lists.fetch_add(1, Ordering::Relaxed);
         }
         sleep(Duration::from_secs(self.list_takes.load(Ordering::Relaxed))).await;
-        let selector = query.split('&').find_map(|part| part.strip_prefix("shardSelector="));
-        let selector = selector.unwrap_or_default().replace("%27", "'").replace("%7C", "|");
-        let maps = maps.borrow();
+        let maps = self.maps.borrow();
         let version = maps.version.to_string();
         let items: Vec<_> = maps
             .maps
             .iter()
-            .filter(|map| {
-                !self.honours || selects(&selector, map.meta().uid.as_deref().unwrap_or(""))
-            })
+            .filter(|map| self.is_selected(&selector, map))
             .map(|map| serde_json::to_value(map).unwrap())
             .collect();
         // A list of one object only shows that the kind can be listed.
@@ -125,8 +174,13 @@ impl FakeApi {
             "kind": "ConfigMapList", "apiVersion": "v1", "metadata": { "resourceVersion": version },
             "items": items
         });
-        Response::new(Body::from(serde_json::to_vec(&list).unwrap()))
+        tokio::spawn(async move { body.send_data(list.to_string().into()).await });
+        Response::new(channel)
     }
+}
+
+fn line(event: &str, object: Value) -> Bytes {
+    Bytes::from(json!({ "type": event, "object": object }).to_string() + "\n")
 }
 
 fn selects(selector: &str, uid: &str) -> bool {

@@ -38,6 +38,37 @@ async fn a_release_lists_nothing_and_a_later_list_has_the_narrow_selector() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_event_of_a_released_shard_narrows_the_watch() {
+    for honours in [true, false] {
+        let names: Vec<_> = (0..4).map(name_in).collect();
+        let api = FakeApi::new(honours, names.iter().map(|name| map(name, 1)));
+        let replica = Replica::start(&api, by_uid(), QUICK);
+        replica.ownership.gain(0..4);
+        assert_eq!(replica.runs().await, sorted(names.clone()));
+        assert_eq!(api.take_watched(), [(range(0, 4), 1)]);
+
+        replica.ownership.release([0, 1]).await;
+        api.touch(&names[3]);
+        assert_eq!(replica.runs().await, [names[3].as_str()]);
+        assert_eq!(api.take_watched(), [], "nothing was wasted");
+        for name in &names {
+            api.touch(name);
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(api.take_watched(), [(range(2, 4), 3)], "from the version of the event");
+        assert_eq!(replica.runs().await, sorted(names[2..].to_vec()));
+
+        // A shard that was gained is listed, and the watch continues.
+        replica.ownership.gain([0]);
+        assert_eq!(replica.runs().await, [names[0].as_str()]);
+        let selector = format!("{}||{}", range(0, 1), range(2, 4));
+        assert_eq!(api.take_watched(), [(selector, 6)]);
+        api.touch(&names[0]);
+        assert_eq!(replica.runs().await, [names[0].as_str()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replica_without_shards_watches_nothing() {
     let name = name_in(1);
     let api = FakeApi::new(true, [map(&name, 1)]);
