@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod costs;
+mod manager;
 mod members;
 mod replica;
 mod report;

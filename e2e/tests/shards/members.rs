@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
-fn group(namespace: &str) -> Shards {
+pub(crate) fn group(namespace: &str) -> Shards {
     Shards::new("web", namespace)
         .count(16)
         .lease_duration(Duration::from_secs(3))
