@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Measures the packaged program: its size with each feature alone, with all but one, with all and with none; and its
-# start-up time beside that of `true`. ONLY=sizes or ONLY=startup selects one. TARGET selects another target than this
-# machine's, with musl.
+# Measures the packaged program: its size with each feature alone, with all and with none; and its start-up time beside
+# that of `true`. ONLY=sizes or ONLY=startup selects one. TARGET selects another target than this machine's, with musl.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export TARGET=${TARGET:-$(uname -m)-unknown-linux-musl}
@@ -18,13 +17,6 @@ if [[ sizes =~ ${ONLY-} ]]; then
     row all "$all"
     row none ''
     for feature in "${features[@]}"; do row "only \`$feature\`" "$feature"; done
-    for feature in "${features[@]}"; do
-        if [ "$feature" = store ]; then
-            row 'all but `store`, `postgres`, `redis`' dashboard,files,kube
-        else
-            row "all but \`$feature\`" "$(printf '%s' "$all" | sed "s/\b$feature\b,\?//; s/,\$//")"
-        fi
-    done
 fi
 
 if [[ startup =~ ${ONLY-} ]]; then
