@@ -127,8 +127,9 @@ impl Shards {
 
     /// Sets the kind of the sharded objects, such as `websites.example.com`.
     ///
-    /// Two controllers for different kinds that use one name for their groups are then refused. The default is the
-    /// kind of the [controller](crate::Controller::shards).
+    /// Members of a group must agree on it, so that two programs with different kinds do not share a
+    /// group by mistake. The default is the kind of the [controller](crate::Controller::shards). If two
+    /// programs work on the same kind, set a text that differs, such as the name of the program.
     pub fn objects(mut self, objects: impl Into<String>) -> Self {
         self.objects = objects.into();
         self
