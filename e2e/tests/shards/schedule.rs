@@ -359,7 +359,7 @@ async fn until_busy(replica: &Replica) -> bool {
 
 /// Runs fleets concurrently, because they wait most of the time.
 async fn survive(server: &Server, name: &str, skipped: u64) {
-    let (fleets, events) = if full() { (2, 250) } else { (1, 15) };
+    let (fleets, events) = if full() { (2, 250) } else { (1, 10) };
     let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
     let events = number("REQUEUE_E2E_EVENTS").map_or(events, |events| events as usize);
     let seed = number("REQUEUE_E2E_SEED").unwrap_or(1);
