@@ -87,8 +87,11 @@ pub(super) struct Group {
     conflict: Option<u64>,
     /// The object must be read: it exists, but the watch has not shown it, or a reader waits.
     read: bool,
-    /// A reader has begun to wait since the read in flight was sent.
+    /// A reader has begun to wait since the call in flight was sent.
     read_again: bool,
+    /// Another call has failed since the last read of the object was sent. If a reader waits, the read
+    /// comes next.
+    has_failed: bool,
     /// The start of the last successful read or write of the object.
     confirmed: Option<Time>,
     announced: bool,
@@ -130,6 +133,7 @@ impl Group {
             conflict: None,
             read: false,
             read_again: false,
+            has_failed: false,
             confirmed: None,
             announced: false,
             announce_conflict: None,

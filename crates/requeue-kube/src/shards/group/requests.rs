@@ -39,9 +39,8 @@ impl Group {
         if !self.listed {
             return None;
         }
-        // The object must be read before the next write.
-        let is_outdated = self.group.is_none() || self.unresolved.is_some();
-        if self.conflict.is_some() || self.read && is_outdated {
+        let is_first = self.group.is_none() || self.has_failed;
+        if self.conflict.is_some() || self.read && is_first {
             return Some(self.read_group(now));
         }
         let seconds = self.settings.lease_duration.as_secs();
@@ -76,10 +75,6 @@ impl Group {
             self.unresolved = Some(version);
             return Some(self.call(now, Sending::WriteGroup { version }, Call::Replace(json)));
         }
-        // Handovers come before reads, which may be requested all the time. A write also confirms.
-        if self.read {
-            return Some(self.read_group(now));
-        }
         if self.phase == Phase::Stopping && !group.assignment.holds(&self.settings.member) {
             self.phase = Phase::Ended(End::Left);
             return None;
@@ -89,6 +84,11 @@ impl Group {
         if let Some(suspect) = self.members.suspect(holders, now) {
             let read = Call::Read(suspect.to_string());
             return Some(self.call(now, Sending::ReadMember(suspect), read));
+        }
+        // Handovers and takeovers come before the reads that readers request, possibly all the time. A
+        // write also confirms.
+        if self.read {
+            return Some(self.read_group(now));
         }
         self.collect(now)
     }
@@ -146,13 +146,14 @@ impl Group {
                 self.changed(changed);
             }
             (
-                _,
+                call,
                 Answer::Lease(_)
                 | Answer::Deleted
                 | Answer::NotFound
                 | Answer::Conflict
                 | Answer::Failed,
             ) => {
+                self.has_failed = !matches!(call, Sending::ReadGroup);
                 self.pause_after_failure(now);
             }
         }
@@ -170,6 +171,7 @@ impl Group {
     }
 
     fn read_group(&mut self, now: Time) -> Step {
+        self.has_failed = false;
         self.call(now, Sending::ReadGroup, Call::Read(self.settings.name.clone()))
     }
 

@@ -336,6 +336,28 @@ fn a_write_that_failed_does_not_keep_a_reader_waiting() {
     it.now = at(3.0);
     let call = it.call();
     assert!(matches!(call, Call::Read(_)), "{call:?}");
+
+    // Nor do readers prevent the next attempt.
+    it.group.confirm();
+    let answer = it.server.call(call);
+    it.group.answer(it.now, answer);
+    let call = it.call();
+    assert!(matches!(call, Call::Replace(_)), "{call:?}");
+}
+
+#[test]
+fn readers_do_not_delay_a_takeover() {
+    let mut it = Driven::beside("other");
+    it.passes(LEASE);
+    it.group.confirm();
+    for expected in ["other", "web"] {
+        let call = it.call();
+        assert_eq!(name(&call), expected);
+        it.group.confirm();
+        let answer = it.server.call(call);
+        it.group.answer(it.now, answer);
+    }
+    assert_eq!(it.stored(), vec![(Some("me".into()), 2); 4]);
 }
 
 #[test]
