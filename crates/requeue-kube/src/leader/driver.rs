@@ -14,8 +14,8 @@ pub(super) struct Driver {
     pub(super) election: Election,
     pub(super) calls: Calls,
     pub(super) shared: Arc<Shared>,
-    /// The warning about a Lease of a shard group was logged.
-    pub(super) has_warned: bool,
+    /// The error about a Lease of a shard group was logged.
+    pub(super) has_reported: bool,
 }
 
 impl Driver {
@@ -77,11 +77,12 @@ impl Driver {
     }
 
     fn publish(&mut self) {
-        if self.election.is_taken_by_group() && !std::mem::replace(&mut self.has_warned, true) {
+        if self.election.is_taken_by_group() && !std::mem::replace(&mut self.has_reported, true) {
             tracing::error!(
                 lease = self.shared.lease,
                 "the Lease is the object of a shard group, so this process cannot become the leader: \
-                 use another name for the election or the group"
+                 use another name for the election or the group, or delete the Lease if the group is \
+                 no longer used"
             );
         }
         let holder = self.election.holder().map(str::to_owned);

@@ -223,7 +223,7 @@ impl Election {
         match (sent.request, answer) {
             (Request::Read, Answer::Lease(lease)) => {
                 self.see(lease, now);
-                if self.is_free(now) {
+                if self.may_take() && self.is_free(now) {
                     return self.plan = Plan { request: Request::Hold, at: now };
                 }
             }
@@ -301,7 +301,7 @@ impl Election {
         self.seen = Some(Seen { lease, since });
     }
 
-    /// Returns true if a follower may take the Lease that was last seen.
+    /// Returns true if the Lease that was last seen has no holder, or has expired.
     fn is_free(&self, now: Time) -> bool {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
@@ -309,13 +309,17 @@ impl Election {
         // If we are the holder, it is by a write whose response was lost: no one else has our
         // identity.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
-        // The highest number has no successor. Such a Lease must be deleted by hand.
-        !self.is_taken_by_group()
-            && lease.transitions() < i32::MAX
-            && (unheld || now >= *since + lease_duration)
+        unheld || now >= *since + lease_duration
     }
 
-    /// Returns true if the Lease is the object of a shard group, which has no holder.
+    /// Returns false if the Lease that was last seen must be deleted by hand. The highest number has
+    /// no successor, and the object of a shard group has no holder.
+    fn may_take(&self) -> bool {
+        let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
+        !self.is_taken_by_group() && !self.seen.as_ref().is_some_and(is_last)
+    }
+
+    /// Returns true if the Lease that was last seen is the object of a shard group.
     pub(super) fn is_taken_by_group(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.lease.is_group())
     }

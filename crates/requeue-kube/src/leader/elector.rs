@@ -121,7 +121,7 @@ impl LeaderElector {
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
         let calls = Calls::new(client, &namespace, &name);
         let shared_by_driver = Arc::clone(&shared);
-        let mut driver = Driver { election, calls, shared: shared_by_driver, has_warned: false };
+        let mut driver = Driver { election, calls, shared: shared_by_driver, has_reported: false };
 
         tracing::info!(
             lease = shared.lease,

@@ -94,6 +94,13 @@ impl Driven {
         }
     }
 
+    /// The Lease does not exist. The candidate creates it and leads.
+    fn creates(&mut self) {
+        assert!(matches!(self.answers(), Call::Get));
+        assert!(matches!(self.answers(), Call::Create(_)));
+        assert!(self.election.token().is_some());
+    }
+
     fn spec(&self) -> &Value {
         &self.server.lease.as_ref().unwrap()["spec"]
     }
@@ -102,8 +109,7 @@ impl Driven {
 #[test]
 fn a_lease_that_is_not_there_is_created_and_one_that_is_released_is_taken() {
     let mut it = Driven::new();
-    assert!(matches!(it.answers(), Call::Get));
-    assert!(matches!(it.answers(), Call::Create(_)));
+    it.creates();
     assert_eq!(it.election.token().unwrap().to_string(), "uid-1/0");
     assert_eq!(it.spec()["leaseDurationSeconds"], 15);
 
@@ -298,6 +304,8 @@ fn a_lease_without_a_next_number_is_not_taken() {
     lease["spec"]["leaseTransitions"] = json!(i32::MAX);
     it.server.call(Call::Create(lease)).unwrap();
     it.follows_until(at(100.0));
+    it.server.lease = None;
+    it.creates();
 }
 
 #[test]
@@ -308,6 +316,8 @@ fn the_lease_of_a_shard_group_is_not_taken() {
     lease["metadata"]["annotations"] = json!({ ASSIGNMENT: "-:0" });
     it.server.call(Call::Create(lease)).unwrap();
     it.follows_until(at(100.0));
+    it.server.lease = None;
+    it.creates();
 }
 
 #[test]
