@@ -331,7 +331,8 @@ impl Manager {
             let right = match right {
                 Ok(right) => right,
                 Err(ended) => {
-                    abandon(joining, force.cancelled()).await;
+                    let limit = controller::Config::default().shutdown_timeout;
+                    abandon(joining, limit, force.cancelled()).await;
                     return ended;
                 }
             };

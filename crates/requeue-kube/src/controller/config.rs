@@ -44,7 +44,7 @@ pub struct Config {
     pub(super) max_retries: Option<u32>,
     pub(super) reconcile_timeout: Option<Duration>,
     pub(super) cache_sync_timeout: Duration,
-    pub(super) shutdown_timeout: Duration,
+    pub(crate) shutdown_timeout: Duration,
     pub(super) recover_panic: bool,
     pub(super) clear_on_new_generation: bool,
     pub(super) reconcile_unchanged: bool,

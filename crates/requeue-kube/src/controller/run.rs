@@ -237,7 +237,7 @@ where
             Ok((permit, sharding))
         };
         let begun = stops.before(watches.until(started, permit)).await;
-        abandon(joining, stops.forced.clone()).await;
+        abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
         let Some(begun) = begun else { return Ok(()) };
         let (begun, sharding) = begun?;
         *permit = begun.unwrap_or(std::mem::take(permit));

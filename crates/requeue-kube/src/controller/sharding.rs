@@ -236,14 +236,23 @@ impl Group {
     }
 }
 
-/// Leaves the group after a join that did not complete, unless `forced` completes before.
-/// Otherwise the Lease would expire, and another replica might wait for that.
-pub(crate) async fn abandon(joining: Option<Joining>, forced: impl Future<Output = ()>) {
+/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
+/// replica might wait for that. After `limit`, or when `forced` completes, it goes on in the background.
+pub(crate) async fn abandon(
+    joining: Option<Joining>,
+    limit: Duration,
+    forced: impl Future<Output = ()>,
+) {
     let Some(joining) = joining else { return };
+    let left = tokio::spawn(joining.leave().in_current_span());
     tokio::select! {
         biased;
         () = forced => {}
-        _ = timeout(TO_LEAVE, joining.leave()) => {}
+        left = timeout(limit, left) => {
+            if left.is_err() {
+                tracing::warn!(?limit, "the process has not left its shard group in time");
+            }
+        }
     }
 }
 
