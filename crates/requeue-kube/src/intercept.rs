@@ -1,10 +1,11 @@
 //! Changes the lists and watches of an [`Api`], beneath kube's watchers.
 
 use std::future::pending;
+use std::task::{Poll, ready};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
-use futures_util::stream::{StreamExt, TakeUntil};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use http::{Request, Response};
 use http_body_util::{BodyStream, StreamBody};
 use kube::api::Api;
@@ -12,12 +13,27 @@ use kube::client::Body;
 use kube::{Client, Resource};
 
 /// The body of a response, which may end early.
-pub(crate) type Until = StreamBody<TakeUntil<BodyStream<Body>, BoxFuture<'static, ()>>>;
+pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
-/// Returns the response with a body that ends when `end` completes. kube's watchers continue a watch
-/// that ends by another request, from the version of its last event.
-pub(crate) fn until(response: Response<Body>, end: BoxFuture<'static, ()>) -> Response<Until> {
-    response.map(|body| StreamBody::new(BodyStream::new(body).take_until(end)))
+/// Returns the response with a body that ends after a complete line when `end` has completed. kube's
+/// watchers continue a watch that ends by another request, from the version of its last event.
+pub(crate) fn until(response: Response<Body>, mut end: BoxFuture<'static, ()>) -> Response<Until> {
+    response.map(|body| {
+        let mut frames = BodyStream::new(body);
+        let mut is_whole = true;
+        let frames = stream::poll_fn(move |context| {
+            if is_whole && end.poll_unpin(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            let frame = ready!(frames.poll_next_unpin(context));
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            if let Some(last) = data.and_then(|data| data.last()) {
+                is_whole = *last == b'\n';
+            }
+            Poll::Ready(frame)
+        });
+        StreamBody::new(frames.boxed())
+    })
 }
 
 /// Returns the response unchanged.
@@ -64,5 +80,39 @@ fn set(request: &mut Request<Body>, path: &str, query: &str) {
     // The parts were valid before, or consist of characters that are valid in a query.
     if let Ok(uri) = format!("{path}?{query}").parse() {
         *request.uri_mut() = uri;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use http_body_util::BodyExt;
+    use http_body_util::channel::Channel;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_ends_after_a_complete_line() {
+        let (mut body, channel) = Channel::<Bytes>::new(4);
+        let mut channel = Some(channel);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let response = Response::new(channel.take().unwrap());
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let client = Client::new(service, "ns");
+        let (send, end) = oneshot::channel::<()>();
+        let response = client.send(Request::new(Body::empty())).await.unwrap();
+        let mut response = until(response, end.map(drop).boxed()).into_body();
+        for data in ["one\ntw", "o\n", "three\n"] {
+            body.send_data(data.into()).await.unwrap();
+        }
+        let first = response.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "one\ntw");
+        send.send(()).unwrap();
+        let rest = BodyExt::collect(response).await.unwrap().to_bytes();
+        assert_eq!(rest, "o\n");
     }
 }
