@@ -41,7 +41,8 @@
 //!
 //! The order is: the shards to forget, the states of the shards, a part of the known shards, the
 //! keys that have moved or the runs, the queue. The store is read only under the first of these
-//! locks. The queue determines the group of a key before it takes its own lock.
+//! locks. The queue determines the group of a key before it takes its own lock. The lock of the
+//! requested shards is never held together with another one.
 
 mod places;
 mod ranges;
@@ -83,21 +84,21 @@ struct Inner {
     /// The number of walks that have dropped keys.
     drops: watch::Sender<u64>,
     /// The shards that the watch requested from the API server.
-    selected: Mutex<Selected>,
-    /// The number of times that the watch should continue with another selector.
+    requested: Mutex<Requested>,
+    /// The number of requests to narrow the selector of the watch.
     narrowings: watch::Sender<u64>,
     controller: OnceLock<Attached>,
 }
 
-/// The shards in the selector of a watch.
+/// The shards in the selector of the last request of a watch.
 #[derive(Default)]
-struct Selected {
+struct Requested {
     shards: BTreeSet<u32>,
     /// They may include other shards.
     ranges: Vec<(u32, u32)>,
 }
 
-impl Selected {
+impl Requested {
     fn new(shards: BTreeSet<u32>) -> Self {
         Self { ranges: ranges::ranges(&shards), shards }
     }
@@ -180,7 +181,7 @@ impl Ownership {
             runs: Runs::default(),
             gains: watch::Sender::new(0),
             drops: watch::Sender::new(0),
-            selected: Mutex::default(),
+            requested: Mutex::default(),
             narrowings: watch::Sender::new(0),
             controller: OnceLock::new(),
         }))
@@ -437,7 +438,8 @@ impl Ownership {
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
     pub(super) fn learn_owner(&self, key: &ObjectKey, uid: &str) {
         let shards = self.shards();
-        self.0.places.learn_owner(key, uid, |shard| shards.states[shard as usize].admits());
+        let is_held = |shard: u32| shards.states[shard as usize].admits();
+        self.0.places.learn_owner(key, uid, is_held, |shard| self.0.runs.count_for(key, shard));
     }
 
     /// Returns true if the object's shard is known and held.
@@ -490,7 +492,7 @@ impl Ownership {
         if shards.is_empty() {
             return None;
         }
-        *self.selected() = Selected::new(shards.clone());
+        *self.requested() = Requested::new(shards.clone());
         Some(Selection { ownership: self.clone(), shards })
     }
 
@@ -501,9 +503,9 @@ impl Ownership {
             Rule::Hash(ShardBy::Uid) => Some(index_of(uid, self.count())),
             _ => self.0.places.shard_of(key),
         };
-        let selected = self.selected();
+        let requested = self.requested();
         let contains =
-            |shard| selected.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
+            |shard| requested.ranges.iter().any(|(from, to)| (*from..*to).contains(&shard));
         shard.is_some_and(contains)
     }
 
@@ -511,8 +513,8 @@ impl Ownership {
     pub(super) fn narrow(&self) {
         let held = self.held();
         let is_outdated = {
-            let Selected { shards, .. } = &*self.selected();
-            // A watch whose shards were all released is about to end.
+            let Requested { shards, .. } = &*self.requested();
+            // If all of its shards were released, another watch replaces this one.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
@@ -520,8 +522,8 @@ impl Ownership {
         }
     }
 
-    fn selected(&self) -> MutexGuard<'_, Selected> {
-        self.0.selected.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requested(&self) -> MutexGuard<'_, Requested> {
+        self.0.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if a shard was gained and has not been listed since.
@@ -584,15 +586,15 @@ impl Selection {
     /// watch should continue with another one. The selector omits the shards that were released
     /// since the start of the watch, so that a release requires no list.
     ///
-    /// The selector never grows: a watch that continues would miss the objects of a shard that it
-    /// has not listed.
+    /// The selector has no shard that was gained after the start of the watch, because the watch has not
+    /// listed such a shard. A gain starts another watch.
     pub(super) fn request(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowings = self.ownership.0.narrowings.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
-        let selected = Selected::new(if held.is_empty() { self.shards.clone() } else { held });
-        let selector = ranges::selector(by, self.ownership.count(), &selected.ranges);
-        *self.ownership.selected() = selected;
+        let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
+        let selector = ranges::selector(by, self.ownership.count(), &requested.ranges);
+        *self.ownership.requested() = requested;
         // It fails when the controller has ended.
         let is_outdated = async move { drop(narrowings.changed().await) };
         (selector, is_outdated.boxed())

@@ -171,7 +171,7 @@ struct ShardFilter {
 }
 
 impl ShardFilter {
-    /// `is_watch` is false for a stream of the user.
+    /// `is_watch` is false for a shared watch and for a stream of the user.
     fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
         let is_by_hash = ownership.as_ref().map_or(shard.is_some(), |it| it.by().is_some());
         let name = (is_watch && is_by_hash).then(|| name.to_owned());
@@ -246,7 +246,8 @@ impl Source {
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let ownership = enqueuer.ownership().cloned();
-            let is_watch = matches!(events, MakeEvents::Watch(_));
+            // A shared watch has a backoff of its own, and no selector.
+            let is_watch = matches!(events, MakeEvents::Watch(_)) && following.backoff.is_some();
             let (shard, name) = (following.shard, &following.name);
             let mut filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
             let objects = Arc::new(objects);
@@ -458,8 +459,8 @@ impl Following {
         let mut gains = list.gains;
         // Keys of released shards were dropped, and their objects are in the store.
         let mut has_dropped = false;
-        // A stream that has ended still lists the shards that are gained while the controller runs. If
-        // it ends before the first gain, the objects that it has listed have not run yet.
+        // A stream that has ended still lists the shards that are gained while other watches live. If it
+        // ends before the first gain, the objects that it has listed have not run yet.
         let is_complete = |list: Listing| list.gains != 0 && list.gains == ownership.gains();
         while !has_ended || !self.others.is_closed() || !is_complete(list) {
             // A list in progress is useless if all of its shards have left.
@@ -468,6 +469,7 @@ impl Following {
                 on_input(Input::Dropped);
                 if let Some(watch) = &mut watch
                     && ownership.held().is_empty()
+                    && !has_ended
                 {
                     (events, is_listing) = (watch_held(watch, ownership), true);
                 }

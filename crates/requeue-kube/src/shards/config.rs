@@ -94,8 +94,8 @@ impl Shards {
     ///
     /// It replaces the hash, and must be the same in all members. The API server cannot select such a
     /// shard, so each replica receives all objects, and drops the others. The function is called for
-    /// each event and each run, with locks of the controller: it must return quickly, and must not use
-    /// the controller. If it panics or returns a number that is out of range, the controller ends with
+    /// each event and each run, while the controller holds locks: it must return quickly, and must not
+    /// use the controller. If it panics or returns a number that is out of range, the controller ends with
     /// [`RunnerError::ShardFunction`](crate::controller::RunnerError::ShardFunction).
     ///
     /// ```

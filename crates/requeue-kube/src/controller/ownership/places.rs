@@ -1,5 +1,6 @@
 //! The shards of objects.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -201,11 +202,15 @@ impl Places {
         key: &ObjectKey,
         uid: &str,
         is_held: impl FnOnce(u32) -> bool,
+        new: impl FnOnce(u32),
     ) {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
             let shard = index_of(uid, self.count);
-            if is_held(shard) {
-                self.known.part(key).entry(key.clone()).or_insert(shard);
+            if is_held(shard)
+                && let Entry::Vacant(entry) = self.known.part(key).entry(key.clone())
+            {
+                entry.insert(shard);
+                new(shard);
             }
         }
     }

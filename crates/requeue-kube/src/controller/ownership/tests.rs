@@ -27,6 +27,7 @@ use super::places::Rule;
 use super::*;
 use crate::controller::{Action, Config};
 use crate::shard::ShardBy;
+use crate::shared::SharedWatch;
 use crate::{Controller, policy};
 
 const SHARDS: u32 = 8;
@@ -365,6 +366,31 @@ async fn a_stream_that_has_ended_lists_a_gained_shard_while_the_controller_runs(
     assert_eq!(log.names(), [first.as_str(), second.as_str()]);
     drop(watched);
     assert_eq!(reading.end().await.len(), 2, "the controller has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of_all_others() {
+    let (feed, events) = Feed::new();
+    let shared = SharedWatch::of_stream(events);
+    let (watched, watched_events) = Feed::new();
+    let ownership = by_uid();
+    let controller = Controller::for_shared(&shared)
+        .name("a shared watch that has ended")
+        .watches_stream(watched_events, |_: Secret| None::<ObjectRef<ConfigMap>>)
+        .owning(ownership.clone());
+    let log = Log::new();
+    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    let (first, second) = (name_in(4), name_in(5));
+    ownership.gain([4]);
+    feed.list(&[map(&first, 1), map(&second, 1)]);
+    watched.list(&[]);
+    drop(feed);
+    a_moment().await;
+    ownership.release([4]).await;
+    a_moment().await;
+    ownership.gain([5]);
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(log.names(), [first.as_str(), second.as_str()]);
 }
 
 #[tokio::test(start_paused = true)]

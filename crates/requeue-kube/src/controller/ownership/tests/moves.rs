@@ -131,17 +131,22 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
 async fn a_run_counts_for_each_shard_into_which_its_object_has_moved() {
     let ownership = by_uid();
     attached(&ownership, || {});
-    let key = ObjectKey::new(Some("ns"), "object");
-    ownership.gain([1, 3]);
-    ownership.learn(&key, &uid_in(1));
-    ownership.listed(1);
-    let Begin::Run(in_flight) = ownership.begin(&key, None) else { panic!("it is listed") };
-    assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
-    assert_eq!(ownership.learn(&key, &uid_in(3)), Learned::Held);
-    let mut release = Box::pin(ownership.release([3]));
-    assert!((&mut release).now_or_never().is_none(), "the run acts on the object in shard 3");
-    drop(in_flight);
-    release.await;
+    for is_owner in [false, true] {
+        let key = ObjectKey::new(Some("ns"), &format!("object {is_owner}"));
+        ownership.gain([1, 3]);
+        ownership.learn(&key, &uid_in(1));
+        ownership.listed(ownership.gains());
+        let Begin::Run(in_flight) = ownership.begin(&key, None) else { panic!("it is listed") };
+        assert_eq!(ownership.learn(&key, &uid_in(2)), Learned::Left);
+        if is_owner {
+            ownership.learn_owner(&key, &uid_in(3));
+        }
+        assert_eq!(ownership.learn(&key, &uid_in(3)), Learned::Held);
+        let mut release = Box::pin(ownership.release([3]));
+        assert!((&mut release).now_or_never().is_none(), "the run acts on the object in shard 3");
+        drop(in_flight);
+        release.await;
+    }
 }
 
 #[tokio::test]

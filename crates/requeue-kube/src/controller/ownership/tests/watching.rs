@@ -47,6 +47,7 @@ async fn the_first_event_of_a_released_shard_narrows_the_watch() {
         assert_eq!(replica.runs().await, sorted(names.clone()));
         assert_eq!(api.take_watched(), [(range(0, 4), 1)]);
 
+        api.take_selectors();
         replica.ownership.release([0, 1]).await;
         api.touch(&names[3]);
         assert_eq!(replica.runs().await, [names[3].as_str()]);
@@ -57,6 +58,7 @@ async fn the_first_event_of_a_released_shard_narrows_the_watch() {
         }
         assert_eq!(api.take_watched(), [(range(2, 4), 3)], "from the version of the event");
         assert_eq!(replica.runs().await, sorted(names[2..].to_vec()));
+        assert_eq!(api.take_selectors(), [""; 0], "no list is necessary");
 
         // A shard that was gained is listed, and the watch continues.
         replica.ownership.gain([0]);
