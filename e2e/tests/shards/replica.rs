@@ -15,7 +15,7 @@ use kube::api::{ObjectMeta, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Access, Nanos, Node, Proxy, Server, now};
-use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError};
+use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError, Status};
 use requeue_kube::leader::{ClaimError, Fence, LeadershipLost};
 use requeue_kube::shards::{HeldShard, Shards};
 use requeue_kube::{Controller, ObjectKey, policy};
@@ -65,6 +65,10 @@ pub(crate) enum Work {
 pub(crate) enum Said {
     /// All its watches have listed their objects.
     Listed,
+    /// It has joined its group.
+    Joined {
+        at: Nanos,
+    },
     /// It holds a shard, with this fencing token.
     Held {
         shard: u32,
@@ -432,12 +436,16 @@ async fn write(
     Ok(())
 }
 
-/// Reports each change of the shards that are held.
-async fn report(held: HeldShards) {
-    let mut before = BTreeMap::new();
+/// Reports that the replica has joined, and each change of the shards that are held.
+async fn report(held: HeldShards, status: Status) {
+    let (mut before, mut has_joined) = (BTreeMap::new(), false);
     loop {
         let shards = held.all();
         let at = now();
+        if !has_joined && status.shard_group().is_some() {
+            has_joined = true;
+            say(&Said::Joined { at });
+        }
         let shards: BTreeMap<_, _> =
             shards.iter().map(|held| (held.index(), held.token().transitions())).collect();
         for (&shard, &number) in &before {
@@ -484,7 +492,7 @@ async fn is_a_replica_when_told_so() {
         say(&Said::Listed);
     });
     let held = controller.held_shards();
-    tokio::spawn(report(held.clone()));
+    tokio::spawn(report(held.clone(), controller.status()));
     let writes = TaskTracker::new();
     let context = Context { held, maps, work: orders.work, writes: writes.clone() };
     let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(context));

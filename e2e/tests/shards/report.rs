@@ -27,8 +27,9 @@ pub(crate) fn publish(text: &str) {
             "{machine}command   make bench-kube ONLY=shards{quick}\n\
              figures   shard groups of replicas in processes of their own, built without optimization.\n          \
              The gap of a shard is the time in which no replica can run its objects: from the end of\n          \
-             the last run in flight, or from the fault, to the first run of the next holder. The\n          \
-             lease duration is {} s in the schedules, and 15 s otherwise.\n\n",
+             the last run in flight, or from the fault, to the first run of the next holder. It has a\n          \
+             limit if no other fault adds its own time. The lease duration is {} s in the schedules,\n          \
+             and 15 s otherwise.\n\n",
             LEASE.as_secs()
         );
         file.write_all(head.as_bytes()).unwrap();
@@ -79,7 +80,7 @@ enum Move {
 /// The reports of a replica.
 struct Facts {
     number: usize,
-    /// The time at which it first held a shard.
+    /// The time at which it joined the group.
     joined: Option<Nanos>,
     /// The time at which it lost its membership.
     lost: Option<Nanos>,
@@ -147,8 +148,8 @@ impl Report {
                         let run = runs.get_mut(&ended.run).unwrap();
                         (run.entitled, run.active) = (ended.entitled, ended.active);
                     }
-                    Said::Held { shard, number, at } => {
-                        joined.get_or_insert(at);
+                    Said::Joined { at } => joined = Some(at),
+                    Said::Held { shard, number, .. } => {
                         held.push(Held { shard, number, to: None });
                     }
                     Said::Left { shard, number, at } => {
