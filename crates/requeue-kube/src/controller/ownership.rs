@@ -509,7 +509,7 @@ impl Ownership {
         shard.is_some_and(contains)
     }
 
-    /// Continues the watch with another selector, if it selects shards that were released since.
+    /// Continues the watch with a narrower selector, if shards of the present one were released.
     pub(super) fn narrow(&self) {
         let held = self.held();
         let is_outdated = {

@@ -77,7 +77,7 @@ impl Driver {
     }
 
     fn publish(&mut self) {
-        if self.election.is_taken_by_group() && !std::mem::replace(&mut self.has_reported, true) {
+        if self.election.is_of_group() && !std::mem::replace(&mut self.has_reported, true) {
             tracing::error!(
                 lease = self.shared.lease,
                 "the Lease is the object of a shard group, so this process cannot become the leader: \

@@ -316,11 +316,11 @@ impl Election {
     /// no successor, and the object of a shard group has no holder.
     fn may_take(&self) -> bool {
         let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
-        !self.is_taken_by_group() && !self.seen.as_ref().is_some_and(is_last)
+        !self.is_of_group() && !self.seen.as_ref().is_some_and(is_last)
     }
 
     /// Returns true if the Lease that was last seen is the object of a shard group.
-    pub(super) fn is_taken_by_group(&self) -> bool {
+    pub(super) fn is_of_group(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.lease.is_group())
     }
 
