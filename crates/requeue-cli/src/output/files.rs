@@ -130,6 +130,7 @@ impl Replaced {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{lchown, symlink};
 
     use super::*;
@@ -224,7 +225,10 @@ mod tests {
         symlink("f", &first).unwrap();
         append(&first).unwrap().write_all(b"er").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"newer");
-        symlink("/dev/fd/2", dir.path().join("stream")).unwrap();
+        // The standard streams may belong to another user.
+        let stream = fs::File::create(dir.path().join("of the stream")).unwrap();
+        let descriptor = format!("/dev/fd/{}", stream.as_raw_fd());
+        symlink(descriptor, dir.path().join("stream")).unwrap();
         append(&dir.path().join("stream")).unwrap();
         symlink("loop", dir.path().join("loop")).unwrap();
         assert!(append(&dir.path().join("loop")).is_err());
