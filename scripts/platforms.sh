@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the library crates for other platforms, with each of their features alone, and with the lowest versions of their
-# dependencies, and lists what fails. A check builds no program, so no linker or C library of the platform is necessary.
-# Crates with C code are checked only for musl, whose compiler is installed. The tests of the queue run on a platform
+# Checks the library crates and the program for other platforms, with each of their features alone, and with the lowest
+# versions of their dependencies, and lists what fails. A check builds no program, so no linker or C library of the
+# platform is necessary. Crates with C code are checked only for Linux, whose compilers are installed. The tests of the queue run on a platform
 # with 32 bits, and those of the core on a big-endian one. ONLY=regex selects platforms; `features` and
 # `minimal-versions` are two.
 set -euo pipefail
@@ -17,17 +17,25 @@ check() {
     "$@" || failed+=("$name: $*")
 }
 
-# kube needs the assembler of the platform, by way of its JSON paths. SQLite and TLS need a C compiler. Windows' needs
-# neither.
+# SQLite and TLS need a C compiler. kube needs an assembler, by way of its JSON paths, except on Windows.
 libraries=(-p requeue-core -p requeue -p requeue-store -p requeue-http)
 features='requeue/tokio requeue/prometheus requeue/tsc requeue-core/prefetch requeue-http/store'
-for triple in aarch64-unknown-linux-gnu aarch64-unknown-linux-musl aarch64-apple-darwin x86_64-pc-windows-gnu; do
+for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
     [[ $triple =~ ${ONLY-} ]] || continue
     scripts/setup.sh "target:$triple"
     kube=()
     [[ $triple != *windows* ]] || kube=(-p requeue-kube --features k8s-openapi/latest)
     check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" \
         --no-default-features --features "$features" "${kube[@]}"
+done
+check aarch64-apple-darwin cargo check --locked --target aarch64-apple-darwin -p requeue-cli \
+    --no-default-features --features dashboard,files
+# Nothing is linked, so the compiler for glibc also serves for musl.
+for triple in aarch64-unknown-linux-gnu aarch64-unknown-linux-musl; do
+    [[ $triple =~ ${ONLY-} ]] || continue
+    scripts/setup.sh "target:$triple" aarch64
+    check "$triple" env "CC_${triple//-/_}=aarch64-linux-gnu-gcc" cargo check --locked --target "$triple" \
+        "${libraries[@]}" -p requeue-kube -p requeue-cli --all-features --features k8s-openapi/latest
 done
 # musl-gcc compiles SQLite and ring.
 triple=x86_64-unknown-linux-musl

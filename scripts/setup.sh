@@ -282,6 +282,12 @@ tool_musl() {
         system musl-tools musl-gcc musl-dev
 }
 
+# Compiles the C code of dependencies for this platform.
+tool_aarch64() {
+    [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-gcc >/dev/null ||
+        system 'gcc-aarch64-linux-gnu libc6-dev-arm64-cross' gcc-aarch64-linux-gnu gcc-aarch64-linux-gnu
+}
+
 # Tests of the core run on this big-endian platform.
 tool_s390x() {
     command -v qemu-s390x >/dev/null && command -v s390x-linux-gnu-gcc >/dev/null ||
