@@ -30,6 +30,16 @@ for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
 done
 check aarch64-apple-darwin cargo check --locked --target aarch64-apple-darwin -p requeue-cli \
     --no-default-features --features dashboard,files
+# The program needs Unix, and its build says so elsewhere.
+refused() {
+    local output
+    ! output=$(cargo check --locked --target "$1" -p requeue-cli --no-default-features 2>&1) &&
+        grep '^error: the program `requeue` needs' <<<"$output" || {
+        printf '%s\n' "$output"
+        return 1
+    }
+}
+check x86_64-pc-windows-gnu refused x86_64-pc-windows-gnu
 # Nothing is linked, so the compiler for glibc also serves for musl.
 for triple in aarch64-unknown-linux-gnu aarch64-unknown-linux-musl; do
     [[ $triple =~ ${ONLY-} ]] || continue

@@ -14,6 +14,9 @@
 //! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
 //! 9. `pages`, and this file
 
+// `main.rs` refuses other platforms by a message.
+#![cfg(unix)]
+
 mod args;
 mod duration;
 mod exit;

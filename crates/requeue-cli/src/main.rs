@@ -1,7 +1,15 @@
 //! The program `requeue`: a command per key.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+#[cfg(unix)]
+fn main() -> std::process::ExitCode {
     requeue_cli::main()
 }
+
+#[cfg(not(unix))]
+compile_error!(
+    "the program `requeue` needs the process groups and signals of Unix; on Windows, use the \
+     library `requeue`, or the program in WSL"
+);
+
+#[cfg(not(unix))]
+fn main() {}
