@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -124,6 +124,10 @@ fn give(dir: &Path, user: u32, group: u32) {
     given.unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
 }
 
+/// Writes a file that only this user can read. PostgreSQL refuses a key that others can read.
 pub(crate) fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.unwrap_or_else(|err| panic!("{}: {err}", path.display()));
 }
