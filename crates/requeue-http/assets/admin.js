@@ -124,7 +124,8 @@ export class Admin {
         $("#confirm").close();
         decide(true);
       };
-      $("#confirm").onclose = () => decide(false);
+      // The event of the previous dialog may arrive late.
+      $("#confirm").onclose = () => $("#confirm").open || decide(false);
     });
   }
 
