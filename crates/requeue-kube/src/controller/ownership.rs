@@ -85,8 +85,8 @@ struct Inner {
     drops: watch::Sender<u64>,
     /// The shards that the watch requested from the API server.
     requested: Mutex<Requested>,
-    /// The number of requests to narrow the selector of the watch.
-    narrowings: watch::Sender<u64>,
+    /// Notifies the watch that its selector should be narrower.
+    narrowed: watch::Sender<()>,
     controller: OnceLock<Attached>,
 }
 
@@ -182,7 +182,7 @@ impl Ownership {
             gains: watch::Sender::new(0),
             drops: watch::Sender::new(0),
             requested: Mutex::default(),
-            narrowings: watch::Sender::new(0),
+            narrowed: watch::Sender::default(),
             controller: OnceLock::new(),
         }))
     }
@@ -518,7 +518,7 @@ impl Ownership {
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
-            self.0.narrowings.send_modify(|narrowings| *narrowings += 1);
+            self.0.narrowed.send_replace(());
         }
     }
 
@@ -590,13 +590,13 @@ impl Selection {
     /// listed such a shard. A gain starts another watch.
     pub(super) fn request(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // It is created first, so that it notices each narrowing after the choice of the shards.
-        let mut narrowings = self.ownership.0.narrowings.subscribe();
+        let mut narrowed = self.ownership.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.ownership.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
         let selector = ranges::selector(by, self.ownership.count(), &requested.ranges);
         *self.ownership.requested() = requested;
         // It fails when the controller has ended.
-        let is_outdated = async move { drop(narrowings.changed().await) };
+        let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())
     }
 }
