@@ -342,28 +342,40 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_stream_that_has_ended_lists_a_gained_shard_while_the_controller_runs() {
-    let (feed, events) = Feed::new();
-    let (reader, writer) = reflector::store();
+/// Runs a controller that gains one shard, and whose stream ends then. Another watch lives until the
+/// first part of the result is dropped. Returns also the names of two objects in shards 4 and 5.
+async fn after_the_end_of(
+    controller: Controller<ConfigMap>,
+    feed: Feed<ConfigMap>,
+    ownership: &Ownership,
+) -> (Feed<Secret>, Reading, Log, [String; 2]) {
     let (watched, watched_events) = Feed::new();
-    let ownership = by_uid();
-    let controller = Controller::for_stream(events.reflect(writer), reader)
-        .name("a stream that has ended")
+    let controller = controller
         .watches_stream(watched_events, |_: Secret| None::<ObjectRef<ConfigMap>>)
         .owning(ownership.clone());
     let log = Log::new();
     let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
-    let (first, second) = (name_in(4), name_in(5));
+    let names = [name_in(4), name_in(5)];
     ownership.gain([4]);
-    feed.list(&[map(&first, 1), map(&second, 1)]);
+    feed.list(&names.each_ref().map(|name| map(name, 1)));
     watched.list(&[]);
     drop(feed);
     a_moment().await;
-    assert_eq!(log.names(), [first.as_str()]);
+    assert_eq!(log.names(), names[..1]);
+    (watched, reading, log, names)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_has_ended_lists_a_gained_shard_while_another_watch_lives() {
+    let (feed, events) = Feed::new();
+    let (reader, writer) = reflector::store();
+    let ownership = by_uid();
+    let controller = Controller::for_stream(events.reflect(writer), reader);
+    let controller = controller.name("a stream that has ended");
+    let (watched, reading, log, names) = after_the_end_of(controller, feed, &ownership).await;
     ownership.gain([5]);
     a_moment().await;
-    assert_eq!(log.names(), [first.as_str(), second.as_str()]);
+    assert_eq!(log.names(), names);
     drop(watched);
     assert_eq!(reading.end().await.len(), 2, "the controller has ended");
 }
@@ -372,25 +384,14 @@ async fn a_stream_that_has_ended_lists_a_gained_shard_while_the_controller_runs(
 async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of_all_others() {
     let (feed, events) = Feed::new();
     let shared = SharedWatch::of_stream(events);
-    let (watched, watched_events) = Feed::new();
     let ownership = by_uid();
-    let controller = Controller::for_shared(&shared)
-        .name("a shared watch that has ended")
-        .watches_stream(watched_events, |_: Secret| None::<ObjectRef<ConfigMap>>)
-        .owning(ownership.clone());
-    let log = Log::new();
-    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
-    let (first, second) = (name_in(4), name_in(5));
-    ownership.gain([4]);
-    feed.list(&[map(&first, 1), map(&second, 1)]);
-    watched.list(&[]);
-    drop(feed);
-    a_moment().await;
+    let controller = Controller::for_shared(&shared).name("a shared watch that has ended");
+    let (_watched, _reading, log, names) = after_the_end_of(controller, feed, &ownership).await;
     ownership.release([4]).await;
     a_moment().await;
     ownership.gain([5]);
     sleep(Duration::from_secs(300)).await;
-    assert_eq!(log.names(), [first.as_str(), second.as_str()]);
+    assert_eq!(log.names(), names);
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,6 +61,19 @@ impl Driven {
         it
     }
 
+    /// A member that is about to write the handover of half the shards to `other`.
+    fn handing_over() -> Self {
+        let mut it = Self::alone();
+        it.renews("other", 0);
+        it.passes(2.0);
+        it.renews("other", 2);
+        it.watch();
+        let _ = it.poll();
+        let released = it.released();
+        it.group.drained(it.now, released);
+        it
+    }
+
     /// A member beside `other`, which holds all shards.
     fn beside(other: &str) -> Self {
         let mut server = Server::default();
@@ -303,14 +316,7 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
 
 #[test]
 fn a_handover_comes_before_a_read_and_confirms_as_one() {
-    let mut it = Driven::alone();
-    it.renews("other", 0);
-    it.passes(2.0);
-    it.renews("other", 2);
-    it.watch();
-    let _ = it.poll();
-    let released = it.released();
-    it.group.drained(it.now, released);
+    let mut it = Driven::handing_over();
     it.group.confirm();
     let call = it.call();
     assert!(matches!(call, Call::Replace(_)), "{call:?}");
@@ -322,14 +328,7 @@ fn a_handover_comes_before_a_read_and_confirms_as_one() {
 
 #[test]
 fn a_write_that_failed_does_not_keep_a_reader_waiting() {
-    let mut it = Driven::alone();
-    it.renews("other", 0);
-    it.passes(2.0);
-    it.renews("other", 2);
-    it.watch();
-    let _ = it.poll();
-    let released = it.released();
-    it.group.drained(it.now, released);
+    let mut it = Driven::handing_over();
     let _ = it.call();
     it.group.confirm();
     it.group.answer(it.now, Answer::Failed);
