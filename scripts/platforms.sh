@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks the library crates and the program for other platforms, with each of their features alone, and with the lowest
 # versions of their dependencies, and lists what fails. A check builds no program, so no linker or C library of the
-# platform is necessary. Crates with C code are checked only for Linux, whose compilers are installed. The tests of the queue run on a platform
-# with 32 bits, and those of the core on a big-endian one. ONLY=regex selects platforms; `features` and
-# `minimal-versions` are two.
+# platform is necessary. Crates with C code are checked only for Linux, whose compilers are installed. The tests of the
+# queue run on a platform with 32 bits, and those of the core on a big-endian one. ONLY=regex selects platforms;
+# `features` and `minimal-versions` are two.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export CARGO_TARGET_DIR=$target/platforms
