@@ -38,10 +38,10 @@ for crate in $(scripts/release-info.sh crates); do
         # It needs a cluster. Without one, it returns an error.
         requeue-kube)
             code=0
-            KUBECONFIG=/nonexistent within 60 "$target/debug/newcomer" || code=$?
+            KUBECONFIG=/nonexistent within 600 "$target/debug/newcomer" || code=$?
             [ "$code" = 1 ]
             ;;
-        *) within 60 "$target/debug/newcomer" ;;
+        *) within 600 "$target/debug/newcomer" ;;
         esac
     )
 done

@@ -22,5 +22,5 @@ cd "$dir/work"
 for ((n = 1; ; n++)); do
     [ -e "$dir/$n.sh" ] || break
     sed 's/^/$ /' "$dir/$n.sh"
-    PATH=$dir/bin:$PATH within 60 bash -euo pipefail "$dir/$n.sh" </dev/null
+    PATH=$dir/bin:$PATH within 600 bash -euo pipefail "$dir/$n.sh" </dev/null
 done

@@ -161,7 +161,7 @@
 //! queue.add("ready");
 //! queue.add_after("later", Duration::from_secs(3600));
 //! let signal = async { /* for example, `tokio::signal::ctrl_c().await` */ };
-//! let workers = Workers::new(queue, reconcile).drain_timeout(Duration::from_secs(20));
+//! let workers = Workers::new(queue, reconcile).drain_timeout(Duration::from_secs(3600));
 //! let drained = workers.run_until(signal).await;
 //! assert!(drained.finished);
 //! assert_eq!(drained.dropped, ["later"]);

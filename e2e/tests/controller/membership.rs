@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -228,15 +228,14 @@ async fn a_shutdown_that_exceeds_its_limit_drops_the_runs_and_hands_the_shards_o
     let (namespace, client) = (&server.namespace("shutdown").await, server.client().await);
     create(&client, namespace).await;
     let world: Arc<Mutex<World>> = Arc::default();
-    let minute = Duration::from_secs(60);
-    // A takeover after a crash would take a minute.
-    let shards = || group(namespace).lease_duration(minute).renew_deadline(minute / 2);
+    let hour = Duration::from_secs(3600);
+    // A takeover after a crash would take an hour, so the second replica waits for a handover.
+    let shards = || group(namespace).lease_duration(hour).renew_deadline(hour / 2);
     let first = Replica::start(&client, namespace, "first", shards(), LONG, &world);
     let running = |replica| world.lock().unwrap().running_at(replica);
     until("all objects run", async || names().is_subset(&running("first"))).await;
     let at_first = running("first");
 
-    let stopped = Instant::now();
     first.stop.send(()).unwrap();
     assert_eq!(
         first.task.await.unwrap(),
@@ -244,7 +243,6 @@ async fn a_shutdown_that_exceeds_its_limit_drops_the_runs_and_hands_the_shards_o
     );
     let second = Replica::start(&client, namespace, "second", shards(), LONG, &world);
     until("all objects run", async || names().is_subset(&running("second"))).await;
-    assert!(stopped.elapsed() < minute / 2, "{:?}", stopped.elapsed());
     assert_eq!(second.shards(), 16);
     assert_eq!(world.lock().unwrap().overlaps, [""; 0]);
 }

@@ -265,7 +265,7 @@ fn a_queue_in_a_store_is_paused_for_all_workers() {
         assert_eq!(cancelled, CancelledRun::Cancelled);
         assert!(why().contains("its run was cancelled"), "{}", why());
         drop(item);
-        let (quiet, most) = (Duration::from_secs(60), Duration::from_secs(600));
+        let (quiet, most) = (Duration::from_secs(3600), Duration::from_secs(7200));
         let _ = other.add_with("b", Add::debounce(quiet).at_most(most)).await.expect("added");
     });
     let row = get(served.address, "/api/v1/key?key=b").json();

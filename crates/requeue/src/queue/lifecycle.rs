@@ -112,7 +112,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
-    /// queue.add_with("config.toml", Add::debounce(Duration::from_secs(60)));
+    /// queue.add_with("config.toml", Add::debounce(Duration::from_secs(3600)));
     /// assert!(queue.try_get().is_none());
     /// assert_eq!(queue.flush_debounced(), 1);
     /// queue.try_get().expect("the key no longer waits").succeed();
@@ -145,7 +145,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let queue = Queue::new();
     /// queue.add("ready");
-    /// queue.add_after("waiting", Duration::from_secs(60));
+    /// queue.add_after("waiting", Duration::from_secs(3600));
     /// assert_eq!(queue.shut_down(), ["waiting"]);
     /// queue.get_blocking().expect("ready keys are delivered").succeed();
     /// assert!(queue.get_blocking().is_none());

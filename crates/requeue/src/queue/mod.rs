@@ -176,7 +176,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
-    /// queue.add_after("a", Duration::from_secs(60));
+    /// queue.add_after("a", Duration::from_secs(3600));
     /// assert!(queue.cancel(&"a").waiting);
     /// assert!(!queue.cancel(&"a").any());
     /// ```
