@@ -68,7 +68,7 @@ fn no_thread_exists_for_a_queue() {
         assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
     for queue in &queues[1..] {
-        queue.add_after(9, Duration::from_secs(3600));
+        queue.add_after(9, Duration::from_secs(1000 * 3600));
     }
     let mut gets: Vec<_> = queues[1..].iter().map(|queue| Box::pin(queue.get())).collect();
     for get in &mut gets {
