@@ -43,24 +43,20 @@ impl Action {
     /// ```
     /// use requeue::Queue;
     /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
-    /// use std::sync::mpsc;
-    /// use std::time::Duration;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
     ///
+    /// // The first run finds that this process does not lead yet.
+    /// let leads = AtomicBool::new(false);
+    /// let handler = move |_key, context: Context| {
+    ///     assert_eq!(context.attempt(), 1); // a release is not a failure
+    ///     let leads = leads.swap(true, Ordering::Relaxed);
+    ///     Ok::<_, Error>(if leads { Action::succeed() } else { Action::release() })
+    /// };
     /// let queue = Queue::new();
     /// queue.add("a");
-    /// let (stop, stopped) = mpsc::channel();
-    /// let handler = {
-    ///     let queue = queue.clone();
-    ///     move |_key, _context: Context| {
-    ///         // This process has lost its leadership.
-    ///         queue.pause();
-    ///         stop.send(()).expect("the workers run");
-    ///         Ok::<_, Error>(Action::release())
-    ///     }
-    /// };
-    /// let workers = ThreadWorkers::new(queue, handler).drain_timeout(Duration::ZERO);
-    /// let left = workers.run_until(move || stopped.recv().unwrap());
-    /// assert_eq!(left.ready + left.dropped.len(), 1); // still pending, or reported as dropped
+    /// queue.close();
+    /// ThreadWorkers::new(queue.clone(), handler).run();
+    /// assert_eq!(queue.counts().deliveries, 2);
     /// ```
     pub const fn release() -> Self {
         Self::new(Completion::Release)
