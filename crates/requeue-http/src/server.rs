@@ -35,10 +35,11 @@ const STALL: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;
-/// The time in which a new connection must send a request. Afterwards, another connection may take its place.
-const SILENCE: Duration = Duration::from_millis(500);
-/// The time between two looks for a connection that has become idle, while all places are taken.
-const LOOK: Duration = Duration::from_millis(10);
+/// The time in which a new connection must send a request. Afterwards, another connection may take its place. The request
+/// may have arrived, and the task that reads it needs a moment.
+const SILENCE: Duration = Duration::from_millis(20);
+/// The time between two looks for a connection that can be replaced, while all places are taken.
+const LOOK: Duration = Duration::from_millis(5);
 /// The time until the next `accept` after one that failed for lack of file descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -85,7 +86,8 @@ pub(crate) async fn serve(
     let (mut all, mut reserved) = (Places::new(most), Places::new(RESERVED));
     let mut end = pin!(async { _ = ended.clone().wait_for(|&ended| ended).await }.fuse());
     loop {
-        let is_full = !all.has_place() && !reserved.has_place();
+        // New connections in `all` are soon busy or replaceable.
+        let is_full = !all.has_place() && (all.are_new() || !reserved.has_place());
         let accepted = tokio::select! {
             biased;
             () = &mut end => break,
@@ -129,6 +131,12 @@ impl Places {
         self.connections.len() < self.most || self.replaceable().is_some()
     }
 
+    /// Returns true if as many connections as are reserved for probes may still send their first request.
+    fn are_new(&self) -> bool {
+        let new = self.connections.iter().filter(|connection| connection.is_new());
+        new.count() >= self.most.min(RESERVED)
+    }
+
     fn replaceable(&self) -> Option<usize> {
         let silent = self.connections.iter().position(|connection| connection.is_silent());
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
@@ -164,6 +172,11 @@ impl Connection {
     fn new() -> Arc<Self> {
         let (asked, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
         Arc::new(Self { accepted: Instant::now(), asked, requests, close: Notify::new() })
+    }
+
+    /// Returns true if it has sent no request, and has had little time to do so.
+    fn is_new(&self) -> bool {
+        !self.asked.load(Ordering::Relaxed) && self.accepted.elapsed() < SILENCE
     }
 
     /// Returns true if it has had time to send a request, and has sent none.
@@ -298,7 +311,8 @@ mod tests {
 
     async fn send(address: SocketAddr, path: &str) -> TcpStream {
         let mut client = TcpStream::connect(address).await.unwrap();
-        client.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
         client
     }
 
@@ -350,12 +364,11 @@ mod tests {
         let (first, _end) = connect(2).await;
         let address = first.peer_addr().unwrap();
         let mut silent = vec![first];
-        for _ in 0..20 {
+        for _ in 0..50 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        // It may get a place that is reserved for probes.
-        while answer(send(address, "/").await).await != (Some(200), "short".to_owned()) {}
-        for mut gone in silent.drain(..2) {
+        assert_eq!(answer(send(address, "/").await).await, (Some(200), "short".to_owned()));
+        for mut gone in silent.drain(..50) {
             assert_eq!(gone.read(&mut [0]).await.unwrap_or_default(), 0);
         }
     }
