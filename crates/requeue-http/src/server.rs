@@ -24,7 +24,6 @@ use tokio::net::TcpListener;
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_io_timeout::TimeoutStream;
 
 /// The time limit for the head of a request. It begins when the previous request ends.
@@ -35,11 +34,11 @@ const STALL: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;
-/// The time in which a new connection must send a request. Afterwards, another connection may take its place. The request
-/// may have arrived, and the task that reads it needs a moment.
-const SILENCE: Duration = Duration::from_millis(20);
 /// The time between two looks for a connection that can be replaced, while all places are taken.
 const LOOK: Duration = Duration::from_millis(5);
+/// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
+/// In each of them the runtime reads requests that have arrived. A time would not ensure that on a busy machine.
+const SILENT_LOOKS: u64 = 4;
 /// The time until the next `accept` after one that failed for lack of file descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -92,7 +91,11 @@ pub(crate) async fn serve(
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
-            () = tokio::time::sleep(LOOK), if is_full => continue,
+            () = tokio::time::sleep(LOOK), if is_full => {
+                all.looks += 1;
+                reserved.looks += 1;
+                continue;
+            }
             accepted = listener.accept(), if !is_full => accepted,
         };
         let (stream, client) = match accepted {
@@ -107,8 +110,7 @@ pub(crate) async fn serve(
             true => (&mut all, &router, true),
             false => (&mut reserved, &probes, false),
         };
-        let connection = Connection::new();
-        places.give_to(&connection);
+        let connection = places.connection();
         tasks.spawn(connection.serve(stream, client, router.clone(), lives_on, ended.clone()));
     }
     while tasks.join_next().await.is_some() {}
@@ -118,11 +120,13 @@ pub(crate) async fn serve(
 struct Places {
     most: usize,
     connections: VecDeque<Arc<Connection>>,
+    /// The number of looks for a connection that can be replaced.
+    looks: u64,
 }
 
 impl Places {
     const fn new(most: usize) -> Self {
-        Self { most, connections: VecDeque::new() }
+        Self { most, connections: VecDeque::new(), looks: 0 }
     }
 
     /// Returns true if a place is free, or has a connection that can be closed.
@@ -133,23 +137,35 @@ impl Places {
 
     /// Returns true if as many connections as are reserved for probes may still send their first request.
     fn are_new(&self) -> bool {
-        let new = self.connections.iter().filter(|connection| connection.is_new());
-        new.count() >= self.most.min(RESERVED)
+        let new = |it: &&Arc<Connection>| !it.has_asked() && !self.is_silent(it);
+        self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
+    }
+
+    /// Returns true if the connection has had time to send a request, and has sent none.
+    fn is_silent(&self, connection: &Connection) -> bool {
+        !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
 
     fn replaceable(&self) -> Option<usize> {
-        let silent = self.connections.iter().position(|connection| connection.is_silent());
+        let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
-    /// Gives a place to a connection. If none is free, closes another connection.
-    fn give_to(&mut self, connection: &Arc<Connection>) {
+    /// Returns a new connection. If no place is free for it, closes another one.
+    fn connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
             && let Some(other) = self.replaceable().and_then(|at| self.connections.remove(at))
         {
             other.close.notify_one();
         }
-        self.connections.push_back(Arc::clone(connection));
+        let connection = Arc::new(Connection {
+            looks: self.looks,
+            asked: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
+            close: Notify::new(),
+        });
+        self.connections.push_back(Arc::clone(&connection));
+        connection
     }
 }
 
@@ -160,7 +176,8 @@ fn is_of_connection(error: &io::Error) -> bool {
 }
 
 struct Connection {
-    accepted: Instant,
+    /// The number of looks before it was accepted.
+    looks: u64,
     /// It has sent a request.
     asked: AtomicBool,
     /// The number of requests whose responses are incomplete.
@@ -169,24 +186,13 @@ struct Connection {
 }
 
 impl Connection {
-    fn new() -> Arc<Self> {
-        let (asked, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(Self { accepted: Instant::now(), asked, requests, close: Notify::new() })
-    }
-
-    /// Returns true if it has sent no request, and has had little time to do so.
-    fn is_new(&self) -> bool {
-        !self.asked.load(Ordering::Relaxed) && self.accepted.elapsed() < SILENCE
-    }
-
-    /// Returns true if it has had time to send a request, and has sent none.
-    fn is_silent(&self) -> bool {
-        !self.asked.load(Ordering::Relaxed) && self.accepted.elapsed() >= SILENCE
+    fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Returns true if all of its requests were answered.
     fn is_idle(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) == 0
+        self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
 
     async fn serve(
