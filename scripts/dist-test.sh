@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the packages that `make dist` built: the archive runs, the Debian package is installed into an empty root, runs
-# there, and leaves nothing behind when it is removed, and the container runs on an empty base: scripts/dist-test.sh DIR
+# there, and leaves nothing behind when it is removed, and the container runs on an empty base. Collects the files of a
+# release as the workflow does: scripts/dist-test.sh DIR
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 dist=$1
@@ -22,6 +23,25 @@ works() {
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 (cd "$dist" && sha256sum --quiet --check SHA256SUMS)
+
+# A release of two targets. The second one has copies of these files, with other names.
+cp -r "$dist" "$dir/other"
+(
+    cd "$dir/other"
+    rm SHA256SUMS
+    for file in *; do [ ! -f "$file" ] || mv "$file" "other-$file"; done
+    sha256sum -- other-* >SHA256SUMS
+)
+scripts/release-files.sh "$dir/release" "$dist" "$dir/other"
+(cd "$dir/release" && sha256sum --quiet --check SHA256SUMS)
+files() { find "$@" -maxdepth 1 -type f ! -name SHA256SUMS | wc -l; }
+[ "$(files "$dir/release")" = "$(files "$dist" "$dir/other")" ] || fail 'the release has not all files of both targets'
+[ "$(wc -l <"$dir/release/SHA256SUMS")" = "$(files "$dir/release")" ] || fail 'a file of the release has no checksum'
+[ -z "$(find "$dir/release" -mindepth 1 -type d)" ] || fail 'the release has a directory'
+if scripts/release-files.sh "$dir/twice" "$dist" "$dist" 2>/dev/null; then
+    fail 'two builds of one target were accepted'
+fi
+
 for archive in "$dist"/*.tar.gz; do
     mkdir "$dir/archive"
     tar -xzf "$archive" -C "$dir/archive" --strip-components=1
@@ -50,6 +70,11 @@ for package in "$dist"/*.deb; do
             cp "$dir/units/$(basename "$unit")" "$dir/units/$(basename "$unit" @.service)@an-instance.service"
         done
         SYSTEMD_UNIT_PATH=$dir/units: systemd-analyze verify --man=no "$dir"/units/*@an-instance.service
+        # Without capability bounds or a filter of system calls, the exposure of a unit is over 4.5.
+        for unit in "$dir"/units/*@an-instance.service; do
+            systemd-analyze security --offline=true --threshold=45 "$unit" >"$dir/exposure" ||
+                fail "$(basename "$unit"): $(tail -n 1 "$dir/exposure")"
+        done
     else
         printf 'the units were not verified: there is no systemd-analyze\n' | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"
     fi

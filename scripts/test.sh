@@ -46,6 +46,17 @@ else
     not_run 'lints of the workflows: actionlint is not installed'
 fi
 
+# A job that may write, and so has a token, compiles nothing: it would run build scripts of dependencies.
+awk '
+    /^  [a-z-]+:$/ { job = $1; writes = 0 }
+    /^ +[a-z-]+: write$/ || /secrets\./ { writes = 1 }
+    /(^|[ ;(])(make|cargo) / && !/cargo publish .*--no-verify/ && !/^ *#/ && writes { print FILENAME ": " job " " $0; found = 1 }
+    END { exit found }
+' .github/workflows/*.yml || {
+    printf 'these jobs have a token, and run commands that compile; move the commands to jobs without one\n' >&2
+    exit 1
+}
+
 step 'Chart'
 version=$(scripts/release-info.sh version)
 grep -qxF "version: $version" packaging/chart/Chart.yaml && grep -qxF "appVersion: \"$version\"" packaging/chart/Chart.yaml || {

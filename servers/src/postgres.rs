@@ -152,6 +152,22 @@ impl Postgres {
         self.keeper.order("killed");
     }
 
+    /// Freezes the server: it keeps its connections, and answers nothing.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn freeze(&self) {
+        self.keeper.order("frozen");
+    }
+
+    /// Lets a frozen server continue.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn thaw(&self) {
+        self.keeper.order("thawed");
+    }
+
     /// Starts the server again.
     ///
     /// # Panics

@@ -63,6 +63,23 @@ replace() {
 
 # Kills the server without notice to its clients, as if its machine had failed.
 killed() {
+    thawed || true # A frozen server would not stop.
     [ ! -e "$dir/replica/postmaster.pid" ] || left_behind
     "$programs/pg_ctl" stop --wait --mode immediate --pgdata "$dir/data"
+}
+
+# Freezes all processes of the server, as if its machine had stalled.
+frozen() {
+    signal STOP
+}
+
+thawed() {
+    signal CONT
+}
+
+signal() {
+    server=$(head -n 1 "$dir/data/postmaster.pid") || return
+    # The first process starts the others, and so it is stopped first.
+    kill -s "$1" "$server"
+    for process in $(cat "/proc/$server/task/$server/children"); do kill -s "$1" "$process" || true; done
 }

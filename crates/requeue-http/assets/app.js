@@ -10,6 +10,8 @@ import { address, isKey, read, write } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
 const KEPT = 900;
+/** The age in seconds from which the page says how old the numbers of keys are. A store counts them each second. */
+const OLD = 3;
 const COUNTS = [...document.querySelectorAll("[data-count]")].map(({ dataset }) => dataset.count);
 const STATUS = {
   open: "open",
@@ -75,20 +77,22 @@ function takeSummary(summary) {
   for (const name of COUNTS) {
     const element = $(`[data-count=${name}]`);
     const count = now[name] ?? 0;
-    const text = amount(count);
+    const text = now.counts_age === null ? "–" : amount(count);
     if (element.textContent !== text) element.textContent = text;
     element.classList.toggle("zero", count === 0);
     spark($(`[data-spark=${name}]`), samples, (sample) => sample[name] ?? 0);
   }
   $(".count.damaged").hidden = !now.damaged && view.state !== "damaged";
   table.total = now[view.state || "keys"] ?? 0;
-  table.isEmpty = now.keys === 0;
+  table.isEmpty = now.keys === 0 && now.counts_age !== null;
   for (const plot of plots) plot.update(samples);
   for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !summary.times;
 
   admin.update(summary.status);
 
   const facts = [STATUS[summary.status]];
+  if (now.counts_age === null) facts.push("keys not counted yet");
+  else if (now.counts_age >= OLD) facts.push(`keys counted ${duration(Math.round(now.counts_age))} ago`);
   if (summary.jobs) {
     const { busy, total } = summary.jobs;
     // Without a limit, the total has no meaning.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,10 @@ use crate::params::Problem;
 /// The number of wrong tokens that an address may send in [`WINDOW`].
 const MOST_WRONG: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The number of addresses that are remembered. Beyond it, all others share one limit.
+/// The number of addresses that are remembered. Beyond it, the oldest ones are forgotten.
 const MOST_ADDRESSES: usize = 1_024;
+/// The number of lines about wrong tokens that are logged in [`WINDOW`].
+const MOST_LINES: u32 = 20;
 
 /// The secret that allows a client to [change the queue](crate::Builder::admin).
 ///
@@ -101,6 +103,7 @@ impl fmt::Display for Remote {
 pub(crate) struct Admin {
     token: AdminToken,
     wrong: Mutex<HashMap<Option<IpAddr>, Wrong>>,
+    lines: Mutex<Lines>,
 }
 
 /// The wrong tokens of an address.
@@ -110,9 +113,32 @@ struct Wrong {
     count: u32,
 }
 
+/// Limits the lines in the log, which clients without the token could fill.
+#[derive(Debug, Default)]
+struct Lines {
+    since: Option<Instant>,
+    count: u32,
+    left_out: u64,
+}
+
+impl Lines {
+    /// Returns the number of lines that were left out since the last line, or `None` if this one is left out as well.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        if self.count >= MOST_LINES {
+            self.left_out += 1;
+            return None;
+        }
+        self.count += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
 impl Admin {
     pub(crate) fn new(token: AdminToken) -> Self {
-        Self { token, wrong: Mutex::default() }
+        Self { token, wrong: Mutex::default(), lines: Mutex::default() }
     }
 
     /// Checks the token of a request. Returns the address of the client, or the refusal.
@@ -129,7 +155,7 @@ impl Admin {
         };
         // Checked before the token: otherwise, an answer would tell whether a guess is right.
         if let Some(wait) = self.limited(remote) {
-            tracing::warn!(%remote, "too many wrong tokens: refused");
+            self.log(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error);
             let wait = (wait.as_secs() + 1).to_string();
@@ -137,10 +163,21 @@ impl Admin {
         }
         if !self.token.is(token) {
             self.count_wrong(remote);
-            tracing::warn!(%remote, "wrong token");
+            self.log(remote, "wrong token");
             return Err(Box::new(refusal("Bearer error=\"invalid_token\"", "wrong token")));
         }
         Ok(remote)
+    }
+
+    fn log(&self, remote: Remote, what: &str) {
+        let line = self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+        match line {
+            Some(0) => tracing::warn!(%remote, "{what}"),
+            Some(left_out) => {
+                tracing::warn!(%remote, left_out, "{what}; earlier lines were left out")
+            }
+            None => {}
+        }
     }
 
     /// Returns the time for which an address is refused, if it has sent too many wrong tokens.
@@ -165,9 +202,11 @@ impl Admin {
     }
 }
 
-/// Returns the address that is limited: a client has all addresses of its IPv6 network.
+/// Returns the address that is limited. A client has all addresses of its IPv6 network, and a process of this machine
+/// has all loopback addresses.
 fn place(Remote(remote): Remote) -> Option<IpAddr> {
     remote.map(|remote| match remote.ip().to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,
     })
@@ -244,12 +283,28 @@ mod tests {
         }
         assert_eq!(status(&admin, "[2001:db8::ffff]:1", &right), 429);
         assert_eq!(status(&admin, "[2001:db8:0:1::1]:1", &right), 200);
+        // A process of this machine can send from each loopback address.
+        for n in 1..=MOST_WRONG {
+            assert_eq!(status(&admin, &format!("127.0.{n}.1:1"), "Bearer wrong"), 401);
+        }
+        for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.3.2.1]:1"] {
+            assert_eq!(status(&admin, address, &right), 429, "{address}");
+        }
         // The memory is bounded.
         for n in 0..2 * MOST_ADDRESSES as u32 {
-            let address = std::net::Ipv4Addr::from_bits(0x0b00_0000 + n);
+            let address = Ipv4Addr::from_bits(0x0b00_0000 + n);
             status(&admin, &format!("{address}:1"), "Bearer wrong");
         }
         assert!(admin.wrong.lock().unwrap().len() <= MOST_ADDRESSES);
         assert_eq!(status(&admin, "12.0.0.1:1", &right), 200);
+    }
+    #[test]
+    fn guesses_do_not_fill_the_log() {
+        let (mut lines, begin) = (Lines::default(), Instant::now());
+        let written = (0..1_000).filter(|_| lines.take(begin).is_some()).count();
+        assert_eq!(written, MOST_LINES as usize);
+        assert_eq!(lines.take(begin + WINDOW - Duration::from_millis(1)), None);
+        assert_eq!(lines.take(begin + WINDOW), Some(1_001 - u64::from(MOST_LINES)));
+        assert_eq!(lines.take(begin + WINDOW), Some(0));
     }
 }

@@ -163,7 +163,7 @@ impl<K> Builder<K> {
     /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Wrong tokens are limited to 10 per minute and address. Each change is an event of `tracing`, with the
+    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one. Each change is an event of `tracing`, with the
     /// client's address and the number of keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
@@ -280,8 +280,11 @@ impl<K> Builder<K> {
 
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
-    /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`. When all are in
-    /// use, a new connection replaces an idle one.
+    /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`, and up to a
+    /// quarter may search for keys or wait for that. When all are in use, a new connection replaces an idle one.
+    ///
+    /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
+    /// `/readyz`, and reply 503 to all other requests.
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most.max(1);
         self
@@ -315,7 +318,7 @@ impl<K> Builder<K> {
             ended: watch::Sender::new(false),
             max_connections: self.max_connections,
             streams: Arc::new(Semaphore::new(self.max_connections.div_ceil(2))),
-            walks: Turns::new(),
+            walks: Turns::new(self.max_connections / 4),
         });
         inner.tick();
         tokio::spawn(keep_sampling(Arc::downgrade(&inner)));

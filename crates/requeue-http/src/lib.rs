@@ -63,7 +63,7 @@
 //! | `/` | the dashboard |
 //! | `/metrics` | the metrics of [`Builder::registry`], or 404 without one. The format is OpenMetrics if the `Accept` header asks for it, else `text/plain; version=0.0.4` |
 //! | `/healthz` | 200, or 503 if [`Builder::healthy`] returns false |
-//! | `/readyz` | 200, or 503 if the queue is shut down, its store cannot be reached, the site has ended, or [`Builder::ready`] returns false |
+//! | `/readyz` | 200, or 503 if the queue is shut down, its store does not answer within 5 s, the site has ended, or [`Builder::ready`] returns false |
 //! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |

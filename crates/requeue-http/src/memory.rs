@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
@@ -408,6 +409,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             dirty: states.dirty,
             parked,
             damaged: None,
+            counts_age: Some(Duration::ZERO),
             counts: queue.counts(),
             given_up: queue.given_up(),
             panics: queue.panics(),

@@ -80,6 +80,16 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .with_state(site)
 }
 
+/// The routes on the connections that are reserved for probes.
+pub(crate) fn probes(site: Arc<Inner>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .fallback(async || Problem::busy("too many connections"))
+        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .with_state(site)
+}
+
 // --- Access -------------------------------------------------------------------------
 
 /// The security headers of every response.

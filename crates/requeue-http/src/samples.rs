@@ -32,6 +32,9 @@ pub(crate) struct Sample {
     pub(crate) dirty: usize,
     pub(crate) parked: Option<usize>,
     pub(crate) damaged: Option<usize>,
+    /// The age of these numbers of keys, in seconds: 0 for a queue in memory, and `None` before the first count of a
+    /// store.
+    pub(crate) counts_age: Option<f64>,
     pub(crate) adds: u64,
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
@@ -97,6 +100,7 @@ impl Sample {
             dirty: gauges.dirty,
             parked: gauges.parked,
             damaged: gauges.damaged,
+            counts_age: gauges.counts_age.map(seconds),
             adds: counts.adds,
             coalesced: counts.coalesced,
             runs: counts.deliveries,

@@ -32,6 +32,13 @@ const HEAD: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(30);
 /// The size limit of the head of a request. It has space for a key whose bytes take four bytes each.
 const HEAD_BYTES: usize = 32 << 10;
+/// The number of connections that are reserved for probes.
+const RESERVED: usize = 8;
+/// The time between two looks for a connection that can be replaced, while all places are taken.
+const LOOK: Duration = Duration::from_millis(5);
+/// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
+/// In each of them the runtime reads requests that have arrived. A time would not ensure that on a busy machine.
+const SILENT_LOOKS: u64 = 4;
 /// The time until the next `accept` after one that failed for lack of file descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -61,23 +68,35 @@ impl Listen for UnixListener {
     }
 }
 
-/// Serves `router` on at most `most` connections at a time, until `ended`. If there are more, it closes the oldest
-/// connection that has sent no request, else the oldest idle one, else the new one.
+/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest one that
+/// has sent no request, or else the oldest idle one.
+///
+/// If all of them are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request. So
+/// clients that occupy all connections do not keep an orchestrator from its probes. While those are taken as well, new
+/// connections wait in the queue of the system.
 pub(crate) async fn serve(
     listener: impl Listen,
     router: Router,
+    probes: Router,
     most: usize,
     ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
-    let mut connections: VecDeque<Arc<Connection>> = VecDeque::new();
+    let (mut all, mut reserved) = (Places::new(most), Places::new(RESERVED));
     let mut end = pin!(async { _ = ended.clone().wait_for(|&ended| ended).await }.fuse());
     loop {
+        // New connections in `all` are soon busy or replaceable.
+        let is_full = !all.has_place() && (all.are_new() || !reserved.has_place());
         let accepted = tokio::select! {
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
-            accepted = listener.accept() => accepted,
+            () = tokio::time::sleep(LOOK), if is_full => {
+                all.looks += 1;
+                reserved.looks += 1;
+                continue;
+            }
+            accepted = listener.accept(), if !is_full => accepted,
         };
         let (stream, client) = match accepted {
             Ok(stream) => stream,
@@ -87,21 +106,67 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        connections.retain(|connection| Arc::strong_count(connection) > 1);
-        if connections.len() >= most {
-            let is_silent =
-                |connection: &Arc<Connection>| !connection.asked.load(Ordering::Relaxed);
-            let silent = connections.iter().position(is_silent);
-            let idle = silent.or_else(|| connections.iter().position(|other| other.is_idle()));
-            // If none is idle, the new connection is closed.
-            let Some(idle) = idle.and_then(|idle| connections.remove(idle)) else { continue };
-            idle.close.notify_one();
-        }
-        let connection = Arc::<Connection>::default();
-        connections.push_back(Arc::clone(&connection));
-        tasks.spawn(connection.serve(stream, client, router.clone(), ended.clone()));
+        let (places, router, lives_on) = match all.has_place() {
+            true => (&mut all, &router, true),
+            false => (&mut reserved, &probes, false),
+        };
+        let connection = places.connection();
+        tasks.spawn(connection.serve(stream, client, router.clone(), lives_on, ended.clone()));
     }
     while tasks.join_next().await.is_some() {}
+}
+
+/// A limited number of connections, the oldest first.
+struct Places {
+    most: usize,
+    connections: VecDeque<Arc<Connection>>,
+    /// The number of looks for a connection that can be replaced.
+    looks: u64,
+}
+
+impl Places {
+    const fn new(most: usize) -> Self {
+        Self { most, connections: VecDeque::new(), looks: 0 }
+    }
+
+    /// Returns true if a place is free, or has a connection that can be closed.
+    fn has_place(&mut self) -> bool {
+        self.connections.retain(|connection| Arc::strong_count(connection) > 1);
+        self.connections.len() < self.most || self.replaceable().is_some()
+    }
+
+    /// Returns true if as many connections as are reserved for probes may still send their first request.
+    fn are_new(&self) -> bool {
+        let new = |it: &&Arc<Connection>| !it.has_asked() && !self.is_silent(it);
+        self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
+    }
+
+    /// Returns true if the connection has had time to send a request, and has sent none.
+    fn is_silent(&self, connection: &Connection) -> bool {
+        !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
+    }
+
+    fn replaceable(&self) -> Option<usize> {
+        let silent = self.connections.iter().position(|connection| self.is_silent(connection));
+        silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
+    }
+
+    /// Returns a new connection. If no place is free for it, closes another one.
+    fn connection(&mut self) -> Arc<Connection> {
+        if self.connections.len() >= self.most
+            && let Some(other) = self.replaceable().and_then(|at| self.connections.remove(at))
+        {
+            other.close.notify_one();
+        }
+        let connection = Arc::new(Connection {
+            looks: self.looks,
+            asked: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
+            close: Notify::new(),
+        });
+        self.connections.push_back(Arc::clone(&connection));
+        connection
+    }
 }
 
 /// Returns true if `accept` failed because the client has closed the connection.
@@ -110,8 +175,9 @@ fn is_of_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-#[derive(Default)]
 struct Connection {
+    /// The number of looks before it was accepted.
+    looks: u64,
     /// It has sent a request.
     asked: AtomicBool,
     /// The number of requests whose responses are incomplete.
@@ -120,8 +186,13 @@ struct Connection {
 }
 
 impl Connection {
+    fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if all of its requests were answered.
     fn is_idle(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) == 0
+        self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
 
     async fn serve(
@@ -129,6 +200,7 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         client: Option<SocketAddr>,
         router: Router,
+        lives_on: bool,
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
@@ -151,6 +223,7 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
+            .keep_alive(lives_on)
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
@@ -209,6 +282,7 @@ impl HttpBody for Answer {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -221,6 +295,11 @@ mod tests {
     async fn connect(most: usize) -> (TcpStream, watch::Sender<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let end = serve_on(listener, most);
+        (TcpStream::connect(address).await.unwrap(), end)
+    }
+
+    fn serve_on(listener: TcpListener, most: usize) -> watch::Sender<bool> {
         let router = Router::new().route("/", get(async || "short")).route(
             "/large",
             get(async || {
@@ -229,9 +308,27 @@ mod tests {
                 Body::from_stream(futures_util::stream::iter(parts))
             }),
         );
+        let probes = Router::new().route("/probe", get(async || "alive"));
+        let probes = probes.fallback(async || (StatusCode::SERVICE_UNAVAILABLE, "busy"));
         let (end, ended) = watch::channel(false);
-        tokio::spawn(serve(listener, router, most, ended));
-        (TcpStream::connect(address).await.unwrap(), end)
+        tokio::spawn(serve(listener, router.merge(probes.clone()), probes, most, ended));
+        end
+    }
+
+    async fn send(address: SocketAddr, path: &str) -> TcpStream {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        client
+    }
+
+    /// Returns the status of the response, which is `None` if the connection was closed without one, and the last line.
+    async fn answer(mut client: TcpStream) -> (Option<u16>, String) {
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status, answer.lines().last().unwrap_or_default().to_owned())
     }
 
     #[tokio::test(start_paused = true)]
@@ -276,26 +373,56 @@ mod tests {
         for _ in 0..50 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        let mut client = TcpStream::connect(address).await.unwrap();
-        client.write_all(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
-        assert!(answer.ends_with(b"short"));
+        assert_eq!(answer(send(address, "/").await).await, (Some(200), "short".to_owned()));
         for mut gone in silent.drain(..50) {
             assert_eq!(gone.read(&mut [0]).await.unwrap_or_default(), 0);
         }
     }
 
     #[tokio::test]
-    async fn where_all_are_answered_a_new_one_is_closed() {
-        let (mut reader, _end) = connect(1).await;
+    async fn probes_are_answered_while_other_clients_have_all_connections() {
+        let (mut reader, _end) = connect(2).await;
+        let address = reader.peer_addr().unwrap();
+        // Two responses are being sent.
         reader.write_all(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
-        // A response is being sent.
         reader.read_exact(&mut [0; 1]).await.unwrap();
-        let mut new = TcpStream::connect(reader.peer_addr().unwrap()).await.unwrap();
-        assert_eq!(new.read(&mut [0]).await.unwrap_or_default(), 0);
+        let mut other = send(address, "/large").await;
+        other.read_exact(&mut [0; 1]).await.unwrap();
+        // These occupy the reserved places, one after the other.
+        let mut silent = Vec::new();
+        for _ in 0..2 * RESERVED {
+            silent.push(TcpStream::connect(address).await.unwrap());
+            assert_eq!(
+                answer(send(address, "/probe").await).await,
+                (Some(200), "alive".to_owned())
+            );
+            assert_eq!(answer(send(address, "/").await).await, (Some(503), "busy".to_owned()));
+        }
+        // The busy connections continue.
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).await.unwrap();
         assert!(rest.len() > LARGE);
+    }
+
+    #[tokio::test]
+    async fn of_many_clients_that_come_at_once_none_is_left_without_an_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for n in 0..120 {
+            let path = if n % 10 == 5 { "/probe" } else { "/large" };
+            clients.push((path, send(address, path).await));
+        }
+        let _end = serve_on(listener, 2);
+        for (path, mut client) in clients {
+            if path == "/probe" {
+                assert_eq!(answer(client).await, (Some(200), "alive".to_owned()));
+            } else {
+                let mut status = [0; 12];
+                client.read_exact(&mut status).await.unwrap();
+                let status = std::str::from_utf8(&status).unwrap();
+                assert!(["HTTP/1.1 200", "HTTP/1.1 503"].contains(&status), "{status}");
+            }
+        }
     }
 }

@@ -135,7 +135,9 @@ impl Site {
     /// Keys and their numbers are those of all processes. Counters, rates, latencies and the status of the queue are
     /// those of this process.
     ///
-    /// The numbers are read from the store each second, and less often if that takes long. The keys that have run the
+    /// The numbers are read from the store each second, and less often if that takes long: see
+    /// [`recent_counts`](requeue_store::Queue::recent_counts). The dashboard and the API show their age. The store is
+    /// asked each second whether the queue is paused. If it does not answer within 5 s, `/readyz` returns 503. The keys that have run the
     /// longest are chosen among the first 256 running keys, in the order of the keys.
     ///
     /// # Examples
@@ -235,7 +237,8 @@ impl Site {
     async fn serve_on(&self, listener: impl Listen) -> io::Result<()> {
         let ended = self.inner.ended.subscribe();
         let mut over = ended.clone();
-        let server = server::serve(listener, self.router(), self.inner.max_connections, ended);
+        let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.inner)));
+        let server = server::serve(listener, router, probes, self.inner.max_connections, ended);
         tokio::select! {
             () = server => {}
             () = async {

@@ -259,6 +259,8 @@ pub(crate) struct Gauges {
     pub(crate) parked: Option<usize>,
     /// `None` if the queue has no such state.
     pub(crate) damaged: Option<usize>,
+    /// The time since these keys were counted; `None` if the store has not counted them yet.
+    pub(crate) counts_age: Option<Duration>,
     pub(crate) counts: Counts,
     pub(crate) given_up: u64,
     pub(crate) panics: u64,

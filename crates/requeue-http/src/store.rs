@@ -1,4 +1,4 @@
-//! A queue in a store as a source. A task reads its numbers from the store each second.
+//! A queue in a store as a source. One task reads its numbers from the store, and one asks for its state.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,6 +23,9 @@ use crate::source::{
 const EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a request to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of a request for the state of the queue, which reads one row. A store that takes longer is not
+/// reachable for `/readyz`.
+const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 /// The time limit of a page of keys, for which some engines scan all keys.
 const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 
@@ -33,39 +36,57 @@ pub(crate) struct Stored {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// The last numbers that were read from the store.
+/// The last state and numbers that were read from the store.
 #[derive(Default)]
 struct Seen {
     is_away: bool,
     is_paused: bool,
     /// The number of pauses and resumes of this site. A read that began before one of them is out of date.
     pauses: u64,
-    counts: Counts,
-    /// The keys that have run the longest, the longest first.
-    longest: Vec<Entry>,
+    /// The last counts, and their time; `None` before the first.
+    counts: Option<(Counts, Instant)>,
+    /// The keys that have run the longest, the longest first, and the time of the read.
+    longest: Option<(Vec<Entry>, Instant)>,
 }
 
 impl Seen {
-    /// Records the results of the store; `None` means that it has not answered in time.
-    fn take<E>(&mut self, counted: Option<Result<Counts, E>>, longest: Option<Vec<Entry>>) {
-        match counted {
-            Some(Ok(counts)) => (self.is_away, self.counts) = (false, counts),
-            Some(Err(_)) => self.is_away = true,
-            // A slow store is not unreachable.
-            None => {}
+    /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
+    /// counts have no part in it: those of a large queue may take long.
+    fn take_state(&mut self, is_paused: Option<bool>, pauses: u64) {
+        self.is_away = is_paused.is_none();
+        if let Some(is_paused) = is_paused.filter(|_| self.pauses == pauses) {
+            self.is_paused = is_paused;
         }
-        match longest {
-            _ if self.counts.processing == 0 => self.longest.clear(),
-            Some(longest) => self.longest = longest,
-            None => {}
+    }
+
+    fn take_counts(&mut self, counts: Counts, age: Duration) {
+        if counts.processing == 0 {
+            self.longest = None;
         }
+        let now = Instant::now();
+        self.counts = Some((counts, now.checked_sub(age).unwrap_or(now)));
+    }
+
+    /// Returns the keys that have run the longest, with their ages up to now.
+    fn longest(&self) -> impl Iterator<Item = Entry> + '_ {
+        let (longest, ago) = match &self.longest {
+            Some((longest, at)) => (longest.as_slice(), at.elapsed()),
+            None => (&[][..], Duration::ZERO),
+        };
+        longest.iter().cloned().map(move |mut entry| {
+            entry.since = entry.since.map(|since| since + ago);
+            entry.lease = entry.lease.map(|lease| lease.saturating_sub(ago));
+            entry.due = entry.due.map(|due| due.saturating_sub(ago));
+            entry
+        })
     }
 }
 
 impl Stored {
     pub(crate) fn new(queue: Queue, detail: DetailOf<Key>, history: Option<History>) -> Self {
         let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
-        tokio::spawn(keep_looking(queue.clone(), Arc::downgrade(&seen)));
+        tokio::spawn(keep_asking(queue.clone(), Arc::downgrade(&seen)));
+        tokio::spawn(keep_counting(queue.clone(), Arc::downgrade(&seen)));
         Self { queue, detail, history, seen }
     }
 
@@ -275,9 +296,11 @@ impl Source for Stored {
 
     fn gauges(&self) -> Gauges {
         let seen = self.seen();
-        let Counts { ready, waiting, processing, dirty, parked, damaged, .. } = seen.counts;
+        let (counts, at) = seen.counts.unzip();
+        let Counts { ready, waiting, processing, dirty, parked, damaged, .. } =
+            counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
-        let longest = seen.longest.first().and_then(|key| key.since);
+        let longest = seen.longest().next().and_then(|key| key.since);
         let of_this_process = self.queue.sample().unwrap_or_default();
         Gauges {
             ready: number(ready),
@@ -287,6 +310,7 @@ impl Source for Stored {
             dirty: number(dirty),
             parked: Some(number(parked)),
             damaged: Some(number(damaged)),
+            counts_age: at.map(|at| at.elapsed()),
             counts: of_this_process.counts,
             given_up: of_this_process.given_up,
             panics: of_this_process.panics,
@@ -297,7 +321,7 @@ impl Source for Stored {
     }
 
     fn longest(&self, limit: usize) -> Vec<Row> {
-        let longest: Vec<Entry> = self.seen().longest.iter().take(limit).cloned().collect();
+        let longest: Vec<Entry> = self.seen().longest().take(limit).collect();
         longest.iter().map(|entry| self.row(entry)).collect()
     }
 
@@ -383,25 +407,33 @@ async fn answer<T, E: Error>(
     timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(failed))
 }
 
+/// Reads the state of the queue each second, until no source is left. This takes no longer than its time limit, so
+/// that `/readyz` and `status` follow the store within seconds, and cost it the same for any number of clients.
+async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
+    while let Some(pauses) = seen.upgrade().map(|seen| lock(&seen).pauses) {
+        let is_paused = timeout(PATIENCE_FOR_STATE, queue.is_paused()).await;
+        let is_paused = is_paused.ok().and_then(Result::ok);
+        let Some(seen) = seen.upgrade() else { return };
+        lock(&seen).take_state(is_paused, pauses);
+        drop(seen);
+        sleep(EVERY).await;
+    }
+}
+
 /// Reads the numbers each second, until no source is left.
-async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
+async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
-        let counted = timeout(PATIENCE, queue.recent_counts()).await.ok();
-        let some_run = matches!(&counted, Some(Ok(counts)) if counts.processing > 0);
-        let longest = match some_run {
-            true => timeout(PATIENCE, queue.recent_longest()).await.ok().and_then(Result::ok),
-            false => None,
-        };
-        let Some(pauses) = seen.upgrade().map(|seen| lock(&seen).pauses) else { return };
-        let is_paused = timeout(PATIENCE, queue.is_paused()).await.ok().and_then(Result::ok);
-        match seen.upgrade() {
-            None => return,
-            Some(seen) => {
-                let mut seen = lock(&seen);
-                seen.take(counted, longest);
-                if let Some(is_paused) = is_paused.filter(|_| seen.pauses == pauses) {
-                    seen.is_paused = is_paused;
-                }
+        if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
+            // The age of these counts, or of newer ones.
+            let age = queue.sample().and_then(|sample| sample.counts_age);
+            let Some(source) = seen.upgrade() else { return };
+            lock(&source).take_counts(counts, age.unwrap_or_default());
+            drop(source);
+            if counts.processing > 0
+                && let Ok(Ok(longest)) = timeout(PATIENCE, queue.recent_longest()).await
+                && let Some(source) = seen.upgrade()
+            {
+                lock(&source).longest = Some((longest, Instant::now()));
             }
         }
         sleep(EVERY).await;
@@ -412,18 +444,28 @@ async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_store_that_takes_long_is_not_away() {
+    #[tokio::test(start_paused = true)]
+    async fn numbers_have_an_age_and_a_long_count_is_no_outage() {
         let mut seen = Seen::default();
-        let mut is_away_after = |counted: Option<Result<Counts, ()>>| {
-            seen.take(counted, None);
-            seen.is_away
-        };
-        assert!(!is_away_after(None));
-        assert!(is_away_after(Some(Err(()))));
-        assert!(is_away_after(None), "a timeout does not change the last known state");
-        assert!(!is_away_after(Some(Ok(Counts::default()))));
-        assert!(!is_away_after(None));
+        assert_eq!((seen.is_away, seen.counts), (false, None));
+        let mut counts = Counts::default();
+        (counts.ready, counts.processing) = (3, 1);
+        seen.take_counts(counts, Duration::ZERO);
+        tokio::time::advance(40 * EVERY).await;
+        let age = seen.counts.map(|(_, at)| at.elapsed());
+        assert_eq!((seen.is_away, age), (false, Some(40 * EVERY)));
+        // An error or a timeout, and then an answer. The counts remain.
+        seen.take_state(None, 0);
+        assert!(seen.is_away && seen.counts.is_some());
+        seen.take_state(Some(true), 0);
+        assert_eq!((seen.is_away, seen.is_paused), (false, true));
+        // A read that began before a pause or a resume of this site.
+        (seen.is_paused, seen.pauses) = (false, 1);
+        seen.take_state(Some(true), 0);
+        assert_eq!((seen.is_away, seen.is_paused), (false, false));
+        // Counts that were read some time ago.
+        seen.take_counts(counts, EVERY);
+        assert_eq!(seen.counts.map(|(_, at)| at.elapsed()), Some(EVERY));
     }
 
     #[test]

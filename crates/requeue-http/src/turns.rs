@@ -1,13 +1,9 @@
-//! Limits how many requests search through keys at once.
+//! Limits how many requests search through keys at the same time.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The number of searches at a time. Each one occupies a processor, which the workers need too.
 const AT_ONCE: usize = 1;
-/// The number of searches that wait: as many as the program has connections. A client that is
-/// refused asks again at once, which costs more than letting it wait.
-const WAITING: usize = 64;
-
 /// The turns, in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -22,11 +18,13 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    pub(crate) fn new() -> Self {
-        Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(AT_ONCE + WAITING) }
+    /// Returns turns for `most` requests that search or wait, and for one at least. It must be less than the number of
+    /// connections: other requests need connections, too.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most.max(AT_ONCE)) }
     }
 
-    /// Waits for a turn. Returns `None` at once if too many requests wait.
+    /// Waits for a turn. Returns `None` immediately if too many requests wait.
     pub(crate) async fn take(&self) -> Option<Turn<'_>> {
         let _of_all = self.all.try_acquire().ok()?;
         // The semaphore is never closed.
@@ -42,8 +40,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_walks_as_many_wait_as_there_are_connections_and_the_rest_is_refused() {
-        let turns = Turns::new();
+    fn one_walks_some_wait_and_the_rest_is_refused() {
+        const WAITING: usize = 15;
+        let turns = Turns::new(AT_ONCE + WAITING);
         let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
         let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.take())).collect();
@@ -54,5 +53,7 @@ mod tests {
         // A client that disconnects frees its turn.
         waiting.clear();
         assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
+        // A site with few connections can still search.
+        assert!(matches!(Turns::new(0).take().now_or_never(), Some(Some(_))));
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
@@ -30,6 +31,7 @@ fn families() -> BTreeSet<String> {
             let mut sample = Sample::default();
             sample.parked = Some(0);
             sample.backing_off = Some(0);
+            sample.counts_age = Some(Duration::ZERO);
             Some(sample)
         }
     }

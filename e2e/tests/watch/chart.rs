@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
+use kube::api::{Api, ListParams};
 use requeue_e2e::{Server, apply, objects, until};
 use requeue_servers::did_not_run;
 use serde_json::json;
@@ -67,6 +67,11 @@ async fn a_release_of_the_chart_has_the_permissions_that_its_options_need() {
     let account = server.access().service_account(&ns, "web");
     let theirs: Api<ConfigMap> = Api::namespaced(account.clone().client().await, &ns);
     until("the role has an effect", async || theirs.list(&Default::default()).await.is_ok()).await;
+    // The rule for the Secret permits no other one.
+    let secrets: Api<Secret> = Api::namespaced(account.clone().client().await, &ns);
+    let named = ListParams::default().fields("metadata.name=settings");
+    secrets.list(&named).await.expect("the named Secret is permitted");
+    secrets.list(&Default::default()).await.expect_err("other Secrets are not permitted");
 
     let arguments = arguments(&manifest);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -84,6 +89,55 @@ async fn a_release_of_the_chart_has_the_permissions_that_its_options_need() {
     until("the object is gone", async || maps.get_opt("a").await.unwrap().is_none()).await;
     let log = watching.end().await;
     assert!(!log.contains("forbidden") && !log.contains("may not"), "{log}");
+}
+
+/// A rule without the name would permit all objects of the resource, such as all Secrets of a namespace.
+#[test]
+fn a_name_in_all_on_permits_that_object_alone() {
+    let settings = |cluster_scoped| {
+        json!([
+            { "plural": "secrets", "name": "settings" },
+            { "group": "example.com", "plural": "regions", "name": "eu", "clusterScoped": cluster_scoped },
+            { "plural": "nodes", "clusterScoped": true },
+        ])
+    };
+    for (namespaces, cluster_scoped) in [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let values = json!({
+            "image": { "repository": "requeue" },
+            "watch": {
+                "resource": { "group": "", "plural": "configmaps" },
+                "allNamespaces": namespaces,
+                "allOn": settings(cluster_scoped),
+                // The name of a snapshot is not that of an object.
+                "snapshots": [{ "name": "pods", "plural": "pods" }],
+                "command": ["echo", "{}"],
+            },
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("values.yaml");
+        std::fs::write(&file, values.to_string()).unwrap();
+        let Some(manifest) = render("web", "web", &file) else { return };
+        let objects = objects(&manifest);
+        let rules = objects.iter().filter_map(|object| object.data["rules"].as_array()).flatten();
+        let mut found: Vec<_> = rules
+            .filter(|rule| rule["verbs"] == json!(["list", "watch"]))
+            .map(|rule| {
+                let name = rule["resourceNames"][0].as_str().map(str::to_owned);
+                (rule["resources"][0].as_str().unwrap().to_owned(), name)
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            ("configmaps", None),
+            ("nodes", None),
+            ("pods", None),
+            ("regions", Some("eu")),
+            ("secrets", Some("settings")),
+        ];
+        let expected = expected.map(|(it, name)| (it.to_owned(), name.map(str::to_owned)));
+        assert_eq!(found, expected, "{manifest}");
+    }
 }
 
 #[tokio::test]

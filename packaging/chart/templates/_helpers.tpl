@@ -31,11 +31,28 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- .plural }}{{ with .group }}.{{ . }}{{ end -}}
 {{- end -}}
 
+{{- /* `name` is that of the only object that the rule is for. */ -}}
 {{- define "requeue.rule" -}}
 - apiGroups: [{{ .resource.group | default "" | quote }}]
   resources: [{{ .resource.plural | quote }}]
+  {{- with .name }}
+  resourceNames: [{{ . | quote }}]
+  {{- end }}
   verbs: {{ toJson .verbs }}
 {{ end -}}
+
+{{- /* The rules to read related objects: those without a namespace, or the others. `name` is an object in `allOn`, and a
+name for the command in `snapshots`. */ -}}
+{{- define "requeue.readRules" -}}
+{{- $verbs := list "list" "watch" -}}
+{{- $clusterScoped := .clusterScoped -}}
+{{- range .watch.owns }}{{ if eq (default false .clusterScoped) $clusterScoped -}}
+{{ include "requeue.rule" (dict "resource" . "verbs" $verbs) }}{{ end }}{{ end -}}
+{{- range .watch.allOn }}{{ if eq (default false .clusterScoped) $clusterScoped -}}
+{{ include "requeue.rule" (dict "resource" . "name" .name "verbs" $verbs) }}{{ end }}{{ end -}}
+{{- range .watch.snapshots }}{{ if eq (default false .clusterScoped) $clusterScoped -}}
+{{ include "requeue.rule" (dict "resource" . "verbs" $verbs) }}{{ end }}{{ end -}}
+{{- end -}}
 
 {{- /* The rules for the watched namespace, or for the whole cluster. */ -}}
 {{- define "requeue.rules" -}}
@@ -43,16 +60,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $verbs := list "list" "watch" -}}
 {{- if $watch.finalizer }}{{ $verbs = append $verbs "patch" }}{{ end -}}
 {{- include "requeue.rule" (dict "resource" $watch.resource "verbs" $verbs) -}}
-{{- range concat $watch.owns $watch.allOn $watch.snapshots -}}
-{{- if not .clusterScoped }}{{ include "requeue.rule" (dict "resource" . "verbs" (list "list" "watch")) }}{{ end -}}
-{{- end -}}
+{{- include "requeue.readRules" (dict "watch" $watch "clusterScoped" false) -}}
 {{- with .Values.rbac.rules }}{{ toYaml . }}
 {{ end -}}
 {{- end -}}
 
 {{- /* The rules for resources without a namespace, besides the watched one. */ -}}
 {{- define "requeue.clusterRules" -}}
-{{- range concat .Values.watch.allOn .Values.watch.snapshots -}}
-{{- if .clusterScoped }}{{ include "requeue.rule" (dict "resource" . "verbs" (list "list" "watch")) }}{{ end -}}
-{{- end -}}
+{{- include "requeue.readRules" (dict "watch" .Values.watch "clusterScoped" true) -}}
 {{- end -}}

@@ -19,6 +19,9 @@ use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::input::json::Written;
 use crate::key::shown;
 
+/// The age in seconds from which `status` says how old the numbers are. A store counts its keys each second.
+const OLD: f64 = 3.0;
+
 /// Returns the name of a state in the API.
 fn api_name(state: State) -> &'static str {
     match state {
@@ -66,6 +69,13 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     counts.damaged = number(&now["damaged"]);
     let oldest = summary["oldest_ready"].as_f64().unwrap_or(0.0);
     counts.oldest_ready = Duration::try_from_secs_f64(oldest).unwrap_or_default();
+    match now["counts_age"].as_f64() {
+        Some(age) if age >= OLD => {
+            complain(&format!("the store counted these keys {age:.0} s ago"))
+        }
+        Some(_) => {}
+        None => complain("the store has not counted its keys yet; the numbers of keys are unknown"),
+    }
     let text = match flags.json {
         true => status_json(&counts, None, &[]),
         false => status_text(&counts),
@@ -84,7 +94,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     let is_store =
         server.get("summary", &[]).await?.is_some_and(|it| it["now"]["backing_off"].is_null());
     for state in states.iter().filter(|state| !is_store || **state != "backing_off") {
-        let mut cursor = String::new();
+        let (mut cursor, mut pages) = (String::new(), 0);
         loop {
             let query =
                 [("state", state.as_bytes()), ("limit", b"256"), ("cursor", cursor.as_bytes())];
@@ -99,12 +109,32 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
                 return Ok(Ended::Exit(Exit::Done));
             }
             match page["next"].as_str() {
-                Some(next) => next.clone_into(&mut cursor),
+                Some(next) => {
+                    pages += 1;
+                    check_next(&cursor, next, pages).map_err(|why| server.refusal(why))?;
+                    next.clone_into(&mut cursor);
+                }
                 None => break,
             }
         }
     }
     Ok(Ended::Exit(Exit::Done))
+}
+
+/// The number of pages that are read. A server with this number of full pages has 256 million keys.
+const MOST_PAGES: u32 = 1_000_000;
+
+/// Returns an error if the list of a server seems to have no end.
+fn check_next(cursor: &str, next: &str, pages: u32) -> Result<(), &'static str> {
+    match () {
+        () if next == cursor => {
+            Err("the server sends the same page again and again; check the URL")
+        }
+        () if pages >= MOST_PAGES => {
+            Err("the list has over a million pages; read the store itself with --store")
+        }
+        () => Ok(()),
+    }
 }
 
 fn line(row: &Value, is_json: bool) -> Vec<u8> {
@@ -220,4 +250,17 @@ async fn all(
     let answer = server.post(action, &body).await?;
     complain(&format!("{} {done}", number(&answer["changed"])));
     Ok(Ended::Exit(Exit::Done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_an_end_is_refused() {
+        assert_eq!(check_next("", "a", 1), Ok(()));
+        assert_eq!(check_next("a", "b", MOST_PAGES - 1), Ok(()));
+        assert!(check_next("a", "a", 2).is_err());
+        assert!(check_next("a", "b", MOST_PAGES).is_err());
+    }
 }

@@ -1,9 +1,13 @@
 //! `--server`: talks to a process with `--serve-admin` instead of to a store.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -14,21 +18,26 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::args::values::ServerUrl;
-use crate::exit::Refusal;
+use crate::exit::{Refusal, complain};
 use crate::key::escaped;
 
 /// The time limit of a request: a change of all keys of a large queue takes a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The size limit of a response. A page has 256 keys of up to 4 KiB, with their errors.
+const ANSWER: usize = 32 << 20;
+
 /// A server, and the token for it.
 pub(super) struct Server {
     url: ServerUrl,
     token: Option<String>,
+    /// The user was warned that the token is sent in clear text.
+    warned: AtomicBool,
 }
 
 impl Server {
     pub(super) const fn new(url: ServerUrl, token: Option<String>) -> Self {
-        Self { url, token }
+        Self { url, token, warned: AtomicBool::new(false) }
     }
 
     /// Returns the response to a GET request; `None` if there is no such key.
@@ -91,12 +100,25 @@ impl Server {
         Err(self.refusal(&format!("{error}{hint}")))
     }
 
-    fn refusal(&self, why: &str) -> Refusal {
+    pub(super) fn refusal(&self, why: &str) -> Refusal {
+        Refusal::failure(self.about(why))
+    }
+
+    fn about(&self, what: &str) -> String {
         let of = match &self.url {
             ServerUrl::Tcp { authority, .. } => authority.clone(),
             ServerUrl::Unix(path) => path.display().to_string(),
         };
-        Refusal::failure(format!("--server {}: {why}", escaped(of.as_bytes())))
+        format!("--server {}: {what}", escaped(of.as_bytes()))
+    }
+
+    /// Warns once if the network can read the token.
+    fn warn_of_clear_text(&self, server: SocketAddr) {
+        if let Some(warning) = clear_text(server)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            complain(&self.about(&warning));
+        }
     }
 
     async fn send(
@@ -112,7 +134,8 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            if let (Some(_), Some(token)) = (body, &self.token) {
+            let token = self.token.as_ref().filter(|_| body.is_some());
+            if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));
             }
@@ -126,10 +149,17 @@ impl Server {
                     let address =
                         if has_port { authority.clone() } else { format!("{authority}:80") };
                     let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+                    if token.is_some() {
+                        self.warn_of_clear_text(stream.peer_addr().map_err(|e| e.to_string())?);
+                    }
                     exchange(stream, request).await
                 }
                 ServerUrl::Unix(path) => {
                     let stream = UnixStream::connect(path).await.map_err(|e| e.to_string())?;
+                    if token.is_some() {
+                        let peer = stream.peer_cred().map_err(|e| e.to_string())?.uid();
+                        check_peer(path, peer, rustix::process::geteuid().as_raw())?;
+                    }
                     exchange(stream, request).await
                 }
             }
@@ -170,6 +200,45 @@ impl Part {
     }
 }
 
+/// Returns a warning if a token that is sent to this address is readable on the network.
+fn clear_text(server: SocketAddr) -> Option<String> {
+    let ip = server.ip().to_canonical();
+    (!ip.is_loopback()).then(|| {
+        format!(
+            "the token is sent to {ip} without encryption, and every host that can read the network \
+             can read it. Use `ssh -L` and a loopback address, or a proxy with TLS on this machine"
+        )
+    })
+}
+
+/// Returns an error if the token may not be sent to the process that listens at `path`, which runs as the user `peer`.
+///
+/// Only this user and root are trusted: others may have put their own socket there. Root also talks to services of other
+/// users, at paths that no other user can replace.
+fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
+    if peer == own || peer == 0 {
+        return Ok(());
+    }
+    let refused = |why: &str| {
+        format!(
+            "the process that listens there runs as user {peer}{why}; the token was not sent. Run this \
+             command as that user, or check the path"
+        )
+    };
+    if own != 0 {
+        return Err(refused(", not as this user or root"));
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = dir.canonicalize().map_err(|error| refused(&format!(": {error}")))?;
+    for dir in dir.ancestors() {
+        let found = dir.metadata().map_err(|error| refused(&format!(": {error}")))?;
+        if (found.uid() != peer && found.uid() != 0) || found.mode() & 0o022 != 0 {
+            return Err(refused(&format!(", and other users can write to {}", dir.display())));
+        }
+    }
+    Ok(())
+}
+
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
@@ -179,7 +248,12 @@ async fn exchange(
     tokio::spawn(connection);
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     let status = response.status();
-    let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+    let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| {
+        match error.is::<LengthLimitError>() {
+            true => format!("the answer is over {} MiB; check the URL", ANSWER >> 20),
+            false => error.to_string(),
+        }
+    })?;
     let body = serde_json::from_slice(&body.to_bytes());
     // An error of a proxy may be something else than JSON.
     match body {
@@ -192,7 +266,53 @@ async fn exchange(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
+        let shared = Path::new("/tmp/page");
+        for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
+            assert_eq!(check_peer(shared, peer, own), Ok(()), "{peer} {own}");
+        }
+        for (path, own) in [(shared, 0), (shared, 1000), (Path::new("/usr/page"), 1000)] {
+            let error = check_peer(path, 1001, own).expect_err("it may be another user's");
+            assert!(error.contains("runs as user 1001"), "{error}");
+            assert!(error.contains("the token was not sent"), "{error}");
+        }
+        // Only root can write here.
+        assert_eq!(check_peer(Path::new("/usr/page"), 1001, 0), Ok(()));
+        assert!(check_peer(Path::new("/no-such-directory/page"), 1001, 0).is_err());
+    }
+
+    #[test]
+    fn a_token_that_the_network_can_read_causes_a_warning() {
+        for address in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            assert_eq!(clear_text(address.parse().unwrap()), None, "{address}");
+        }
+        for address in ["10.0.0.1:80", "[2001:db8::1]:80", "[::ffff:10.0.0.1]:80"] {
+            let warning = clear_text(address.parse().unwrap()).expect("it is another host");
+            assert!(warning.contains("without encryption"), "{warning}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            client.read_exact(&mut [0; 16]).await.unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            // Until the client disconnects.
+            while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
+        });
+        let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None);
+        let error = server.get("summary", &[]).await.expect_err("it has no end");
+        assert!(format!("{error:?}").contains("the answer is over 32 MiB"), "{error:?}");
+    }
 
     #[test]
     fn a_part_has_a_limit_of_keys_and_of_bytes() {

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -527,6 +528,49 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
 }
 
 #[cfg(feature = "store")]
+/// Another user may have put a socket where a server was expected.
+#[test]
+fn the_token_is_not_sent_to_a_process_of_another_user() {
+    use crate::support::{did_not_run, end};
+
+    const OTHER: u32 = 65_534;
+    let dir = directory("the_token_is_not_sent_to_a_process_of_another_user");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let as_other = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.current_dir(&dir).uid(OTHER).gid(OTHER).env("REQUEUE_TOKEN", TOKEN);
+        command
+    };
+    if as_other().arg("--version").output().is_err() {
+        did_not_run(
+            "the_token_is_not_sent_to_a_process_of_another_user",
+            "only root can start a process of another user, in directories that this user can read",
+        );
+        return;
+    }
+    let mut command = as_other();
+    command.args(["run", "--serve", "unix:s", "--serve-admin", "-c", "echo \"$1\""]);
+    let mut run = Live::spawn(&mut command);
+    run.wait_for_message("dashboard: unix:s");
+    let ask = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN).env_remove("REQUEUE_STORE");
+        let (verb, rest) = args.split_first().expect("a verb");
+        end(command.arg(verb).args(["--server", "unix:s"]).args(rest), "")
+    };
+    for args in [&["add", "key"][..], &["cancel", "key"], &["pause"]] {
+        let refused = ask(args);
+        assert_eq!(refused.code(), Some(125), "{args:?}: {}", refused.stderr);
+        let why = format!("runs as user {OTHER}, and other users can write to ");
+        assert!(refused.stderr.contains(&why), "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("the token was not sent"), "{args:?}: {}", refused.stderr);
+    }
+    // This does not need the token.
+    let status = ask(&["status"]);
+    assert_eq!(status.code(), Some(0), "{}", status.stderr);
+    assert_eq!(run.end().text(), "");
+}
+
 #[test]
 fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     use crate::support::end;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::admin::{act, post, token};
-use crate::client::get;
+use crate::client::{Events, get};
 use crate::{Served, check_both_formats};
 
 /// A queue in a file, with a key in each state.
@@ -291,4 +291,48 @@ fn an_add_whose_answer_was_lost_is_unknown() {
     assert_eq!((status, &added["results"]), (503, &json!(["unknown"])), "{added}");
     let error = added["error"].as_str().expect("a text");
     assert!(error.ends_with("0 of 1 keys were added, and 1 may have been added"), "{error}");
+}
+
+/// A server that stalls keeps its connections, and a server that stops closes them. The state is asked for apart from the
+/// counts, which may take long.
+#[test]
+fn a_site_follows_a_store_that_stalls_and_then_stops() {
+    let Some(server) = requeue_servers::Postgres::start() else { return };
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        let store = Store::connect(&server.database()).await.expect("the store opens");
+        store.migrate().await.expect("the schema is made");
+        store.queue("mail").open().await.expect("the queue opens")
+    });
+    runtime.block_on(queue.add("a")).expect("added");
+    let served = Served::within(runtime, Site::of_store(queue.clone()));
+    let mut events = Events::of(served.address);
+    let mut until = |is_so: &dyn Fn(&Value) -> bool| loop {
+        let (_, tick) = events.next().expect("the site has not ended");
+        if is_so(&tick) {
+            break tick;
+        }
+    };
+    let ready = || get(served.address, "/readyz").status;
+    until(&|tick| tick["now"]["ready"] == json!(1));
+    assert_eq!(ready(), 200);
+
+    server.freeze();
+    let tick = until(&|tick| tick["status"] == json!("unreachable"));
+    assert_eq!(ready(), 503);
+    // The last numbers are shown, with their age.
+    assert_eq!(tick["now"]["ready"], json!(1));
+    let age = |tick: &Value| tick["now"]["counts_age"].as_f64().expect("counted");
+    let first = age(&tick);
+    until(&|tick| age(tick) > first);
+
+    server.thaw();
+    until(&|tick| tick["status"] == json!("open"));
+    assert_eq!(ready(), 200);
+    served.runtime.block_on(queue.add("b")).expect("added");
+    until(&|tick| tick["now"]["ready"] == json!(2));
+
+    server.stop();
+    until(&|tick| tick["status"] == json!("unreachable"));
+    assert_eq!(ready(), 503);
 }

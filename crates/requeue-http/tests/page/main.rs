@@ -2,6 +2,8 @@
 
 mod actions;
 mod chromium;
+#[cfg(feature = "store")]
+mod store;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

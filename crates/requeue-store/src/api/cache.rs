@@ -13,11 +13,15 @@ use crate::types::inspect::{Counts, Entry, State};
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
-/// The minimum pause after a successful query, as a multiple of the duration of that query.
+/// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
 const SHARE: u32 = 50;
-/// The time limit of a query. Engines detect an unreachable store themselves: this limit is for a query
-/// that would never complete.
-const LONGEST: Duration = Duration::from_secs(600);
+/// The longest pause after a query that took less than a few seconds. A query can be slow once, because the
+/// store was stopped or the machine was busy. The results must not be out of date for long after that.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// The minimum pause after long queries, as a multiple of their duration.
+const LONG_SHARE: u32 = 4;
+/// The time limit of a query. PostgreSQL counts 100 million keys in about half of it.
+const LONGEST: Duration = Duration::from_secs(60);
 /// The longest pause after a query of a store that could not be reached.
 const REST: Duration = Duration::from_secs(10);
 /// The maximum number of keys in flight that are searched for the longest runs.
@@ -38,6 +42,8 @@ pub(crate) struct Cache<T> {
 struct Turn {
     /// The time before which no query starts.
     until: Instant,
+    /// The duration of the last successful query.
+    took: Duration,
     /// The number of queries in a row that failed, and the error of the last one.
     faults: u32,
     fault: String,
@@ -45,7 +51,9 @@ struct Turn {
 
 impl<T: Clone + Send + 'static> Cache<T> {
     pub(crate) fn new() -> Arc<Self> {
-        let turn = Turn { until: Instant::now(), faults: 0, fault: String::new() };
+        // The first query may be slow once, so its duration counts as short.
+        let took = FRESH;
+        let turn = Turn { until: Instant::now(), took, faults: 0, fault: String::new() };
         let turn = Arc::new(tokio::sync::Mutex::new(turn));
         Arc::new(Self { found: Mutex::new(None), turn })
     }
@@ -54,11 +62,11 @@ impl<T: Clone + Send + 'static> Cache<T> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the result of `look` if a query is due, and the last result otherwise.
+    /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
     async fn or(
         self: &Arc<Self>,
         look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
-    ) -> Result<T, EngineError> {
+    ) -> Result<(T, Duration), EngineError> {
         // Callers that wait here get the result of this query, or its error.
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
@@ -72,7 +80,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
             turn = looking.await.map_err(EngineError::absent)?;
         }
         match &*self.lock() {
-            Some((found, _)) if turn.faults == 0 => Ok(found.clone()),
+            Some((found, at)) if turn.faults == 0 => Ok((found.clone(), at.elapsed())),
             _ => Err(EngineError::absent(turn.fault.clone())),
         }
     }
@@ -80,22 +88,27 @@ impl<T: Clone + Send + 'static> Cache<T> {
     async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
         let begin = Instant::now();
         let found = timeout(LONGEST, look).await;
+        let took = begin.elapsed();
+        let rest = if found.is_ok() { REST } else { LONGEST * LONG_SHARE };
         let found =
             found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
-        let mut pause = begin.elapsed() * SHARE;
-        match found {
+        let pause = match found {
             Ok(found) => {
                 *self.lock() = Some((found, Instant::now()));
                 turn.faults = 0;
+                // A large queue makes every query slow, and a stall makes one query slow.
+                let usual = took.min(std::mem::replace(&mut turn.took, took));
+                (usual * SHARE).min(LONG_PAUSE.max(usual * LONG_SHARE))
             }
             Err(fault) => {
                 // The store may recover soon, so the pauses are short at first: they double with
                 // each failure.
-                pause = pause.min(FRESH * 2u32.saturating_pow(turn.faults)).min(REST);
+                let pause = FRESH.saturating_mul(2u32.saturating_pow(turn.faults)).min(rest);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
+                pause.min(took * SHARE)
             }
-        }
+        };
         turn.until = Instant::now() + pause.max(FRESH);
     }
 }
@@ -107,7 +120,9 @@ impl Shared {
         let counts = Arc::clone(&self.counts);
         async move {
             let counted = counts.or(async move { engine.counts(&place).await }).await;
-            counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
+            counted
+                .map(|(counts, _)| counts)
+                .map_err(|fault| ReadError::of("the keys were not counted", fault))
         }
     }
 }
@@ -120,19 +135,21 @@ impl Scrape for Shared {
 }
 
 impl Queue {
-    /// Returns recent [counts](Self::counts). The engine counts again if the last count is older than 1 s,
-    /// and older than fifty times its own duration.
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause: fifty times the duration
+    /// of the last count, but at least 1 s, and at most 30 s or four times that duration. If the count before
+    /// was shorter, its duration is used: a stall of the store makes no long pause.
     ///
-    /// So this process makes the engine count for at most a fiftieth of the time, or a little more while
-    /// counts fail. That holds for any number of callers and keys.
+    /// So this process makes the engine count for at most a fiftieth of the time if a count takes up to 0.6 s,
+    /// and for at most a fifth if it takes longer. That holds for any number of callers and keys.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
-    /// without waiting.
+    /// without waiting, and their age.
     ///
     /// # Errors
     ///
-    /// Returns an error if the last count failed, now or recently. After a failure, the engine is not queried
-    /// again for 1 s to 10 s.
+    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
+    /// After a failure, the engine is not queried again for 1 s to 10 s; if counts take too long again and
+    /// again, for up to 4 min.
     ///
     /// # Cancel safety
     ///
@@ -142,7 +159,7 @@ impl Queue {
     }
 
     /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
-    /// as often as [`recent_counts`](Self::recent_counts).
+    /// as often as [`recent_counts`](Self::recent_counts). [`Entry::since`] counts up to now.
     ///
     /// If more than 256 keys are in flight, only the first 256 by key are considered.
     ///
@@ -163,14 +180,19 @@ impl Queue {
             Ok(running)
         };
         let longest = longest.or(look).await;
-        longest.map_err(|fault| ReadError::of("the keys were not listed", fault))
+        let (mut longest, age) =
+            longest.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+        for since in longest.iter_mut().filter_map(|entry| entry.since.as_mut()) {
+            *since += age;
+        }
+        Ok(longest)
     }
 
     /// Returns the values of the queue's metrics, or `None` before the first
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys are those of all processes, as of the last `recent_counts`. The other values
-    /// describe this process:
+    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
+    /// age. The other values describe this process:
     ///
     /// - A completion counts when the worker makes it, even if the store does not accept it. The expiry of a
     ///   lease is not a completion.

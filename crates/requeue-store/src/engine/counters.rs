@@ -87,6 +87,7 @@ impl Counters {
         sample.waiting = number(counts.waiting);
         sample.processing = number(counts.processing);
         sample.parked = Some(number(counts.parked));
+        sample.counts_age = Some(ago);
         if counts.ready > 0 {
             sample.oldest_ready = counts.oldest_ready + ago;
         }

@@ -58,30 +58,92 @@ async fn keys_are_counted_once_a_second_however_many_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_count_goes_on_however_long_it_takes_and_whoever_has_gone() {
+async fn a_count_goes_on_whoever_has_gone() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
     engine.batches();
     let counting = engine.counting.lock().await;
-    // This takes far longer than a lease.
-    for _ in 0..6 {
+    // This takes longer than a lease.
+    for _ in 0..5 {
         timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
     }
     assert_eq!((engine.batches(), queue.sample()), (vec![], None));
     drop(counting);
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
     assert_eq!(engine.batches(), [0], "one count");
-    // Counts take at most a fiftieth of the time.
-    queue.add("b").await.expect("added");
-    tokio::time::advance(49 * 60 * SECOND).await;
-    assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
-    tokio::time::advance(60 * SECOND).await;
-    // Meanwhile, a caller that does not wait gets the last counts.
+}
+
+/// Counts the keys. The engine takes `time` to do so.
+async fn count_in(engine: &Memory, queue: &Queue, time: Duration) {
+    engine.batches();
     let counting = engine.counting.lock().await;
-    timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
-    assert_eq!(queue.sample().map(|sample| sample.depth), Some(1));
+    let asked = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.recent_counts().await }
+    });
+    settle().await;
+    tokio::time::advance(time).await;
     drop(counting);
-    assert_eq!(queue.recent_counts().await.expect("counted").ready, 2);
+    asked.await.expect("the task completes").expect("counted");
+    assert_eq!(engine.batches().len(), 1, "a count was due");
+}
+
+/// Checks that the next count is due after a pause of this length.
+async fn rests(engine: &Memory, queue: &Queue, pause: Duration) {
+    engine.batches();
+    tokio::time::advance(pause - Duration::from_millis(1)).await;
+    queue.recent_counts().await.expect("counted");
+    assert_eq!(engine.batches(), vec![], "{pause:?} are not over");
+    let age = queue.sample().and_then(|sample| sample.counts_age);
+    assert_eq!(age, Some(pause - Duration::from_millis(1)));
+    tokio::time::advance(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_makes_no_long_pause_and_long_counts_take_a_fifth_of_the_time() {
+    let (engine, queue) = queue();
+    // The first count may be slow once, and so may any other.
+    count_in(&engine, &queue, 40 * SECOND).await;
+    rests(&engine, &queue, 30 * SECOND).await;
+    count_in(&engine, &queue, SECOND / 10).await;
+    rests(&engine, &queue, 5 * SECOND).await;
+    count_in(&engine, &queue, 40 * SECOND).await;
+    rests(&engine, &queue, 5 * SECOND).await;
+    // A large queue makes every count slow.
+    for time in [40, 50] {
+        count_in(&engine, &queue, time * SECOND).await;
+        rests(&engine, &queue, 160 * SECOND).await;
+    }
+    count_in(&engine, &queue, SECOND).await;
+    rests(&engine, &queue, 30 * SECOND).await;
+    count_in(&engine, &queue, SECOND / 100).await;
+    rests(&engine, &queue, SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_without_an_answer_fails_and_the_last_numbers_remain() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    queue.recent_counts().await.expect("counted");
+    tokio::time::advance(SECOND).await;
+    let counting = engine.counting.lock().await;
+    for pause in [1, 2, 4, 8, 16, 32, 64, 128, 240, 240] {
+        let begin = Instant::now();
+        let error = queue.recent_counts().await.expect_err("it takes too long");
+        assert_eq!(begin.elapsed(), 60 * SECOND);
+        let text = "the keys were not counted: the store did not answer in time";
+        assert_eq!(chain(&error), text);
+        tokio::time::advance(pause * SECOND - Duration::from_millis(1)).await;
+        queue.recent_counts().await.expect_err("the error is cached");
+        assert_eq!(begin.elapsed(), (60 + pause) * SECOND - Duration::from_millis(1));
+        let sample = queue.sample().expect("counted");
+        assert_eq!(sample.depth, 1);
+        assert!(sample.counts_age >= Some(begin.elapsed()));
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    drop(counting);
+    queue.recent_counts().await.expect("the store is back");
+    assert_eq!(queue.sample().and_then(|sample| sample.counts_age), Some(Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,10 +184,12 @@ async fn what_runs_longest_is_looked_for_once_a_second() {
     let _a = get(&queue).await;
     queue.add("b").await.expect("added");
     engine.batches();
-    for _ in 0..10 {
+    for tenths in 0..10 {
         let longest = queue.recent_longest().await.expect("listed");
         let since: Vec<_> = longest.iter().map(|entry| (entry.key.as_str(), entry.since)).collect();
-        assert_eq!(since, [(Some("z"), Some(SECOND)), (Some("a"), Some(Duration::ZERO))]);
+        let ago = tenths * SECOND / 10;
+        assert_eq!(since, [(Some("z"), Some(SECOND + ago)), (Some("a"), Some(ago))]);
+        tokio::time::advance(SECOND / 10).await;
     }
     assert_eq!(engine.batches().len(), 1);
 }

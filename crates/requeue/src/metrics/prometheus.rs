@@ -79,6 +79,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
+/// | `workqueue_counts_age_seconds` | gauge | time since the store counted its keys; only of queues in a store |
 #[derive(Clone)]
 pub struct Metrics {
     queues: Arc<Queues>,
@@ -229,6 +230,7 @@ impl<K: Key> Scrape for Shared<K> {
             longest_running: core.longest_running(now),
             oldest_ready: core.oldest_ready(now),
             parked: None,
+            counts_age: None,
         };
         self.release(state);
         Some(sample)
@@ -332,6 +334,8 @@ enum Value {
     /// Only some queues have such keys.
     KeysOfSome(fn(&Sample) -> Option<usize>),
     Age(fn(&Sample) -> Duration),
+    /// Only some queues have such an age.
+    AgeOfSome(fn(&Sample) -> Option<Duration>),
     Times(fn(&Sample) -> &Histogram),
 }
 
@@ -339,7 +343,9 @@ impl Value {
     const fn kind(&self) -> MetricType {
         match self {
             Self::Count(_) => MetricType::Counter,
-            Self::Keys(_) | Self::KeysOfSome(_) | Self::Age(_) => MetricType::Gauge,
+            Self::Keys(_) | Self::KeysOfSome(_) | Self::Age(_) | Self::AgeOfSome(_) => {
+                MetricType::Gauge
+            }
             Self::Times(_) => MetricType::Histogram,
         }
     }
@@ -347,6 +353,7 @@ impl Value {
     fn is_kept(&self, of: &Sample) -> bool {
         match self {
             Self::KeysOfSome(read) => read(of).is_some(),
+            Self::AgeOfSome(read) => read(of).is_some(),
             Self::Count(_) | Self::Keys(_) | Self::Age(_) | Self::Times(_) => true,
         }
     }
@@ -357,6 +364,7 @@ impl Value {
             Self::Keys(read) => to.encode_gauge(&read(of)),
             Self::KeysOfSome(read) => to.encode_gauge(&read(of).unwrap_or_default()),
             Self::Age(read) => to.encode_gauge(&read(of).as_secs_f64()),
+            Self::AgeOfSome(read) => to.encode_gauge(&read(of).unwrap_or_default().as_secs_f64()),
             Self::Times(read) => encode_histogram(read(of), buckets, to),
         }
     }
@@ -375,7 +383,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 17] = [
+const FAMILIES: [Family; 18] = [
     // The same as in Kubernetes' component-base, without its prefix on the stability.
     Family {
         name: "workqueue_depth",
@@ -464,6 +472,11 @@ const FAMILIES: [Family; 17] = [
         name: "workqueue_parked",
         help: "Current number of parked keys",
         value: Value::KeysOfSome(|of| of.parked),
+    },
+    Family {
+        name: "workqueue_counts_age_seconds",
+        help: "How long in seconds ago the store counted its keys, for the other numbers of keys",
+        value: Value::AgeOfSome(|of| of.counts_age),
     },
 ];
 

@@ -32,6 +32,8 @@ pub struct Sample {
     pub oldest_ready: Duration,
     /// The number of parked keys, or `None` if the queue has no such state.
     pub parked: Option<usize>,
+    /// The time since the keys were counted, or `None` if the numbers of keys are always current.
+    pub counts_age: Option<Duration>,
 }
 
 /// A queue whose metrics can be read: a queue of this crate, or one that keeps its keys elsewhere.

@@ -43,8 +43,9 @@ pub(crate) enum Synchronous {
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
-    /// The thread for operations that only read, if there is one.
-    reader: Option<Thread>,
+    /// The threads for operations that only read, if there are any: one that reads many keys, and one that
+    /// reads a few rows. A long count or search must not delay the state of the queue and of single keys.
+    readers: Option<[Thread; 2]>,
     wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
 }
 
@@ -54,8 +55,8 @@ impl Sqlite {
     }
 
     fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, EngineError> {
-        let (thread, reader) = Thread::start(path, synchronous, clock)?;
-        Ok(Self { thread, reader, wakes: Mutex::default() })
+        let (thread, readers) = Thread::start(path, synchronous, clock)?;
+        Ok(Self { thread, readers, wakes: Mutex::default() })
     }
 
     fn sender(&self, queue: i64) -> watch::Sender<u64> {
@@ -63,8 +64,14 @@ impl Sqlite {
         wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
+    /// Returns the thread for operations that may read all keys.
     fn reader(&self) -> &Thread {
-        self.reader.as_ref().unwrap_or(&self.thread)
+        self.readers.as_ref().map_or(&self.thread, |[slow, _]| slow)
+    }
+
+    /// Returns the thread for operations that read a few rows.
+    fn quick_reader(&self) -> &Thread {
+        self.readers.as_ref().map_or(&self.thread, |[_, quick]| quick)
     }
 
     /// Runs `work`, and wakes the processes that wait for keys of the queue.
@@ -96,11 +103,12 @@ impl Sqlite {
 
     async fn look<T: Send + 'static>(
         &self,
+        reader: &Thread,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
         let place = queue.clone();
-        let found = self.reader().call(move |at| unless_dropped(at, place, work)).await?;
+        let found = reader.call(move |at| unless_dropped(at, place, work)).await?;
         found.ok_or_else(|| gone(queue))
     }
 
@@ -198,7 +206,7 @@ impl Engine for Sqlite {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if let Some(reader) = &self.reader {
+            for reader in self.readers.iter().flatten() {
                 reader.close().await;
             }
             // If no other process has the file open, SQLite now copies the log into it and deletes the log.
@@ -248,7 +256,7 @@ impl Engine for Sqlite {
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         let place = queue.clone();
         Box::pin(async move {
-            let found = self.reader().call(move |at| at.is_paused(&place)).await?;
+            let found = self.quick_reader().call(move |at| at.is_paused(&place)).await?;
             found.ok_or_else(|| gone(queue))
         })
     }
@@ -282,7 +290,7 @@ impl Engine for Sqlite {
 
     fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
         // Other processes do not send wakes.
-        Box::pin(self.look(queue, |at, queue| at.cancels(&queue)))
+        Box::pin(self.look(self.quick_reader(), queue, |at, queue| at.cancels(&queue)))
     }
 
     fn make_ready<'a>(
@@ -296,7 +304,7 @@ impl Engine for Sqlite {
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
         let key = key.clone();
-        Box::pin(self.look(queue, move |at, queue| at.look_up(&queue, key)))
+        Box::pin(self.look(self.quick_reader(), queue, move |at, queue| at.look_up(&queue, key)))
     }
 
     fn page<'a>(
@@ -307,11 +315,13 @@ impl Engine for Sqlite {
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
         let after = after.cloned();
-        Box::pin(self.look(queue, move |at, queue| at.page(&queue, state, after, limit)))
+        Box::pin(
+            self.look(self.reader(), queue, move |at, queue| at.page(&queue, state, after, limit)),
+        )
     }
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
-        Box::pin(self.look(queue, |at, queue| at.counts(&queue)))
+        Box::pin(self.look(self.reader(), queue, |at, queue| at.counts(&queue)))
     }
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {

@@ -704,6 +704,10 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let mut looking = Box::pin(look);
     assert!(polled(&mut looking).await.is_pending());
     fixture.engine.add(&place, ask("b", crate::Add::now())).await.expect("added");
+    // A long count or search delays no request for a few rows.
+    assert!(!fixture.engine.is_paused(&place).await.expect("the state is read"));
+    assert!(fixture.engine.look_up(&place, &"b".into()).await.expect("looked up").is_some());
+    assert_eq!(fixture.engine.cancels(&place).await.expect("the requests are read"), 0);
     go.send(()).expect("the thread reads");
     assert!(looking.await.expect("the thread was released"));
     // After an add returns, a reader sees it.

@@ -1,6 +1,6 @@
-//! The threads that own the connections: one that writes, and one that reads.
+//! The threads that own the connections: one that writes, and two that read.
 //!
-//! The reading thread neither waits for writers nor blocks them. The operations that arrive while a thread
+//! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
 use std::path::{Path, PathBuf};
@@ -89,26 +89,25 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// Starts a thread that writes, and one that reads. The reading thread is missing if the file has no
+    /// Starts a thread that writes, and two that read. The reading threads are missing if the file has no
     /// log: a database in memory, or a file system that does not support one.
     pub(super) fn start(
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
-    ) -> Result<(Self, Option<Self>), EngineError> {
+    ) -> Result<(Self, Option<[Self; 2]>), EngineError> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
         writer.syncs = synchronous == Synchronous::Full;
         let has_log = writer.begin(synchronous)?;
-        let reader = match has_log {
-            true => {
-                let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
-                let only = reader.connection.pragma_update(None, "query_only", true);
-                only.map_err(|error| fault(path, &error))?;
-                Some(reader.spawn()?)
-            }
-            false => None,
+        let read = || {
+            let clock = Arc::clone(&clock);
+            let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
+            let only = reader.connection.pragma_update(None, "query_only", true);
+            only.map_err(|error| fault(path, &error))?;
+            reader.spawn()
         };
-        Ok((writer.spawn()?, reader))
+        let readers = if has_log { Some([read()?, read()?]) } else { None };
+        Ok((writer.spawn()?, readers))
     }
 
     /// Runs `work` in a transaction. If the future is dropped, work that has begun is completed.
