@@ -216,14 +216,13 @@ where
             }
             MainEvents::Shared(events) => {
                 let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
-                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
+                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.object))
                 });
                 let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
                     let state = reader.state().into_iter();
-                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object).collect()
+                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object::from).collect()
                 };
-                let source = Source::main(name, kind, events, predicate, |_| {}, objects);
-                Source { is_shared: true, ..source }
+                Source::main(name, kind, events, predicate, |_| {}, objects)
             }
         }
     }
@@ -330,8 +329,8 @@ where
     /// }
     /// ```
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
-        let (store, dyntype, watch) = (watch.store(), watch.dyntype().clone(), watch.clone());
-        let events = MainEvents::Shared(MakeEvents::Watch(Box::new(move |_| watch.events())));
+        let (store, dyntype) = (watch.store(), watch.dyntype().clone());
+        let events = MainEvents::Shared(MakeEvents::shared(watch));
         Self::of(events, store, dyntype, Box::new(|_| {}))
     }
 

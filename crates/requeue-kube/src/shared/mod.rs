@@ -68,7 +68,9 @@ use crate::{ObjectKey, relist};
 /// - **Deletions are delivered**, also those that the watch has missed. kube's shared streams deliver
 ///   none.
 /// - **Each subscriber is a queue.** A slow subscriber delays no other one, and takes memory only for
-///   the keys of objects that have changed since it last read. It then reads their latest state.
+///   the keys of objects that have changed since it last read. It then reads their latest state. Several
+///   changes of an object are then one event, which
+///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives the current state, as a first list.
 /// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
 ///   objects that have changed.
@@ -132,11 +134,18 @@ struct Subscriber<K> {
     /// It reads the whole store first. The other changes come after that.
     lists: bool,
     order: VecDeque<ObjectKey>,
-    /// The objects that have changed, and the last state of those that were deleted.
-    changed: HashMap<ObjectKey, Option<Arc<K>>>,
+    changed: HashMap<ObjectKey, Changed<K>>,
     /// The latest error.
     error: Option<Arc<watcher::Error>>,
     wake: Arc<Notify>,
+}
+
+/// The changes of an object that a subscriber has not read.
+struct Changed<K> {
+    /// The last state, if the object was deleted.
+    deleted: Option<Arc<K>>,
+    /// There are several changes.
+    is_merged: bool,
 }
 
 impl<K> SharedWatch<K>
@@ -413,7 +422,7 @@ where
         if subscriber.lists && self.is_listed {
             subscriber.lists = false;
             let objects = self.store.state().into_iter();
-            let list = objects.map(|object| Event::InitApply(Object(object)));
+            let list = objects.map(|object| Event::InitApply(object.into()));
             return [Event::Init]
                 .into_iter()
                 .chain(list)
@@ -421,9 +430,10 @@ where
                 .map(Ok)
                 .collect();
         }
-        let Some((key, deleted)) = subscriber.pop() else { return Vec::new() };
-        let deleted = deleted.map(|object| Event::Delete(Object(object)));
-        let here = self.get(&key).map(|object| Event::Apply(Object(object)));
+        let Some((key, changed)) = subscriber.pop() else { return Vec::new() };
+        let Changed { deleted, is_merged } = changed;
+        let deleted = deleted.map(|object| Event::Delete(object.into()));
+        let here = self.get(&key).map(|object| Event::Apply(Object { object, is_merged }));
         deleted.into_iter().chain(here).map(Ok).collect()
     }
 }
@@ -444,23 +454,25 @@ impl<K> Subscriber<K> {
         }
         match self.changed.entry(key.clone()) {
             Entry::Vacant(entry) => {
-                entry.insert(deleted.cloned());
+                entry.insert(Changed { deleted: deleted.cloned(), is_merged: false });
                 self.order.push_back(key.clone());
                 self.wake.notify_one();
             }
-            // An object that was created again was also deleted.
             Entry::Occupied(mut entry) => {
+                let changed = entry.get_mut();
+                changed.is_merged = true;
+                // An object that was created again was also deleted.
                 if let Some(object) = deleted {
-                    entry.insert(Some(Arc::clone(object)));
+                    changed.deleted = Some(Arc::clone(object));
                 }
             }
         }
     }
 
-    fn pop(&mut self) -> Option<(ObjectKey, Option<Arc<K>>)> {
+    fn pop(&mut self) -> Option<(ObjectKey, Changed<K>)> {
         let key = self.order.pop_front()?;
-        let deleted = self.changed.remove(&key)?;
-        Some((key, deleted))
+        let changed = self.changed.remove(&key)?;
+        Some((key, changed))
     }
 }
 
