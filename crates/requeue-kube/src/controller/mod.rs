@@ -548,8 +548,10 @@ where
     ///
     /// It is shared by all watches of the controller.
     ///
-    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. If `backoff`
-    /// returns `None`, the controller shuts down with [`RunnerError::WatchEnded`].
+    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. With an election or a
+    /// shard group, a list that the controller awaits before it can take part is repeated at least once
+    /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
+    /// with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.trigger_backoff = Some(TriggerBackoff::new(backoff));
         self

@@ -112,6 +112,9 @@ pub(super) struct Following {
     pub(super) shard: Option<Shard>,
     /// The time in which a shard that was gained must be listed.
     pub(super) list_timeout: Duration,
+    /// The longest time between two attempts of a list that the process awaits before it takes part in
+    /// its group or election, or before it works on a shard.
+    pub(super) list_period: Option<Duration>,
     /// It is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
@@ -443,7 +446,7 @@ impl Following {
                 // kube's watchers retry silently, even if permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
-                let Some(delay) = self.backoff.as_ref().and_then(TriggerBackoff::next) else {
+                let Some(delay) = self.delay() else {
                     return Err(RunnerError::WatchEnded(self.name.clone()));
                 };
                 tokio::time::sleep(delay).await;
@@ -456,6 +459,18 @@ impl Following {
         // A stream that is always ready must yield to other tasks.
         tokio::task::consume_budget().await;
         Ok(())
+    }
+
+    /// Returns the delay after an error, or `None` if the watch must end.
+    ///
+    /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
+    /// that long, although other requests of the process succeed.
+    fn delay(&self) -> Option<Duration> {
+        let delay = self.backoff.as_ref()?.next()?;
+        let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
+        let is_awaited =
+            self.readiness.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
+        Some(self.list_period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 
     /// As [`follow`](Self::follow), for the shards that are held. After a gain, the watch starts
