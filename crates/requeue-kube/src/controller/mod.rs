@@ -466,7 +466,8 @@ where
     /// [metrics](Shards::metrics) are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
-    /// shards end the stream with [`RunnerError::Shards`]. Settings of the controller that do not fit end
+    /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
+    /// in this example. Settings of the controller that do not fit end
     /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
     /// [`RunnerError::ShardsWithoutClient`].
     ///
@@ -476,6 +477,7 @@ where
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// use requeue_kube::controller::Error;
     /// use requeue_kube::shard::ShardBy;
     /// use requeue_kube::shards::Shards;
     ///
@@ -484,12 +486,19 @@ where
     /// let config = kube::Config::infer().await?;
     /// let shards = Shards::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
     /// let own_connections = shards.client(config.clone())?;
-    /// Controller::new(Api::<ConfigMap>::all(Client::try_from(config)?), watcher::Config::default())
+    /// let maps = Api::<ConfigMap>::all(Client::try_from(config)?);
+    /// let results = Controller::new(maps, watcher::Config::default())
     ///     .shards(shards.with_client(own_connections))
     ///     .shutdown_on_signal()
-    ///     .run(reconcile, policy::backoff, Arc::new(()))
-    ///     .for_each(async |result| println!("{result:?}"))
-    ///     .await;
+    ///     .run(reconcile, policy::backoff, Arc::new(()));
+    /// let mut results = std::pin::pin!(results);
+    /// while let Some(result) = results.next().await {
+    ///     match result {
+    ///         Ok((map, _)) => println!("reconciled {map}"),
+    ///         Err(Error::RunnerError(error)) => return Err(error.into()),
+    ///         Err(error) => eprintln!("{error}"),
+    ///     }
+    /// }
     /// # Ok(())
     /// # }
     /// ```
