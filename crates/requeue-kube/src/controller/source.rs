@@ -29,6 +29,7 @@ use crate::shared::{Object, SharedWatch};
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
+type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
 type MakeSelected<O> = Box<dyn FnMut(Selected) -> Events<O> + Send>;
 
 /// The events of a watch.
@@ -37,9 +38,10 @@ pub(super) enum MakeEvents<O> {
     Made(Events<O>),
     /// Creates the stream of what a selector selects.
     Watch(MakeSelected<O>),
-    /// Subscribes to a shared watch, which has no selector. The function returns true for an object of
-    /// an event that stands for several changes.
-    Shared(Box<dyn FnMut() -> Events<O> + Send>, fn(&O) -> bool),
+    /// Subscribes to a shared watch, which has no selector, with a
+    /// [period](Following::list_period). The function returns true for an object of an event that
+    /// stands for several changes.
+    Shared(Subscribe<O>, fn(&O) -> bool),
 }
 
 /// The objects that the API server is asked for.
@@ -161,24 +163,24 @@ where
 }
 
 impl<O> MakeEvents<O> {
-    fn start(self, selected: Selected) -> Events<O> {
+    fn start(self, selected: Selected, list_period: Option<Duration>) -> Events<O> {
         match self {
             Self::Made(events) => events,
             Self::Watch(mut watch) => watch(selected),
-            Self::Shared(mut subscribe, _) => subscribe(),
+            Self::Shared(mut subscribe, _) => subscribe(list_period),
         }
     }
 
     /// Returns a function that starts the events again, or the events themselves if they cannot start
     /// again.
-    fn selected(self) -> Result<MakeSelected<O>, Events<O>>
+    fn selected(self, list_period: Option<Duration>) -> Result<MakeSelected<O>, Events<O>>
     where
         O: 'static,
     {
         match self {
             Self::Made(events) => Err(events),
             Self::Watch(watch) => Ok(watch),
-            Self::Shared(mut subscribe, _) => Ok(Box::new(move |_| subscribe())),
+            Self::Shared(mut subscribe, _) => Ok(Box::new(move |_| subscribe(list_period))),
         }
     }
 
@@ -201,7 +203,7 @@ where
 {
     pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
         let watch = watch.clone();
-        Self::Shared(Box::new(move || watch.events()), |object| object.is_merged)
+        Self::Shared(Box::new(move |period| watch.events(period)), |object| object.is_merged)
     }
 }
 
@@ -342,7 +344,8 @@ impl Source {
                     following.follow_shards(events, on_input, listed, &ownership).await
                 }
                 None => {
-                    let mut events = events.start(Selected::of(following.shard));
+                    let selected = Selected::of(following.shard);
+                    let mut events = events.start(selected, following.list_period);
                     following
                         .follow(&mut events, is_merged, |event, origin| {
                             on_input(Input::Event(event, origin, None));
@@ -371,7 +374,7 @@ impl Source {
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let shard = following.shard;
-            let mut events = events.start(Selected::of(shard));
+            let mut events = events.start(Selected::of(shard), following.list_period);
             let on_event = move |event: Event<O>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
@@ -499,7 +502,7 @@ impl Following {
         let mut drops = ownership.drops();
         let (mut is_listing, mut has_ended) = (true, false);
         let is_merged = source.is_merged();
-        let (mut events, mut watch) = match source.selected() {
+        let (mut events, mut watch) = match source.selected(self.list_period) {
             Ok(mut watch) => {
                 let events = match ownership.held().is_empty() {
                     true => watch(Selected::Probe),

@@ -28,7 +28,7 @@ pub(super) struct Inner {
     /// The Kubernetes Events that were published.
     pub(super) events: Vec<Value>,
     pub(super) requests: usize,
-    /// The paths of the lists of other objects, with their times.
+    /// The paths of the lists of other objects, also as streams, with their times.
     pub(super) lists: Vec<(String, Instant)>,
     /// Returns true for the path and the query of a request that fails, as in an outage.
     pub(super) fails: Option<fn(&str, &str) -> bool>,
@@ -79,7 +79,7 @@ impl Inner {
         self.requests += 1;
         let is_watch = query.contains("watch=");
         let is_of_others = path.starts_with("/api/v1/");
-        if is_of_others && !is_watch {
+        if is_of_others && (!is_watch || query.contains("sendInitialEvents=true")) {
             self.lists.push((path.to_owned(), Instant::now()));
         }
         if self.fails.is_some_and(|fails| fails(path, query)) {

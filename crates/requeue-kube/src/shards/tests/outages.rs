@@ -16,6 +16,7 @@ use super::api::Api;
 use crate::controller::{Action, HeldShards, Readiness};
 use crate::leader::{Clock, Config, LeaderElector, Status};
 use crate::shards::Shards;
+use crate::shared::SharedWatch;
 use crate::{Controller, Manager, policy};
 
 /// The default retry period of a group and of an election.
@@ -34,13 +35,25 @@ fn elector(api: &Api) -> LeaderElector {
     LeaderElector::with_clock(api.client(), Config::new("ns", "things"), clock()).unwrap()
 }
 
+fn name() -> String {
+    static NAMES: AtomicUsize = AtomicUsize::new(0);
+    format!("outage {}", NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
 /// A controller of ConfigMaps that owns Secrets, with the client of its `Api`.
 fn controller(api: &Api) -> Controller<ConfigMap> {
-    static NAMES: AtomicUsize = AtomicUsize::new(0);
     let (client, wc) = (api.client(), watcher::Config::default());
     Controller::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone())
         .owns(kube::Api::<Secret>::all(client), wc)
-        .name(format!("outage {}", NAMES.fetch_add(1, Ordering::Relaxed)))
+        .name(name())
+}
+
+/// The same with shared watches. Their first lists are streams.
+fn shared(api: &Api) -> Controller<ConfigMap> {
+    let (client, wc) = (api.client(), watcher::Config::default().streaming_lists());
+    let maps = SharedWatch::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone());
+    let secrets = SharedWatch::new(kube::Api::<Secret>::all(client), wc);
+    Controller::for_shared(&maps).owns_shared(&secrets).name(name())
 }
 
 async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> {
@@ -190,6 +203,19 @@ async fn a_shard_that_cannot_be_listed_is_tried_again_after_one_retry_period() {
     assert_eq!(replica.held.all().len(), 8);
     let gap = longest_gap(&api, "/configmaps");
     assert!(gap <= PERIOD + Duration::from_millis(10), "no list for {gap:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
+    let api = Api::default();
+    api.inner().fails = Some(|_, _| true);
+    let shards = group(&api);
+    let stream = shared(&api).shards(shards).run(reconcile, policy::backoff, Arc::new(()));
+    let task = tokio::spawn(stream.for_each(async |_| {}));
+    sleep(MINUTE).await;
+    let gap = longest_gap_of_all(&api);
+    assert!(gap <= PERIOD + Duration::from_millis(10), "no list for {gap:?}");
+    task.abort();
 }
 
 /// kube's backoff, and that of the user, remain where no right of the process depends on the list.
