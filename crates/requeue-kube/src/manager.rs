@@ -589,7 +589,7 @@ impl fmt::Display for ManagerError {
         match self {
             Self::Controller { name, error } => write!(f, "controller {name:?}: {error}"),
             Self::LeadershipLost(lost) => lost.fmt(f),
-            Self::Shards(_) => f.write_str("the process is not a member of its shard group"),
+            Self::Shards(error) => error.fmt(f),
             Self::ShardsConflict { setting } => write!(
                 f,
                 "a manager with a shard group cannot have {setting}: the group replaces it; remove \
@@ -608,7 +608,7 @@ impl StdError for ManagerError {
         match self {
             // The message contains that of the error.
             Self::Controller { error, .. } => error.source(),
-            Self::Shards(error) => Some(error),
+            Self::Shards(error) => error.source(),
             Self::LeadershipLost(_) | Self::ShardsConflict { .. } | Self::ShardsWithoutClient => {
                 None
             }

@@ -1,4 +1,4 @@
-//! `--finalizer`: no deletion of an object is missed.
+//! `--finalizer`: a deletion while nothing runs is not missed.
 
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::ConfigMap;

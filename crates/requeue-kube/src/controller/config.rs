@@ -251,6 +251,9 @@ impl Config {
     /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as
     /// usual. So does a write for the objects that it concerns besides that of the run.
     ///
+    /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an
+    /// object as one event. Such an event starts a run: one of the changes may be another client's.
+    ///
     /// A write that changes nothing returns the current version, which may be another client's. Its
     /// event then starts no run. If other clients write the same objects, record only writes that
     /// changed the object, such as those with a resource version as a precondition.

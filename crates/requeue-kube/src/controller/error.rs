@@ -112,7 +112,7 @@ pub enum RunnerError {
     ShardsWithNamespaces,
     /// The controller cannot join its [shard group](crate::Controller::shards), or is no longer a member.
     Shards {
-        /// The reason, which is also the source of this error.
+        /// The reason. The message of this error contains it.
         error: ShardsError,
         /// The objects in flight, in order. Their runs were dropped at an `await`, as in
         /// [`CutOff`](Self::CutOff).
@@ -169,15 +169,10 @@ impl fmt::Display for RunnerError {
                 "a controller whose shards change cannot have fair namespaces or a limit of a \
                  namespace; remove one of the two settings",
             ),
-            Self::Shards { keys, .. } if keys.is_empty() => {
-                f.write_str("the controller is not a member of its shard group")
+            Self::Shards { error, keys } if keys.is_empty() => error.fmt(f),
+            Self::Shards { error, keys } => {
+                write!(f, "{error}, which interrupted the reconciliation of {}", list(keys))
             }
-            Self::Shards { keys, .. } => write!(
-                f,
-                "the controller is no longer a member of its shard group, which interrupted the \
-                 reconciliation of {}",
-                list(keys)
-            ),
             Self::ShardsConflict { setting } => write!(
                 f,
                 "a controller with a shard group cannot have {setting}: the group replaces it; \
@@ -209,7 +204,8 @@ fn list(keys: &[ObjectKey]) -> String {
 impl StdError for RunnerError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Shards { error, .. } => Some(error),
+            // The message contains that of the error.
+            Self::Shards { error, .. } => error.source(),
             _ => None,
         }
     }
@@ -260,7 +256,7 @@ mod tests {
             (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
-            (Error::RunnerError(RunnerError::shards(ShardsError::Count(3))), true),
+            (Error::RunnerError(RunnerError::shards(ShardsError::Count(3))), false),
         ] {
             let source = error.source().map(ToString::to_string);
             assert_eq!(source.is_some(), has_source, "{error}");

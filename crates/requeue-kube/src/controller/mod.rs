@@ -216,14 +216,13 @@ where
             }
             MainEvents::Shared(events) => {
                 let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
-                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.0))
+                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.object))
                 });
                 let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
                     let state = reader.state().into_iter();
-                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object).collect()
+                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object::from).collect()
                 };
-                let source = Source::main(name, kind, events, predicate, |_| {}, objects);
-                Source { is_shared: true, ..source }
+                Source::main(name, kind, events, predicate, |_| {}, objects)
             }
         }
     }
@@ -330,8 +329,8 @@ where
     /// }
     /// ```
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
-        let (store, dyntype, watch) = (watch.store(), watch.dyntype().clone(), watch.clone());
-        let events = MainEvents::Shared(MakeEvents::Watch(Box::new(move |_| watch.events())));
+        let (store, dyntype) = (watch.store(), watch.dyntype().clone());
+        let events = MainEvents::Shared(MakeEvents::shared(watch));
         Self::of(events, store, dyntype, Box::new(|_| {}))
     }
 
@@ -467,7 +466,8 @@ where
     /// [metrics](Shards::metrics) are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
-    /// shards end the stream with [`RunnerError::Shards`]. Settings of the controller that do not fit end
+    /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
+    /// in this example. Settings of the controller that do not fit end
     /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
     /// [`RunnerError::ShardsWithoutClient`].
     ///
@@ -477,6 +477,7 @@ where
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// use requeue_kube::controller::Error;
     /// use requeue_kube::shard::ShardBy;
     /// use requeue_kube::shards::Shards;
     ///
@@ -485,12 +486,19 @@ where
     /// let config = kube::Config::infer().await?;
     /// let shards = Shards::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
     /// let own_connections = shards.client(config.clone())?;
-    /// Controller::new(Api::<ConfigMap>::all(Client::try_from(config)?), watcher::Config::default())
+    /// let maps = Api::<ConfigMap>::all(Client::try_from(config)?);
+    /// let results = Controller::new(maps, watcher::Config::default())
     ///     .shards(shards.with_client(own_connections))
     ///     .shutdown_on_signal()
-    ///     .run(reconcile, policy::backoff, Arc::new(()))
-    ///     .for_each(async |result| println!("{result:?}"))
-    ///     .await;
+    ///     .run(reconcile, policy::backoff, Arc::new(()));
+    /// let mut results = std::pin::pin!(results);
+    /// while let Some(result) = results.next().await {
+    ///     match result {
+    ///         Ok((map, _)) => println!("reconciled {map}"),
+    ///         Err(Error::RunnerError(error)) => return Err(error.into()),
+    ///         Err(error) => eprintln!("{error}"),
+    ///     }
+    /// }
     /// # Ok(())
     /// # }
     /// ```
@@ -549,8 +557,10 @@ where
     ///
     /// It is shared by all watches of the controller.
     ///
-    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. If `backoff`
-    /// returns `None`, the controller shuts down with [`RunnerError::WatchEnded`].
+    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. With an election or a
+    /// shard group, a list that the controller awaits before it can take part is repeated at least once
+    /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
+    /// with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.trigger_backoff = Some(TriggerBackoff::new(backoff));
         self

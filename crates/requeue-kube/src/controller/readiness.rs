@@ -66,6 +66,10 @@ impl Readiness {
         self.0.send_modify(BTreeMap::clear);
     }
 
+    pub(super) fn awaits(&self, number: usize) -> bool {
+        self.0.borrow().contains_key(&number)
+    }
+
     pub(super) fn listed(&self, number: usize) {
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }

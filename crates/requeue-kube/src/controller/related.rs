@@ -155,9 +155,7 @@ where
         Child: Clone + Resource + Send + Sync + 'static,
         Child::DynamicType: Eq + Hash + Clone,
     {
-        let (dyntype, watch) = (watch.dyntype().clone(), watch.clone());
-        let events = MakeEvents::Watch(Box::new(move |_| watch.events()));
-        self.owns_events(events, dyntype, None).shared()
+        self.owns_events(MakeEvents::shared(watch), watch.dyntype().clone(), None)
     }
 
     fn owns_events<Child>(
@@ -324,18 +322,9 @@ where
         I: 'static + IntoIterator<Item: Into<Request<K>>>,
         I::IntoIter: Send,
     {
-        let (dyntype, watch) = (watch.dyntype().clone(), watch.clone());
-        let events = MakeEvents::Watch(Box::new(move |_| watch.events()));
-        let mapper = keys(move |object: Object<Other>| mapper(object.0));
-        self.related("watched", dyntype, events, None, mapper).shared()
-    }
-
-    /// Marks the latest watch as a shared one.
-    fn shared(mut self) -> Self {
-        if let Some(source) = self.related.last_mut() {
-            source.is_shared = true;
-        }
-        self
+        let mapper = keys(move |it: Object<Other>| mapper(it.object));
+        let dyntype = watch.dyntype().clone();
+        self.related("watched", dyntype, MakeEvents::shared(watch), None, mapper)
     }
 
     fn related<O>(

@@ -136,6 +136,8 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let Run { name, results, permit } = run;
+        // The user's backoff applies to all attempts.
+        let list_period = self.retry_period().filter(|_| self.trigger_backoff.is_none());
         let group = self.take_group()?;
         let Self {
             dyntype,
@@ -214,14 +216,17 @@ where
         let sources = [main.source(store.clone())].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let limit = config.cache_sync_timeout;
-        let mut watches =
-            Watches::begin(sources, &enqueuer, shard, backoff, (&readiness, limit), failed);
+        let lists = Lists {
+            readiness: &readiness,
+            timeout: config.cache_sync_timeout,
+            period: list_period,
+        };
+        let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, failed);
         watches.begin_others(triggers, &enqueuer);
 
         let mut joining = None;
         let started = async {
-            lists(&readiness, config.cache_sync_timeout).await?;
+            lists.complete().await?;
             let permit = match start {
                 Some(start) => {
                     let permit = start.reached().await;
@@ -445,13 +450,6 @@ where
     })
 }
 
-/// Waits for the first list of each watch.
-async fn lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
-    tokio::time::timeout(timeout, readiness.ready())
-        .await
-        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
-}
-
 /// The state of the controller's stream. Dropping it stops the controller.
 struct Running<T> {
     /// The name and the task of the controller, before it starts.
@@ -460,6 +458,24 @@ struct Running<T> {
     name: Option<Name>,
     tasks: JoinSet<()>,
     stream: mpsc::Receiver<T>,
+}
+
+/// The rules for the lists that the controller awaits.
+struct Lists<'a> {
+    readiness: &'a Readiness,
+    timeout: Duration,
+    /// See [`Following::list_period`].
+    period: Option<Duration>,
+}
+
+impl Lists<'_> {
+    /// Waits for the first list of each watch.
+    async fn complete(&self) -> Result<(), RunnerError> {
+        let Self { readiness, timeout, .. } = *self;
+        tokio::time::timeout(timeout, readiness.ready())
+            .await
+            .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
+    }
 }
 
 /// The tasks that detect changes. They stop when this is dropped.
@@ -475,7 +491,7 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        (readiness, list_timeout): (&Readiness, Duration),
+        lists: &Lists<'_>,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
@@ -486,17 +502,18 @@ impl Watches {
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
                 backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
-                readiness: readiness.clone(),
+                readiness: lists.readiness.clone(),
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
-                list_timeout,
+                list_timeout: lists.timeout,
+                list_period: lists.period,
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,
             };
-            readiness.expect(number, source.name);
+            lists.readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {

@@ -187,6 +187,13 @@ where
     K: Clone + Resource + fmt::Debug + 'static,
     K::DynamicType: Eq + Hash,
 {
+    /// Returns the retry period of the controller's group or election, if it has one.
+    pub(super) fn retry_period(&self) -> Option<Duration> {
+        let common = self.common_group.as_ref().map(|group| &group.shards);
+        let shards = self.shards.as_ref().or(common);
+        shards.map(Shards::period).or_else(|| self.start.retry_period())
+    }
+
     /// Returns the group that the controller joins, if it has one. In the group of a manager, the
     /// controller only takes its part.
     ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::pending;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,15 +25,23 @@ use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
 use crate::shard::{Shard, select};
+use crate::shared::{Object, SharedWatch};
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
+type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
+type MakeSelected<O> = Box<dyn FnMut(Selected) -> Events<O> + Send>;
+
 /// The events of a watch.
 pub(super) enum MakeEvents<O> {
     /// A stream of the user, which has all objects.
     Made(Events<O>),
     /// Creates the stream of what a selector selects.
-    Watch(Box<dyn FnMut(Selected) -> Events<O> + Send>),
+    Watch(MakeSelected<O>),
+    /// Subscribes to a shared watch, which has no selector, with a
+    /// [period](Following::list_period). The function returns true for an object of an event that
+    /// stands for several changes.
+    Shared(Subscribe<O>, fn(&O) -> bool),
 }
 
 /// The objects that the API server is asked for.
@@ -105,6 +114,9 @@ pub(super) struct Following {
     pub(super) shard: Option<Shard>,
     /// The time in which a shard that was gained must be listed.
     pub(super) list_timeout: Duration,
+    /// The longest time between two attempts of a list that the process awaits before it takes part in
+    /// its group or election, or before it works on a shard.
+    pub(super) list_period: Option<Duration>,
     /// It is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
@@ -151,11 +163,47 @@ where
 }
 
 impl<O> MakeEvents<O> {
-    fn start(self, selected: Selected) -> Events<O> {
+    fn start(self, selected: Selected, list_period: Option<Duration>) -> Events<O> {
         match self {
             Self::Made(events) => events,
             Self::Watch(mut watch) => watch(selected),
+            Self::Shared(mut subscribe, _) => subscribe(list_period),
         }
+    }
+
+    /// Returns a function that starts the events again, or the events themselves if they cannot start
+    /// again.
+    fn selected(self, list_period: Option<Duration>) -> Result<MakeSelected<O>, Events<O>>
+    where
+        O: 'static,
+    {
+        match self {
+            Self::Made(events) => Err(events),
+            Self::Watch(watch) => Ok(watch),
+            Self::Shared(mut subscribe, _) => Ok(Box::new(move |_| subscribe(list_period))),
+        }
+    }
+
+    const fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(..))
+    }
+
+    fn is_merged(&self) -> fn(&O) -> bool {
+        match self {
+            Self::Made(_) | Self::Watch(_) => |_| false,
+            Self::Shared(_, is_merged) => *is_merged,
+        }
+    }
+}
+
+impl<K> MakeEvents<Object<K>>
+where
+    K: Clone + Resource + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
+        let watch = watch.clone();
+        Self::Shared(Box::new(move |period| watch.events(period)), |object| object.is_merged)
     }
 }
 
@@ -243,11 +291,11 @@ impl Source {
     where
         K: Resource + Send + Sync + 'static,
     {
+        let (is_shared, is_merged) = (events.is_shared(), events.is_merged());
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let ownership = enqueuer.ownership().cloned();
-            // A shared watch has a backoff of its own, and no selector.
-            let is_watch = matches!(events, MakeEvents::Watch(_)) && following.backoff.is_some();
+            let is_watch = matches!(events, MakeEvents::Watch(_));
             let (shard, name) = (following.shard, &following.name);
             let mut filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
             let objects = Arc::new(objects);
@@ -296,9 +344,10 @@ impl Source {
                     following.follow_shards(events, on_input, listed, &ownership).await
                 }
                 None => {
-                    let mut events = events.start(Selected::of(following.shard));
+                    let selected = Selected::of(following.shard);
+                    let mut events = events.start(selected, following.list_period);
                     following
-                        .follow(&mut events, |event, origin| {
+                        .follow(&mut events, is_merged, |event, origin| {
                             on_input(Input::Event(event, origin, None));
                         })
                         .await
@@ -306,7 +355,7 @@ impl Source {
             }
         };
         let follow = Box::new(|following| Box::pin(follow(following)) as _);
-        Self { name, kind, follow, is_shared: false }
+        Self { name, kind, follow, is_shared }
     }
 
     /// A watch of another kind. `targets` returns the objects that an object concerns. If a mapper
@@ -321,10 +370,11 @@ impl Source {
     ) -> Self {
         let resource = Arc::new(ApiResource::erase::<O>(dyntype));
         let kind = Kind::of::<O>(dyntype);
+        let (is_shared, is_merged) = (events.is_shared(), events.is_merged());
         let follow = move |mut following: Following| async move {
             let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let shard = following.shard;
-            let mut events = events.start(Selected::of(shard));
+            let mut events = events.start(Selected::of(shard), following.list_period);
             let on_event = move |event: Event<O>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
@@ -341,10 +391,10 @@ impl Source {
                 }
                 enqueuer.related(&changes, &resource, origin);
             };
-            following.follow(&mut events, on_event).await
+            following.follow(&mut events, is_merged, on_event).await
         };
         let follow = Box::new(|following| Box::pin(follow(following)) as _);
-        Self { name, kind, follow, is_shared: false }
+        Self { name, kind, follow, is_shared }
     }
 }
 
@@ -357,10 +407,11 @@ impl Following {
     async fn follow<O: Resource>(
         &mut self,
         events: &mut Events<O>,
+        is_merged: fn(&O) -> bool,
         mut on_event: impl FnMut(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         while let Some(event) = events.next().await {
-            self.handle(event, &mut on_event).await?;
+            self.handle(event, is_merged, &mut on_event).await?;
         }
         tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
@@ -369,6 +420,7 @@ impl Following {
     async fn handle<O: Resource>(
         &mut self,
         event: watcher::Result<Event<O>>,
+        is_merged: fn(&O) -> bool,
         on_event: impl FnOnce(Event<O>, Origin<'_>),
     ) -> Result<(), RunnerError> {
         match event {
@@ -381,7 +433,7 @@ impl Following {
                 }
                 let is_listed = matches!(event, Event::InitDone);
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
-                let origin = Origin::of(&self.kind, &event);
+                let origin = Origin::of(&self.kind, &event, is_merged);
                 self.handling.get_or_insert_with(|| Handling::begin(&self.enqueuer));
                 on_event(event, origin);
                 if is_handled {
@@ -397,7 +449,7 @@ impl Following {
                 // kube's watchers retry silently, even if permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
-                let Some(delay) = self.backoff.as_ref().and_then(TriggerBackoff::next) else {
+                let Some(delay) = self.delay() else {
                     return Err(RunnerError::WatchEnded(self.name.clone()));
                 };
                 tokio::time::sleep(delay).await;
@@ -410,6 +462,18 @@ impl Following {
         // A stream that is always ready must yield to other tasks.
         tokio::task::consume_budget().await;
         Ok(())
+    }
+
+    /// Returns the delay after an error, or `None` if the watch must end.
+    ///
+    /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
+    /// that long, although other requests of the process succeed.
+    fn delay(&self) -> Option<Duration> {
+        let delay = self.backoff.as_ref()?.next()?;
+        let ownership = self.enqueuer.ownership().filter(|_| self.number == 0);
+        let is_awaited =
+            self.readiness.awaits(self.number) || ownership.is_some_and(Ownership::awaits_list);
+        Some(self.list_period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 
     /// As [`follow`](Self::follow), for the shards that are held. After a gain, the watch starts
@@ -437,15 +501,16 @@ impl Following {
         let mut list = Listing { gains: ownership.gains(), is_restart: false };
         let mut drops = ownership.drops();
         let (mut is_listing, mut has_ended) = (true, false);
-        let (mut events, mut watch) = match source {
-            MakeEvents::Made(events) => (events, None),
-            MakeEvents::Watch(mut watch) => {
+        let is_merged = source.is_merged();
+        let (mut events, mut watch) = match source.selected(self.list_period) {
+            Ok(mut watch) => {
                 let events = match ownership.held().is_empty() {
                     true => watch(Selected::Probe),
                     false => watch_held(&mut watch, ownership),
                 };
                 (events, Some(watch))
             }
+            Err(events) => (events, None),
         };
         let list_timeout = self.list_timeout;
         let deadline = |before: Option<Instant>| match ownership.awaits_list() {
@@ -486,7 +551,7 @@ impl Following {
                     let listed = objects().into_iter().map(Event::InitApply);
                     for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
                         let end = matches!(event, Event::InitDone).then_some(list);
-                        let origin = Origin::of(&self.kind, &event);
+                        let origin = Origin::of(&self.kind, &event, is_merged);
                         on_input(Input::Event(event, origin, end));
                     }
                     ownership.listed(list.gains);
@@ -518,7 +583,7 @@ impl Following {
                         _ => {}
                     }
                     let end = is_end.then_some(list);
-                    let handle = self.handle(event, |event, origin| {
+                    let handle = self.handle(event, is_merged, |event, origin| {
                         on_input(Input::Event(event, origin, end));
                     });
                     tokio::select! {

@@ -1,6 +1,7 @@
 //! The conditions for the start of a controller, and its right to run after that.
 
 use std::future;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
@@ -37,6 +38,12 @@ impl Start {
     /// Returns true if the controller runs only while this process leads.
     pub(super) fn has_election(&self) -> bool {
         self.elector.is_some() || self.election.is_some()
+    }
+
+    /// Returns the retry period of the election.
+    pub(super) fn retry_period(&self) -> Option<Duration> {
+        let own = self.elector.as_ref().map(LeaderElector::status);
+        own.or_else(|| self.election.clone()).map(|election| election.retry_period())
     }
 
     /// Waits until the controller may start. Dropping the future withdraws from the election.

@@ -63,6 +63,10 @@ impl Kind {
 /// may have selectors that exclude the object. The store of another watch may still be behind. A
 /// [`SharedWatch`](crate::shared::SharedWatch) has only one store.
 ///
+/// A write without a response cannot be recorded: if the connection breaks, the API server may have
+/// executed it. Use server-side apply, or compute the names of the objects that a run creates. A write
+/// that is repeated then creates no second object.
+///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
 /// for its own kind, and [`owns_stream`] with
 /// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
@@ -213,11 +217,30 @@ fn version(meta: &ObjectMeta) -> Option<u64> {
 pub(super) struct Origin<'a> {
     kind: &'a Kind,
     progressed: Option<Progressed>,
+    /// The event stands for several changes. The last one may be an own write, and another one the
+    /// change of another client.
+    is_merged: bool,
 }
 
 impl<'a> Origin<'a> {
-    pub(super) fn of<O: Resource>(kind: &'a Kind, event: &Event<O>) -> Self {
-        Self { kind, progressed: Progressed::by(event) }
+    pub(super) fn of<O: Resource>(
+        kind: &'a Kind,
+        event: &Event<O>,
+        is_merged: fn(&O) -> bool,
+    ) -> Self {
+        let is_merged = match event {
+            Event::Apply(object) => is_merged(object),
+            Event::Init | Event::InitApply(_) | Event::InitDone | Event::Delete(_) => false,
+        };
+        Self { kind, progressed: Progressed::by(event), is_merged }
+    }
+
+    /// Returns the version that the event shows, if it may show an own write and nothing else.
+    fn only_shows(&self) -> Option<Shown> {
+        match self.progressed {
+            Some(Progressed::Shown(shown)) if !self.is_merged => Some(shown),
+            _ => None,
+        }
     }
 }
 
@@ -422,10 +445,7 @@ impl Writes {
 
     /// Returns true if an event shows a write of a run of `key`, and must start no run of it.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
-        match event.progressed {
-            Some(Progressed::Shown(shown)) => self.state().is_own(event.kind, shown, key),
-            _ => false,
-        }
+        event.only_shows().is_some_and(|shown| self.state().is_own(event.kind, shown, key))
     }
 
     /// Keeps an add until the end of the run of `key`, if there is one, and if its event may show a
@@ -437,7 +457,7 @@ impl Writes {
         priority: i32,
         reason: Reason,
     ) -> Option<Reason> {
-        let Some(Progressed::Shown(shown)) = event.progressed else { return Some(reason) };
+        let Some(shown) = event.only_shows() else { return Some(reason) };
         let mut state = self.state();
         match state.in_flight.as_mut().and_then(|in_flight| in_flight.get_mut(key)) {
             Some(held) if !shown.is_deleted => {

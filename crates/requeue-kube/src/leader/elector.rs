@@ -57,6 +57,7 @@ impl LeaderElector {
             lease: format!("{}/{}", config.namespace, config.name),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             lease_duration: config.lease_duration,
+            retry_period: config.retry_period,
             clock,
             view: watch::Sender::new(View::default()),
             wake: Notify::new(),

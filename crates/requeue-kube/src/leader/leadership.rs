@@ -44,6 +44,7 @@ pub(super) struct Shared {
     pub(super) lease: String,
     pub(super) identity: String,
     pub(super) lease_duration: Duration,
+    pub(super) retry_period: Duration,
     pub(super) clock: Clock,
     pub(super) view: watch::Sender<View>,
     /// Requests a renewal or a release.

@@ -49,6 +49,11 @@ impl Status {
         &self.0.identity
     }
 
+    /// Returns the time between two attempts to lead.
+    pub(crate) fn retry_period(&self) -> Duration {
+        self.0.retry_period
+    }
+
     /// Checks the election for `/healthz`.
     ///
     /// # Errors

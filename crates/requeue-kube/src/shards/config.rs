@@ -245,6 +245,11 @@ impl Shards {
         self.count
     }
 
+    /// Returns the time between two renewals.
+    pub(crate) const fn period(&self) -> Duration {
+        self.lease.retry_period
+    }
+
     pub(crate) fn check(&self) -> Result<(), ShardsError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

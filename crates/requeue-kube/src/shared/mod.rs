@@ -40,6 +40,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -49,7 +50,8 @@ use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -68,12 +70,15 @@ use crate::{ObjectKey, relist};
 /// - **Deletions are delivered**, also those that the watch has missed. kube's shared streams deliver
 ///   none.
 /// - **Each subscriber is a queue.** A slow subscriber delays no other one, and takes memory only for
-///   the keys of objects that have changed since it last read. It then reads their latest state.
+///   the keys of objects that have changed since it last read. It then reads their latest state. Several
+///   changes of an object are then one event, which
+///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives the current state, as a first list.
 /// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
 ///   objects that have changed.
 /// - **Errors** of the watch are reported by each controller. The watch has kube's backoff, and not that
-///   of [`Controller::trigger_backoff`].
+///   of [`Controller::trigger_backoff`]. If a subscriber has a shard group or an election, the first list
+///   is repeated at least once per retry period.
 ///
 /// With a [shard](crate::Controller::shard), each controller drops the objects of other shards, but the
 /// store has all objects.
@@ -118,6 +123,8 @@ where
     /// The number of subscribers so far.
     numbers: u64,
     is_listed: bool,
+    /// The shortest retry period of the groups and elections of the subscribers.
+    list_period: Option<Duration>,
     end: Option<End>,
 }
 
@@ -132,11 +139,18 @@ struct Subscriber<K> {
     /// It reads the whole store first. The other changes come after that.
     lists: bool,
     order: VecDeque<ObjectKey>,
-    /// The objects that have changed, and the last state of those that were deleted.
-    changed: HashMap<ObjectKey, Option<Arc<K>>>,
+    changed: HashMap<ObjectKey, Changed<K>>,
     /// The latest error.
     error: Option<Arc<watcher::Error>>,
     wake: Arc<Notify>,
+}
+
+/// The changes of an object that a subscriber has not read.
+struct Changed<K> {
+    /// The last state, if the object was deleted.
+    deleted: Option<Arc<K>>,
+    /// There are several changes.
+    is_merged: bool,
 }
 
 impl<K> SharedWatch<K>
@@ -199,6 +213,7 @@ where
             subscribers: BTreeMap::new(),
             numbers: 0,
             is_listed: false,
+            list_period: None,
             end: None,
         }));
         let start = follow(Arc::clone(&fanout), events).boxed();
@@ -253,9 +268,17 @@ where
         &self.0.dyntype
     }
 
-    /// Returns the events of a new subscriber. The watch begins when the stream is first polled.
-    pub(crate) fn events(&self) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
-        let (number, wake) = self.fanout().subscribe();
+    /// Returns the events of a new subscriber. The watch begins when the stream is first polled. With a
+    /// period, its first list is repeated at least once per period.
+    pub(crate) fn events(
+        &self,
+        list_period: Option<Duration>,
+    ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
+        let (number, wake) = {
+            let mut fanout = self.fanout();
+            fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
+            fanout.subscribe()
+        };
         let shared = self.clone();
         let subscription = Subscription { shared, number, wake, pending: VecDeque::new() };
         stream::unfold(subscription, async |mut it| Some((it.next().await?, it))).boxed()
@@ -303,7 +326,8 @@ async fn follow<K>(
 
     let _ending = Ending(&fanout);
     let watch = K::kind(&lock(&fanout).dyntype).into_owned();
-    let mut events = std::pin::pin!(events.default_backoff());
+    let backoff = ListBackoff { backoff: DefaultBackoff::default(), fanout: Arc::clone(&fanout) };
+    let mut events = std::pin::pin!(events.backoff(backoff));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
@@ -317,6 +341,41 @@ async fn follow<K>(
         }
         // A stream that is always ready must yield to other tasks.
         tokio::task::consume_budget().await;
+    }
+}
+
+/// kube's backoff, or before the first list at most the period of the subscribers.
+struct ListBackoff<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    backoff: DefaultBackoff,
+    fanout: Arc<Mutex<Fanout<K>>>,
+}
+
+impl<K> Iterator for ListBackoff<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let delay = self.backoff.next()?;
+        let fanout = lock(&self.fanout);
+        let period = fanout.list_period.filter(|_| !fanout.is_listed);
+        Some(period.map_or(delay, |period| delay.min(period)))
+    }
+}
+
+impl<K> Backoff for ListBackoff<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn reset(&mut self) {
+        self.backoff.reset();
     }
 }
 
@@ -413,7 +472,7 @@ where
         if subscriber.lists && self.is_listed {
             subscriber.lists = false;
             let objects = self.store.state().into_iter();
-            let list = objects.map(|object| Event::InitApply(Object(object)));
+            let list = objects.map(|object| Event::InitApply(object.into()));
             return [Event::Init]
                 .into_iter()
                 .chain(list)
@@ -421,9 +480,10 @@ where
                 .map(Ok)
                 .collect();
         }
-        let Some((key, deleted)) = subscriber.pop() else { return Vec::new() };
-        let deleted = deleted.map(|object| Event::Delete(Object(object)));
-        let here = self.get(&key).map(|object| Event::Apply(Object(object)));
+        let Some((key, changed)) = subscriber.pop() else { return Vec::new() };
+        let Changed { deleted, is_merged } = changed;
+        let deleted = deleted.map(|object| Event::Delete(object.into()));
+        let here = self.get(&key).map(|object| Event::Apply(Object { object, is_merged }));
         deleted.into_iter().chain(here).map(Ok).collect()
     }
 }
@@ -444,23 +504,25 @@ impl<K> Subscriber<K> {
         }
         match self.changed.entry(key.clone()) {
             Entry::Vacant(entry) => {
-                entry.insert(deleted.cloned());
+                entry.insert(Changed { deleted: deleted.cloned(), is_merged: false });
                 self.order.push_back(key.clone());
                 self.wake.notify_one();
             }
-            // An object that was created again was also deleted.
             Entry::Occupied(mut entry) => {
+                let changed = entry.get_mut();
+                changed.is_merged = true;
+                // An object that was created again was also deleted.
                 if let Some(object) = deleted {
-                    entry.insert(Some(Arc::clone(object)));
+                    changed.deleted = Some(Arc::clone(object));
                 }
             }
         }
     }
 
-    fn pop(&mut self) -> Option<(ObjectKey, Option<Arc<K>>)> {
+    fn pop(&mut self) -> Option<(ObjectKey, Changed<K>)> {
         let key = self.order.pop_front()?;
-        let deleted = self.changed.remove(&key)?;
-        Some((key, deleted))
+        let changed = self.changed.remove(&key)?;
+        Some((key, changed))
     }
 }
 

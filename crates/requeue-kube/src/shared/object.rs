@@ -8,7 +8,17 @@ use kube::core::ObjectMeta;
 
 /// An object that several controllers share.
 #[derive(Debug)]
-pub(crate) struct Object<K>(pub(crate) Arc<K>);
+pub(crate) struct Object<K> {
+    pub(crate) object: Arc<K>,
+    /// The event stands for several changes, of which only the last state is known.
+    pub(crate) is_merged: bool,
+}
+
+impl<K> From<Arc<K>> for Object<K> {
+    fn from(object: Arc<K>) -> Self {
+        Self { object, is_merged: false }
+    }
+}
 
 impl<K: Resource + Clone> Resource for Object<K> {
     type DynamicType = K::DynamicType;
@@ -31,10 +41,10 @@ impl<K: Resource + Clone> Resource for Object<K> {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        self.0.meta()
+        self.object.meta()
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        Arc::make_mut(&mut self.0).meta_mut()
+        Arc::make_mut(&mut self.object).meta_mut()
     }
 }

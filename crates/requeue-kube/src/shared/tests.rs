@@ -24,14 +24,18 @@ fn shared() -> SharedWatch<ConfigMap> {
     SharedWatch::of_stream(stream::pending())
 }
 
-/// Reads the next events of a subscriber, as `+` or `-`, and the version.
+/// Reads the next events of a subscriber, as `+` or `-`, and the version. `++` stands for several
+/// changes.
 fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
     let events = shared.fanout().take(number);
     let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
         Event::Init => "init".to_owned(),
         Event::InitDone => "done".to_owned(),
-        Event::InitApply(object) | Event::Apply(object) => format!("+{}", version(&object.0)),
-        Event::Delete(object) => format!("-{}", version(&object.0)),
+        Event::InitApply(object) | Event::Apply(object) => {
+            let plus = if object.is_merged { "++" } else { "+" };
+            format!("{plus}{}", version(&object.object))
+        }
+        Event::Delete(object) => format!("-{}", version(&object.object)),
     };
     events.into_iter().map(text).collect()
 }
@@ -59,7 +63,7 @@ fn a_slow_subscriber_reads_the_latest_state_of_each_object_once() {
     }
     shared.fanout().event(Event::Apply(map(1, 100)));
     assert_eq!(shared.fanout().subscribers[&slow].order.len(), 2);
-    assert_eq!(read(&shared, slow), ["+99"]);
+    assert_eq!(read(&shared, slow), ["++99"]);
     assert_eq!(read(&shared, slow), ["+100"]);
     assert!(read(&shared, slow).is_empty());
 }
@@ -73,7 +77,7 @@ fn a_deletion_is_read_even_if_the_object_was_created_again() {
     for event in [Event::Delete(map(0, 2)), Event::Apply(map(0, 3)), Event::Apply(map(0, 4))] {
         shared.fanout().event(event);
     }
-    assert_eq!(read(&shared, subscriber), ["-2", "+4"]);
+    assert_eq!(read(&shared, subscriber), ["-2", "++4"]);
     for event in [Event::Delete(map(0, 5)), Event::Apply(map(0, 6)), Event::Delete(map(0, 7))] {
         shared.fanout().event(event);
     }
@@ -127,15 +131,15 @@ impl Replica {
     fn apply(&mut self, event: Event<Object<ConfigMap>>) {
         match event {
             Event::Init => self.list.clear(),
-            Event::InitApply(Object(map)) => {
-                self.list.insert(ObjectKey::of(&*map), version(&map));
+            Event::InitApply(map) => {
+                self.list.insert(ObjectKey::of(&map), version(&map.object));
             }
             Event::InitDone => self.known = std::mem::take(&mut self.list),
-            Event::Apply(Object(map)) => {
-                self.known.insert(ObjectKey::of(&*map), version(&map));
+            Event::Apply(map) => {
+                self.known.insert(ObjectKey::of(&map), version(&map.object));
             }
-            Event::Delete(Object(map)) => {
-                self.known.remove(&ObjectKey::of(&*map));
+            Event::Delete(map) => {
+                self.known.remove(&ObjectKey::of(&map));
             }
         }
     }

@@ -1,6 +1,5 @@
 //! The settings of a controller's shard group.
 
-use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -91,7 +90,7 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
     let error = refused_with(|it| it.shards(group().count(3))).await;
     let RunnerError::Shards { error: reason, keys } = &error else { panic!("{error}") };
     assert_eq!((reason, &keys[..]), (&ShardsError::Count(3), &[][..]));
-    assert_eq!(error.source().unwrap().to_string(), reason.to_string());
+    assert_eq!(error.to_string(), reason.to_string());
 
     let error = refused_with(|it| it.shards(Shards::new("maps", "ns"))).await;
     assert_eq!(error, RunnerError::ShardsWithoutClient);

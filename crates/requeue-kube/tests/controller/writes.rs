@@ -14,7 +14,8 @@ use kube::runtime::watcher::Event;
 use requeue::Pace;
 use requeue_kube::controller::{self, Action, Config, Wait, Writes};
 use requeue_kube::metrics::Metrics;
-use requeue_kube::{ObjectKey, policy};
+use requeue_kube::shared::SharedWatch;
+use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::time::sleep;
 
 use super::common::*;
@@ -309,6 +310,85 @@ async fn events_of_own_writes_start_no_run_if_they_are_suppressed() {
         world.children.delete(&child("a", 12));
         a_moment().await;
         assert_eq!(world.log.names().len(), if suppress { 3 } else { 4 });
+    }
+}
+
+/// Two changes that a shared watch receives together are one event for its subscribers. If another
+/// client made the first one, the run has not seen it.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
+    type Share = fn(SharedWatch<Secret>, Controller<ConfigMap>) -> Controller<ConfigMap>;
+    let shares: [Share; 2] = [
+        |children, controller| controller.owns_shared(&children),
+        |children, controller| {
+            controller.watches_shared(&children, |_| Some(ObjectRef::new("a").within("ns")))
+        },
+    ];
+    for share in shares {
+        // Versions 9 and 11 are those of another client.
+        for (versions, is_during_run, runs) in [
+            (&[10][..], false, 1),
+            (&[9, 10], false, 2),
+            (&[10, 11], false, 2),
+            (&[10], true, 1),
+            (&[9, 10], true, 2),
+            (&[10, 11], true, 2),
+        ] {
+            let (children, events) = Feed::new();
+            let (owners, controller) = controller::<ConfigMap>();
+            let controller = share(SharedWatch::of_stream(events), controller)
+                .with_config(config().suppress_own_writes(true));
+            let (log, writes) = (Log::new(), controller.writes());
+            let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
+                let writes = writes.clone();
+                async move {
+                    log.note(name(&*map));
+                    sleep(Duration::from_millis(10)).await;
+                    if log.names().len() == 1 {
+                        writes.record(&child("a", 10));
+                    }
+                    Ok::<_, OnPurpose>(Action::await_change())
+                }
+            };
+            let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+            let _reading = Reading::of(stream);
+            owners.list(&[map("a", 1)]);
+            children.list(&[child("a", 8)]);
+            log.reaches(1).await;
+            if !is_during_run {
+                sleep(Duration::from_secs(1)).await;
+            }
+            versions.iter().for_each(|version| children.apply(&child("a", *version)));
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(log.names().len(), runs, "{versions:?}, during the run: {is_during_run}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_main_object_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
+    for (versions, runs) in [(&[3][..], 1), (&[2, 3], 2)] {
+        let (feed, events) = Feed::new();
+        let watch = SharedWatch::of_stream(events);
+        let controller = Controller::for_shared(&watch)
+            .name(format!("merged {versions:?}"))
+            .with_config(config().suppress_own_writes(true));
+        let (log, writes) = (Log::new(), controller.writes());
+        let reconcile = move |object: Arc<ConfigMap>, log: Arc<Log>| {
+            log.note(name(&*object));
+            if log.names().len() == 1 {
+                writes.record(&map("a", 3));
+            }
+            async { Ok::<_, OnPurpose>(Action::await_change()) }
+        };
+        let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+        let _reading = Reading::of(stream);
+        feed.list(&[map("a", 1)]);
+        log.reaches(1).await;
+        a_moment().await;
+        versions.iter().for_each(|version| feed.apply(&map("a", *version)));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(log.names().len(), runs, "{versions:?}");
     }
 }
 

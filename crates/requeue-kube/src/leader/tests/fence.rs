@@ -23,6 +23,7 @@ fn leader(term: &str) -> Leadership {
         lease: "default/web".into(),
         identity: "me".into(),
         lease_duration: seconds(15.0),
+        retry_period: seconds(2.0),
         clock: Clock::new(),
         view: watch::Sender::new(View { holder: None, led: Some(led) }),
         wake: Notify::new(),

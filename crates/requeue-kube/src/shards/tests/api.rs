@@ -10,11 +10,12 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::server::Server;
 use crate::shards::protocol::{Answer, Call, Watched};
 
-/// An API server with Leases.
+/// An API server with Leases, and without other objects.
 #[derive(Clone, Default)]
 pub(super) struct Api(Arc<Mutex<Inner>>);
 
@@ -27,6 +28,10 @@ pub(super) struct Inner {
     /// The Kubernetes Events that were published.
     pub(super) events: Vec<Value>,
     pub(super) requests: usize,
+    /// The paths of the lists of other objects, also as streams, with their times.
+    pub(super) lists: Vec<(String, Instant)>,
+    /// Returns true for the path and the query of a request that fails, as in an outage.
+    pub(super) fails: Option<fn(&str, &str) -> bool>,
 }
 
 impl Api {
@@ -72,6 +77,22 @@ impl Inner {
         body: Value,
     ) -> Response<Channel<Bytes, Infallible>> {
         self.requests += 1;
+        let is_watch = query.contains("watch=");
+        let is_of_others = path.starts_with("/api/v1/");
+        if is_of_others && (!is_watch || query.contains("sendInitialEvents=true")) {
+            self.lists.push((path.to_owned(), Instant::now()));
+        }
+        if self.fails.is_some_and(|fails| fails(path, query)) {
+            return failure(503);
+        }
+        if is_of_others && is_watch {
+            let (watch, lines) = mpsc::unbounded_channel();
+            self.watches.push(watch);
+            return respond(200, String::new(), Some(lines));
+        }
+        if is_of_others {
+            return self.list([].iter());
+        }
         if path.contains("/events") {
             self.events.push(body);
             return respond(200, json!({}).to_string(), None);
@@ -79,8 +100,8 @@ impl Inner {
         let Some((_, rest)) = path.split_once("/leases") else { return failure(404) };
         let name = rest.trim_start_matches('/').to_owned();
         let call = match *method {
-            Method::GET if query.contains("watch=") => return self.watch(query),
-            Method::GET if name.is_empty() => return self.list(),
+            Method::GET if is_watch => return self.watch(query),
+            Method::GET if name.is_empty() => return self.list(self.server.leases.values()),
             Method::GET => Call::Read(name),
             Method::POST => Call::Create(body),
             Method::PUT => Call::Replace(body),
@@ -110,8 +131,11 @@ impl Inner {
         self.lines.last().map_or(1, |(version, _)| *version)
     }
 
-    fn list(&self) -> Response<Channel<Bytes, Infallible>> {
-        let items: Vec<_> = self.server.leases.values().collect();
+    fn list<'a>(
+        &self,
+        items: impl Iterator<Item = &'a Value>,
+    ) -> Response<Channel<Bytes, Infallible>> {
+        let items: Vec<_> = items.collect();
         let metadata = json!({ "resourceVersion": self.version().to_string() });
         respond(200, json!({ "metadata": metadata, "items": items }).to_string(), None)
     }

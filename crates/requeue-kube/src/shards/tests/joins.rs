@@ -1,16 +1,23 @@
 //! Processes that join a group, or are refused.
 
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::watcher;
 use serde_json::json;
 
 use super::http::{Fake, NAMESPACE};
+use crate::controller::Action;
 use crate::leader::Lease;
 use crate::shard::ShardBy;
 use crate::shards::assignment::{GroupLease, Layout};
 use crate::shards::{Shards, ShardsError};
+use crate::{Controller, Manager, policy};
 
 /// Returns a group with times that a busy machine does not exceed.
 fn group() -> Shards {
@@ -99,6 +106,35 @@ async fn a_group_with_other_shards_is_refused() {
     let error = refused(&fake, group().count(8).by(ShardBy::Namespace)).await;
     assert!(matches!(&error, ShardsError::OtherContent { .. }), "{error}");
     assert_eq!(fake.names().len(), 1, "no member has joined");
+}
+
+#[tokio::test]
+async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next_step() {
+    let fake = Fake::new();
+    let by = ShardBy::Uid.field().to_owned();
+    let layout = Layout { count: 64, by, objects: "websites".to_owned() };
+    fake.create(GroupLease::create("web", "web", &layout, 90, now()));
+    let shards = || group().count(32).with_client(fake.client());
+    let controller = |name: &str| {
+        let maps = kube::Api::<ConfigMap>::all(fake.client());
+        Controller::new(maps, watcher::Config::default()).name(name)
+    };
+    let reconcile = async |_, _| Ok::<_, Infallible>(Action::await_change());
+    let expected = "the shard group \"web\" has 64 shards, not 32: configure 64, or stop all members \
+                    and delete the Lease \"web\"";
+
+    let refused = controller("refused").shards(shards());
+    let stream = refused.run(reconcile, policy::backoff, Arc::new(()));
+    let results: Vec<_> = stream.map(|result| result.unwrap_err().to_string()).collect().await;
+    assert_eq!(results, [format!("runner error: {expected}")]);
+
+    let mut manager = Manager::new().shards(shards().objects("websites"));
+    manager.add(controller("of a refused manager"), move |it| {
+        it.run(reconcile, policy::backoff, Arc::new(()))
+    });
+    let error = manager.run().await.unwrap_err();
+    assert_eq!(error.to_string(), expected);
+    assert!(error.source().is_none(), "the message has the whole cause");
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::error::Error as _;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -324,7 +323,7 @@ async fn the_loss_of_the_membership_drops_the_runs_of_all_controllers() {
     api.delete("things");
     let error = replica.ended.await.unwrap().unwrap_err();
     assert_eq!(error, ManagerError::Shards(ShardsError::Deleted { group: "things".to_owned() }));
-    assert!(error.source().unwrap().to_string().contains("was deleted"));
+    assert!(error.to_string().contains("was deleted"), "{error}");
     assert!(replica.held.iter().all(|held| held.all().is_empty()));
     assert!(replica.log.lock().unwrap().is_empty(), "no run has ended");
 }

@@ -5,6 +5,7 @@ mod api;
 pub(crate) mod http;
 mod joins;
 mod manager;
+mod outages;
 mod rules;
 mod server;
 mod simulation;
