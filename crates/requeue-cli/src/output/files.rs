@@ -85,7 +85,8 @@ fn open(path: &Path, how: OFlags) -> io::Result<(File, Place)> {
         return Err(Errno::ISDIR.into());
     }
     let start = |root: &str| rustix::fs::open(root, SEARCH, Mode::empty());
-    let (mut dir, mut at) = (start(".")?, PathBuf::new());
+    let mut dir = start(if path.is_absolute() { "/" } else { "." })?;
+    let mut at = PathBuf::new();
     let mut rest = components(path);
     let mut links = 0;
     while let Some(component) = rest.pop() {
@@ -135,15 +136,18 @@ fn components(path: &Path) -> Vec<OsString> {
     components.map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// Opens the last component of a path. A FIFO of this user without a reader is waited for, others were refused.
+/// Opens the last component of a path. Waits for the reader of a FIFO only if the FIFO belongs to this user or to root.
 fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> io::Result<File> {
     let is_a = |kind| found.is_some_and(|found| FileType::from_raw_mode(found.st_mode) == kind);
     // The link of an open file need not lead to a name.
     let links = if is_a(FileType::Symlink) { OFlags::empty() } else { OFlags::NOFOLLOW };
     let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR;
+    let is_trusted = found.is_some_and(|found| trusts(found.st_uid, geteuid().as_raw()));
     match openat(dir, name, how | OFlags::NONBLOCK, mode) {
-        Err(Errno::NXIO) if is_a(FileType::Fifo) => Ok(openat(dir, name, how, mode)?.into()),
+        Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
+            Ok(openat(dir, name, how, mode)?.into())
+        }
         opened => {
             let file = opened?;
             fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
@@ -421,6 +425,9 @@ mod tests {
         append(&at("file")).unwrap().write_all(b" and ours").unwrap();
         assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
         append(&at("dir/f")).unwrap();
+        // Its owner could otherwise stop the program for any time.
+        let error = append(&at("fifo")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
     }
 
     fn mkfifo(path: &Path) {
