@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use crate::key::{printable, without_controls};
+
 /// The exit codes, which `--help` lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -78,9 +80,10 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes to standard output. Returns false if it has no reader any more.
-pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
-    match std::io::stdout().write_all(bytes) {
+/// Writes lines to standard output. They may contain text of a server or of another user, so control characters are
+/// escaped. Returns false if there is no reader any more.
+pub(crate) fn print(lines: &[u8]) -> Result<bool, Refusal> {
+    match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
@@ -90,5 +93,23 @@ pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
 /// Writes a message to standard error, while nothing else writes there. Ignores errors: there is no other place
 /// to report them.
 pub(crate) fn complain(message: &str) {
-    let _ = writeln!(std::io::stderr(), "requeue: {message}");
+    let _ = std::io::stderr().write_all(&line(message));
+}
+
+/// Returns a message as a line of standard error. It may contain text of a server or of another user, so it is
+/// escaped here, for all messages.
+pub(crate) fn line(message: &str) -> Vec<u8> {
+    format!("requeue: {}\n", printable(message)).into_bytes()
+}
+
+/// Writes the message of a refusal. One of a wrong command line may have several lines: all of its text
+/// comes from the program and its user.
+pub(crate) fn refuse(Refusal { exit, message }: &Refusal) {
+    match exit {
+        Exit::Usage => {
+            let lines: Vec<_> = message.lines().map(printable).collect();
+            let _ = writeln!(std::io::stderr(), "requeue: {}", lines.join("\n"));
+        }
+        _ => complain(message),
+    }
 }

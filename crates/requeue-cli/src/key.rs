@@ -26,6 +26,32 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
 
+/// Formats text, which may be untrusted, as printable text on one line. Keys in it are escaped already, so backslashes
+/// and quotes stay as they are.
+pub(crate) fn printable(text: &str) -> String {
+    escape(text.as_bytes(), &[])
+}
+
+/// Escapes the characters that can change a terminal, except newlines and tabs. The escapes are those of JSON, so JSON
+/// keeps its meaning.
+pub(crate) fn without_controls(bytes: &[u8]) -> Vec<u8> {
+    let is_bidi = |char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut text = Vec::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                '\n' | '\t' => text.push(char as u8),
+                char if char.is_control() || is_bidi(char) => {
+                    text.extend(format!("\\u{:04x}", u32::from(char)).into_bytes());
+                }
+                char => text.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        text.extend(chunk.invalid().iter().flat_map(|byte| format!("\\x{byte:02x}").into_bytes()));
+    }
+    text
+}
+
 fn escape(bytes: &[u8], special: &[char]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -53,5 +79,10 @@ mod tests {
         assert_eq!(escaped(&[b'x'; 1000]).len(), 205);
         assert_eq!(escaped(b"\"a\\"), r#""\"a\\""#);
         assert_eq!(shown(b"it's \"a\\b\"\t\n"), r#"it's "a\\b"\t\n"#);
+        assert_eq!(printable("it's \"a\\b\"\t\n\u{9b}\u{202e}"), r#"it's "a\b"\t\n\u{9b}\u{202e}"#);
+        let mixed = "a\t\u{1b}[31m\u{7f}\u{9b}\u{202e}\u{2066}\u{2028}größe\r\n";
+        let safe = "a\t\\u001b[31m\\u007f\\u009b\\u202e\\u2066\\u2028größe\\u000d\n";
+        assert_eq!(without_controls(mixed.as_bytes()), safe.as_bytes());
+        assert_eq!(without_controls(b"\x9b\xff"), b"\\x9b\\xff");
     }
 }

@@ -47,7 +47,7 @@ use clap::error::{ContextKind, ContextValue};
 
 use crate::args::config::Config;
 use crate::args::{Cli, Subcommand, unsupported};
-use crate::exit::{Ended, Refusal};
+use crate::exit::Ended;
 #[cfg(not(feature = "dashboard"))]
 use crate::without_dashboard as serve;
 
@@ -60,10 +60,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-                && let Some(Refusal { exit, message }) = unsupported::left_out(name)
+                && let Some(refusal) = unsupported::left_out(name)
             {
-                exit::complain(&message);
-                return exit.into();
+                exit::refuse(&refusal);
+                return refusal.exit.into();
             }
             // This case includes --help and --version, which clap prints to standard output.
             error.exit()
@@ -113,9 +113,9 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(Ended::Exit(exit)) => exit.into(),
         Ok(Ended::Signal(signal)) => process::signals::die_of(signal),
-        Err(Refusal { exit, message }) => {
-            exit::complain(&message);
-            exit.into()
+        Err(refusal) => {
+            exit::refuse(&refusal);
+            refusal.exit.into()
         }
     }
 }

@@ -13,6 +13,8 @@ pub enum How {
     Done,
     /// The run succeeded. The failures are forgotten.
     Succeed,
+    /// The run failed, and is not retried. The failures are forgotten.
+    GiveUp,
     /// Like `Succeed`, but the key is added again after this delay.
     RequeueAfter(Duration),
     /// The run failed, and is retried after this delay.

@@ -67,6 +67,7 @@ fn alphabet() -> Vec<Op> {
         let hows = [
             How::Done,
             How::Succeed,
+            How::GiveUp,
             How::RequeueAfter(nanos(0)),
             How::RequeueAfter(nanos(1)),
             How::RetryAfter(nanos(0)),
@@ -248,6 +249,7 @@ fn explore_paces(re_add: ReAdd) {
     }
     let hows = [
         How::Succeed,
+        How::GiveUp,
         How::RequeueAfter(nanos(0)),
         How::RetryAfter(nanos(0)),
         How::RetryAfter(nanos(1)),

@@ -134,7 +134,7 @@ async fn an_error_after_the_cancellation_is_a_failure() {
     };
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
-    assert_eq!((queue.counts().failures, queue.given_up()), (0, 1));
+    assert_eq!((queue.counts().failures, queue.given_up()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

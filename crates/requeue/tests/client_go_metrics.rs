@@ -128,7 +128,7 @@ fn test_metrics() {
 
     queue.add("foo");
     assert_eq!(metrics.seen().adds, 1);
-    assert_eq!(queue.counts().adds, 1);
+    assert_eq!(queue.counts().enqueued, 1);
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 
@@ -142,7 +142,7 @@ fn test_metrics() {
         queue.add(*item);
     }
     assert_eq!(metrics.seen().adds, 2);
-    assert_eq!(queue.counts().adds, 2);
+    assert_eq!(queue.counts().enqueued, 2);
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 

@@ -112,7 +112,7 @@ async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() 
     let before = Instant::now();
     Workers::new(queue.clone(), handler).timeout(Duration::from_secs(3)).run().await;
     assert_eq!(before.elapsed(), Duration::from_secs(3 + 7 + 3));
-    assert_eq!((queue.counts().failures, queue.given_up()), (1, 1));
+    assert_eq!((queue.counts().failures, queue.given_up()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]

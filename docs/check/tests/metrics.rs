@@ -11,6 +11,8 @@ use std::time::Duration;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use regex::Regex;
+use requeue::Queue;
+use requeue::clock::FakeClock;
 use requeue::metrics::{Metrics, Sample, Scrape};
 use requeue_servers::did_not_run;
 use serde_json::Value;
@@ -170,6 +172,69 @@ fn promtool_accepts_the_alerts_and_each_fires() {
     if promtool(&dir, &["check", "rules", "alerts.yml"]) {
         promtool(&dir, &["test", "rules", "alerts-test.yml"]);
     }
+}
+
+/// Scrapes a queue in memory whose runs all fail, once a minute for an hour. Returns the counters.
+fn failing(retries: u32) -> [Vec<u64>; 2] {
+    let clock = FakeClock::new();
+    let queue = Queue::builder().clock(clock.clone()).track_times().build().expect("valid");
+    let scrape = || [queue.counts().failures, queue.histograms().worked.count()];
+    let mut scrapes = vec![scrape()];
+    for minute in 0..60 {
+        queue.add(minute);
+        while let Some(item) = queue.try_get() {
+            if item.attempt() > retries {
+                item.give_up();
+            } else {
+                item.retry_after(Duration::ZERO);
+            }
+        }
+        clock.advance(Duration::from_secs(60));
+        scrapes.push(scrape());
+    }
+    [0, 1].map(|n| scrapes.iter().map(|scrape| scrape[n]).collect())
+}
+
+#[test]
+fn an_alert_fires_if_all_runs_fail_whether_or_not_they_are_retried() {
+    let mut series = String::new();
+    for retries in [0, 1] {
+        let [failures, runs] = failing(retries);
+        assert_eq!(failures, runs, "{retries} retries");
+        for (family, values) in
+            [("failures_total", failures), ("work_duration_seconds_count", runs)]
+        {
+            let values: Vec<_> = values.iter().map(u64::to_string).collect();
+            let values = values.join(" ");
+            series += &format!(
+                "  - series: workqueue_{family}{{name=\"{retries}\"}}\n    values: {values}\n"
+            );
+        }
+    }
+    let rules = root().join("docs/operations/alerts.yml");
+    let test = format!(
+        r#"
+rule_files:
+- {}
+evaluation_interval: 1m
+tests:
+- interval: 1m
+  input_series:
+{series}
+  promql_expr_test:
+  - expr: count by (name) (ALERTS{{alertname="RequeueRunsFail",alertstate="firing"}})
+    eval_time: 60m
+    exp_samples:
+    - labels: '{{name="0"}}'
+      value: 1
+    - labels: '{{name="1"}}'
+      value: 1
+"#,
+        rules.display()
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("test.yml"), test).expect("it can be written");
+    promtool(dir.path(), &["test", "rules", "test.yml"]);
 }
 
 #[test]

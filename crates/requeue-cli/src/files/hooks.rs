@@ -46,9 +46,13 @@ impl Paths {
         Self { terminator, state: Mutex::new(state) }
     }
 
-    /// Adds a file to the next run.
-    pub(super) fn add(&self, path: &[u8]) {
-        self.lock().waiting.insert(path.into());
+    /// Adds a file to the next run. Returns false, and has no effect, if its path would look like several paths.
+    pub(super) fn add(&self, path: &[u8]) -> bool {
+        let is_one = !path.contains(&self.terminator);
+        if is_one {
+            self.lock().waiting.insert(path.into());
+        }
+        is_one
     }
 
     /// Returns the input of the next run; `None` if no file is left for it.
@@ -170,6 +174,14 @@ mod tests {
         paths.add(b"a");
         paths.end();
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\n"[..]));
+    }
+
+    #[test]
+    fn a_path_that_looks_like_two_is_no_input() {
+        let lines = Paths::new(b'\n');
+        assert!(!lines.add(b"a\nb") && lines.add(b"c"));
+        assert_eq!(lines.begin(|_| true).and_then(|run| run.stdin).as_deref(), Some(&b"c\n"[..]));
+        assert!(Paths::new(b'\0').add(b"a\nb"));
     }
 
     #[test]

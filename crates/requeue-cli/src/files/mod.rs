@@ -230,9 +230,12 @@ impl Follower {
             }
             let key = match &self.hooks.all {
                 None => path,
-                Some(paths) => {
-                    paths.add(path);
-                    ALL
+                Some(paths) if paths.add(path) => ALL,
+                Some(_) => {
+                    let path = escaped(path);
+                    let why = "the path contains a newline, so it looks like two; use -0";
+                    self.say(&format!("{path}: left out: {why}"));
+                    continue;
                 }
             };
             let add = input::Change::Add(Cow::Borrowed(key), AddOptions::default());

@@ -1,16 +1,31 @@
 //! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
-//! followed, new files are readable only by their owner, and a file is replaced in one step.
+//! followed, files that other users planted are refused, new files are readable only by their owner, and a file is
+//! replaced in one step.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawMode, Stat, fcntl_getfl, fcntl_setfl, fstat, fsync, openat,
+    readlinkat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
+
+/// A directory on the way to a file may be one that cannot be listed.
+#[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
+const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
+const SEARCH: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 /// The device and inode of a file.
 pub(crate) type Identity = (u64, u64);
@@ -41,13 +56,13 @@ fn descriptor(path: &Path) -> Option<&str> {
 
 /// Opens a file to append to. Creates the file if it does not exist.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
-    open(path, OpenOptions::new().append(true).create(true))
+    Ok(open(path, OFlags::APPEND)?.0)
 }
 
 /// Opens a file to write from its start. Creates the file if it does not exist. Its content is deleted by
 /// [`empty`].
 pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
-    open(path, OpenOptions::new().write(true).create(true).truncate(false))
+    Ok(open(path, OFlags::empty())?.0)
 }
 
 /// Deletes the content of a regular file.
@@ -55,47 +70,149 @@ pub(crate) fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
-/// Follows symbolic links one at a time, because each may belong to another user.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    const MOST_LINKS: usize = 40;
-    let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        // The link of an open file need not lead to a name, and it belongs to this process.
-        let flags = if descriptor(&path).is_some() { OFlags::empty() } else { OFlags::NOFOLLOW };
-        match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(&path) {
-            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
-            opened => return opened,
-        }
-        let owner = path.symlink_metadata()?.uid();
-        if !follows(owner, geteuid().as_raw()) {
-            let why = format!("not followed: a symbolic link of another user (uid {owner})");
-            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-        }
-        path = path.parent().unwrap_or(Path::new("")).join(path.read_link()?);
-    }
-    Err(Errno::LOOP.into())
+/// The directory and the name of a file, after all links of its path.
+#[derive(Debug)]
+struct Place {
+    dir: OwnedFd,
+    name: OsString,
 }
 
-/// Returns true if a symbolic link of `owner` is followed for `user`.
-const fn follows(owner: u32, user: u32) -> bool {
+/// Opens each component of a path relative to the one before it. Links are followed here and not by the system,
+/// because each may belong to another user.
+fn open(path: &Path, how: OFlags) -> io::Result<(File, Place)> {
+    const MOST_LINKS: usize = 40;
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(Errno::ISDIR.into());
+    }
+    let start = |root: &str| rustix::fs::open(root, SEARCH, Mode::empty());
+    let mut dir = start(if path.is_absolute() { "/" } else { "." })?;
+    let mut at = PathBuf::new();
+    let mut rest = components(path);
+    let mut links = 0;
+    while let Some(component) = rest.pop() {
+        at.push(&component);
+        if component == "/" {
+            dir = start("/")?;
+            continue;
+        }
+        let is_last = rest.is_empty() && component != "..";
+        let found = match statat(&dir, &component, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) if is_last => None,
+            found => Some(found?),
+        };
+        if let Some(found) = &found {
+            let is_link = FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
+            if component != ".." {
+                check(&fstat(&dir)?, found, &at)?;
+            }
+            if is_link && !(is_last && is_of_proc(&dir)) {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                let to = readlinkat(&dir, &component, Vec::new())?;
+                at.pop();
+                rest.extend(components(Path::new(OsStr::from_bytes(to.to_bytes()))));
+                continue;
+            }
+        }
+        if is_last {
+            let file = open_last(&dir, &component, how, found.as_ref())?;
+            check(&fstat(&dir)?, &fstat(&file)?, &at)?;
+            return Ok((file, Place { dir, name: component }));
+        }
+        let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
+        if component != ".." {
+            check(&fstat(&dir)?, &fstat(&next)?, &at)?;
+        }
+        dir = next;
+    }
+    Err(if path.as_os_str().is_empty() { Errno::NOENT } else { Errno::ISDIR }.into())
+}
+
+/// Returns the components of a path, the last one first.
+fn components(path: &Path) -> Vec<OsString> {
+    let components = path.components().rev().filter(|component| *component != Component::CurDir);
+    components.map(|component| component.as_os_str().to_owned()).collect()
+}
+
+/// Opens the last component of a path. Waits for the reader of a FIFO only if the FIFO belongs to this user or to root.
+fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> io::Result<File> {
+    let is_a = |kind| found.is_some_and(|found| FileType::from_raw_mode(found.st_mode) == kind);
+    // The link of an open file need not lead to a name.
+    let links = if is_a(FileType::Symlink) { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let is_trusted = found.is_some_and(|found| trusts(found.st_uid, geteuid().as_raw()));
+    match openat(dir, name, how | OFlags::NONBLOCK, mode) {
+        Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
+            Ok(openat(dir, name, how, mode)?.into())
+        }
+        opened => {
+            let file = opened?;
+            fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+            Ok(file.into())
+        }
+    }
+}
+
+/// Returns true if `dir` is a directory of the proc file system. The links of open files there lead to the files, and
+/// their text need not be a path.
+fn is_of_proc(dir: &OwnedFd) -> bool {
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    {
+        use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
+        fstatfs(dir).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
+    }
+    #[cfg(not(any(target_os = "android", target_os = "linux")))]
+    {
+        let _ = dir;
+        false
+    }
+}
+
+/// Refuses a symbolic link of another user. Also refuses a directory or file of another user in a directory such as
+/// `/tmp`, in which all users can create files: that user may have put it there for this program.
+fn check(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
+    let (owner, user) = (found.st_uid, geteuid().as_raw());
+    let why = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+        (!trusts(owner, user)).then_some("a symbolic link of another user")
+    } else {
+        let is_planted = is_shared(dir.st_mode) && !trusts(owner, user) && owner != dir.st_uid;
+        is_planted.then_some("it belongs to another user, and all users can write to its directory")
+    };
+    let Some(why) = why else { return Ok(()) };
+    let at = escaped(at.as_os_str().as_bytes());
+    let why = format!("{at} is not used: {why} (uid {owner}); choose another path");
+    Err(io::Error::new(ErrorKind::PermissionDenied, why))
+}
+
+/// Returns true if `user` follows the links of `owner`.
+const fn trusts(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
+}
+
+/// Returns true if a directory with this mode is one in which several users create files, and in which each may delete
+/// only those of their own.
+const fn is_shared(mode: RawMode) -> bool {
+    mode & 0o1000 != 0 && mode & 0o022 != 0
 }
 
 /// A file that is replaced at the end. Devices and open files are appended to.
 #[derive(Debug)]
 pub(crate) struct Replaced {
     file: File,
-    /// The canonical path of a regular file; `None` for any other file.
-    path: Option<PathBuf>,
+    /// The place of a regular file; `None` for any other file.
+    place: Option<Place>,
 }
 
 impl Replaced {
-    /// Opens the file at once, so that errors are reported before the run.
+    /// Opens the file immediately, so that errors are reported before the run.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = append(path)?;
-        let is_regular = file.metadata()?.is_file() && descriptor(path).is_none();
-        let path = is_regular.then(|| path.canonicalize()).transpose()?;
-        Ok(Self { file, path })
+        let (file, place) = open(path, OFlags::APPEND)?;
+        let is_regular = file.metadata()?.is_file() && !is_of_proc(&place.dir);
+        let is_regular = is_regular && descriptor(path).is_none();
+        Ok(Self { file, place: is_regular.then_some(place) })
     }
 
     pub(crate) fn identity(&self) -> io::Result<Option<Identity>> {
@@ -108,23 +225,61 @@ impl Replaced {
         &self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
-        let Some(path) = &self.path else {
+        let Some(Place { dir, name }) = &self.place else {
             return write(&mut BlockingFile::new(self.file.try_clone()?));
         };
-        let dir = path.parent().unwrap_or(Path::new("/"));
         let was = self.file.metadata()?;
-        // The name is random, the file is created exclusively, and its mode is 0600.
-        let mut new = tempfile::Builder::new().prefix(".requeue-").tempfile_in(dir)?;
-        write(new.as_file_mut())?;
-        let is = new.as_file().metadata()?;
+        let mut new = NewFile::create(dir)?;
+        write(&mut new.file)?;
+        let is = new.file.metadata()?;
         let same = (is.uid(), is.gid()) == (was.uid(), was.gid());
-        let given = same || fchown(new.as_file(), Some(was.uid()), Some(was.gid())).is_ok();
+        let given = same || fchown(&new.file, Some(was.uid()), Some(was.gid())).is_ok();
         let mode = was.mode() & if given { 0o7777 } else { 0o700 };
-        new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-        new.as_file().sync_all()?;
+        new.file.set_permissions(fs::Permissions::from_mode(mode))?;
+        new.file.sync_all()?;
         // If a link has taken the place of the file in the meantime, this replaces the link.
-        new.persist(path).map_err(|error| error.error)?;
-        File::open(dir)?.sync_all()
+        new.persist(name)?;
+        let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(fsync(openat(dir, c".", listed, Mode::empty())?)?)
+    }
+}
+
+/// A new file that is deleted unless it gets its final name.
+struct NewFile<'a> {
+    dir: &'a OwnedFd,
+    name: Option<OsString>,
+    file: File,
+}
+
+impl<'a> NewFile<'a> {
+    /// Creates a file with a random name, which only its owner can read.
+    fn create(dir: &'a OwnedFd) -> io::Result<Self> {
+        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        loop {
+            let random = RandomState::new().build_hasher().finish();
+            let name = OsString::from(format!(".requeue-{random:016x}"));
+            match openat(dir, &name, how | OFlags::NOFOLLOW, Mode::RUSR | Mode::WUSR) {
+                Err(Errno::EXIST) => {}
+                file => return Ok(Self { dir, name: Some(name), file: file?.into() }),
+            }
+        }
+    }
+
+    fn persist(mut self, to: &OsStr) -> io::Result<()> {
+        if let Some(name) = &self.name {
+            renameat(self.dir, name, self.dir, to)?;
+        }
+        self.name = None;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            // There is no other place to report this error.
+            let _ = unlinkat(self.dir, name, AtFlags::empty());
+        }
     }
 }
 
@@ -193,8 +348,8 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"keys");
         assert!(!path.symlink_metadata().unwrap().is_symlink());
 
-        assert!(follows(1000, 1000) && follows(0, 1000) && follows(0, 0));
-        assert!(!follows(1001, 1000) && !follows(1000, 0));
+        assert!(trusts(1000, 1000) && trusts(0, 1000) && trusts(0, 0));
+        assert!(!trusts(1001, 1000) && !trusts(1000, 0));
         fs::remove_file(&path).unwrap();
         symlink(&victim, &path).unwrap();
         // Only root can change the owner of a link.
@@ -210,6 +365,121 @@ mod tests {
             assert_eq!(append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    /// Only root can create files of other users.
+    #[test]
+    fn a_directory_that_is_a_link_of_another_user_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("theirs/inner")).unwrap();
+        symlink("theirs", at("link")).unwrap();
+        symlink("link/inner", at("ours")).unwrap();
+        if lchown(at("link"), Some(65534), None).is_err() {
+            return;
+        }
+        for path in ["link/f", "link/inner/f", "theirs/../link/f", "ours/f"] {
+            for open in [append, overwrite] {
+                let error = open(&at(path)).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}: {error}");
+                assert!(
+                    error.to_string().contains("link\" is not used: a symbolic link"),
+                    "{error}"
+                );
+            }
+            assert!(Replaced::open(&at(path)).is_err(), "{path}");
+        }
+        for path in ["theirs/f", "theirs/inner/f"] {
+            assert!(!at(path).exists(), "{path}");
+        }
+    }
+
+    /// The kernel refuses some of these as well, if the administrator has not switched that off.
+    #[test]
+    fn what_another_user_planted_in_a_shared_directory_receives_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        let at = |name: &str| shared.join(name);
+        fs::create_dir_all(at("dir")).unwrap();
+        fs::write(at("file"), "theirs").unwrap();
+        mkfifo(&at("fifo"));
+        let paths = [at("file"), at("fifo"), at("dir/f")];
+        let open_all = || {
+            paths.iter().flat_map(|path| {
+                [append(path).map(drop), overwrite(path).map(drop), Replaced::open(path).map(drop)]
+            })
+        };
+        for name in ["dir", "file", "fifo"] {
+            if std::os::unix::fs::chown(at(name), Some(65534), None).is_err() {
+                return;
+            }
+        }
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+        for error in open_all().map(Result::unwrap_err) {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            assert!(error.to_string().contains("belongs to another user"), "{error}");
+        }
+        assert!(!at("dir/f").exists());
+        // A file of another user is usual in a directory of that user, or of a group.
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o775)).unwrap();
+        append(&at("file")).unwrap().write_all(b" and ours").unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
+        append(&at("dir/f")).unwrap();
+        // Its owner could otherwise stop the program for any time.
+        let error = append(&at("fifo")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
+    }
+
+    fn mkfifo(path: &Path) {
+        let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    }
+
+    #[test]
+    fn a_fifo_of_ours_is_written_when_a_reader_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        mkfifo(&path);
+        for reader_is_first in [true, false] {
+            let reader = || {
+                let path = path.clone();
+                std::thread::spawn(move || fs::read(path).unwrap())
+            };
+            let early = reader_is_first.then(reader);
+            let late = std::thread::spawn({
+                let path = path.clone();
+                move || append(&path).unwrap()
+            });
+            let reader = early.unwrap_or_else(reader);
+            let mut file = late.join().unwrap();
+            assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));
+            file.write_all(b"key").unwrap();
+            drop(file);
+            assert_eq!(reader.join().unwrap(), b"key");
+        }
+    }
+
+    #[test]
+    fn usual_paths_lead_where_the_system_would_follow_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        symlink(at("a"), at("absolute")).unwrap();
+        symlink("../a/./b", at("a/relative")).unwrap();
+        symlink("..", at("a/b/up")).unwrap();
+        for (n, path) in
+            ["a/f", "./a//b/f", "absolute/f", "a/relative/f", "a/b/up/f", "a/b/../f", "a/b/up/../f"]
+                .into_iter()
+                .enumerate()
+        {
+            append(&at(path)).unwrap().write_all(n.to_string().as_bytes()).unwrap();
+            assert!(fs::read_to_string(at(path)).unwrap().ends_with(&n.to_string()), "{path}");
+        }
+        for path in ["a", "a/", "a/f/", "a/b/..", "none/f", "a/f/g"] {
+            assert!(append(&at(path)).is_err(), "{path}");
+        }
+        assert!(append(Path::new("")).is_err() && append(Path::new("/")).is_err());
+        append(Path::new("/dev/null")).unwrap();
     }
 
     #[test]

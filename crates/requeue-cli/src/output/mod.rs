@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tempfile::SpooledTempFile;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::exit::line;
 use crate::output::blocking_file::BlockingFile;
 
 /// A standard stream.
@@ -158,10 +159,6 @@ impl Output {
             std::future::pending::<()>().await;
         }
     }
-}
-
-fn line(message: &str) -> Vec<u8> {
-    format!("requeue: {message}\n").into_bytes()
 }
 
 struct Writer {

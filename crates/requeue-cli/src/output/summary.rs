@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use requeue::Counts;
 use serde::{Serialize, Serializer};
 
 use crate::duration::shown;
@@ -22,6 +23,10 @@ impl Count {
 
     pub(crate) fn add(&self, more: usize) {
         self.0.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {
@@ -80,9 +85,9 @@ impl Serialize for Durations {
 pub(crate) struct Tally {
     #[serde(skip)]
     pub(crate) started: Instant,
-    /// Keys that were read.
+    /// Accepted adds, from the input and from clients of the dashboard.
     pub(crate) adds: Count,
-    /// Adds of keys that were already pending.
+    /// Adds that became part of a pending run.
     pub(crate) coalesced: Count,
     /// Adds that revived a parked key in a store.
     pub(crate) revived: Count,
@@ -131,6 +136,12 @@ impl Tally {
             halted: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
+    }
+
+    /// Takes the counts of a queue in memory, so that the summary, the API and the metrics agree.
+    pub(crate) fn take_adds(&self, counts: &Counts) {
+        self.adds.set(counts.adds);
+        self.coalesced.set(counts.coalesced);
     }
 
     /// Records a failure of the program itself, which neither a command nor the user caused.

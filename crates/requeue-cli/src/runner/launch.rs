@@ -234,6 +234,9 @@ impl Runner {
             } else if self.is_cut_off() {
                 self.report_cut_off().await;
             }
+            if self.keys.leases().is_none() {
+                self.tally.take_adds(&self.keys.queue().counts());
+            }
             match self.config.summary {
                 Summary::Text => self.output.say(&self.tally.text()).await,
                 Summary::Json => {

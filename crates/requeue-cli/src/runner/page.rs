@@ -122,15 +122,7 @@ impl Control<Key> for RunControl {
         if runner.is_stopping() {
             return Ok(Added::Refused);
         }
-        let added =
-            runner.keys.add(&key, AddOptions { after: delay, priority, ..AddOptions::default() });
-        if added != Added::Refused {
-            runner.tally.adds.one_more();
-            if !matches!(added, Added::New | Added::Dirty) {
-                runner.tally.coalesced.one_more();
-            }
-        }
-        Ok(added)
+        Ok(runner.keys.add(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
     }
 
     fn cancel(&self, key: &Key) -> bool {

@@ -158,10 +158,8 @@ impl Runner {
                 match self.keys.add(&key, options) {
                     Added::Refused => return false,
                     Added::New => *held += 1,
-                    Added::Dirty => {}
-                    _ => _ = self.tally.coalesced.one_more(),
+                    _ => {}
                 }
-                self.tally.adds.one_more();
             }
             Change::Cancel(key) => {
                 if self.is_stopping() {

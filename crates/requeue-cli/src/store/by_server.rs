@@ -17,7 +17,7 @@ use crate::args::store::{
 };
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::input::json::Written;
-use crate::key::shown;
+use crate::key::{printable, shown};
 
 /// The age in seconds from which `status` says how old the numbers are. A store counts its keys each second.
 const OLD: f64 = 3.0;
@@ -154,8 +154,8 @@ fn line(row: &Value, is_json: bool) -> Vec<u8> {
         written.to_bytes()
     } else {
         let (at, why) = (at.unwrap_or_default(), shown(text("error").as_bytes()));
-        // The key is escaped already.
-        format!("{}\t{state}\t{at}\t{failures}\t{why}", text("key")).into_bytes()
+        // The key is escaped already, if the server is an honest one.
+        format!("{}\t{state}\t{at}\t{failures}\t{why}", printable(text("key"))).into_bytes()
     };
     line.push(b'\n');
     line

@@ -10,7 +10,7 @@ use super::{block_on, by_server, refusal};
 use crate::args::store::{ExplainFlags, KeysFlags, ParkedFlags, state_name};
 use crate::exit::{Ended, Exit, Refusal, print};
 use crate::input::json::Written;
-use crate::key::shown;
+use crate::key::{printable, shown};
 
 /// The number of keys that are read at once.
 const PAGE: usize = 256;
@@ -83,11 +83,7 @@ pub(crate) fn explain(flags: &ExplainFlags) -> Result<Ended, Refusal> {
             ),
         };
         // The error of a command may contain control characters.
-        let printable = |char: char| match char {
-            char if char.is_control() => char.escape_debug().to_string(),
-            char => char.to_string(),
-        };
-        print((text.chars().map(printable).collect::<String>() + "\n").as_bytes())?;
+        print((printable(&text) + "\n").as_bytes())?;
         Ok(Ended::Exit(exit))
     })
 }

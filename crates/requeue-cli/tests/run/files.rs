@@ -322,6 +322,14 @@ fn one_run_for_all_takes_no_path_as_an_argument() {
     write(tree.join("two\nlines"), "");
     live.wait_for("tree/two|lines");
     assert_eq!(stop(live).text(), "0 unset\ntree/two|lines\n");
+
+    // On lines, that path would look like two.
+    let mut live = start(&dir, &["tree", "--all-in-one", "-c", "cat"]);
+    write(tree.join("two\nlines"), "changed");
+    live.wait_for_message("\"tree/two\\nlines\": left out: the path contains a newline");
+    write(tree.join("one"), "");
+    live.wait_for("tree/one");
+    assert_eq!(stop(live).text(), "tree/one\n");
 }
 
 #[test]

@@ -36,5 +36,7 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
+#[cfg(all(feature = "dashboard", feature = "kube", feature = "postgres"))]
+mod untrusted;
 #[cfg(feature = "kube")]
 mod watch;

@@ -98,6 +98,44 @@ fn a_run_is_seen_on_loopback_at_a_port_that_it_says() {
     assert!(TcpStream::connect(server).is_err(), "it is still there");
 }
 
+/// The last failure of a key counts like the others, and an add that coalesces like the others.
+#[test]
+fn the_summary_the_api_and_the_metrics_have_the_same_counts() {
+    for retries in [0, 1] {
+        let dir = directory(&format!("the_same_counts_{retries}"));
+        let mut gate = Gate::new(&dir);
+        let (many, script) = (retries.to_string(), "echo \"$1\"; read _ <gate; exit 7");
+        let args = ["--serve", "0", "-j1", "--base-delay", "1ms", "--retries", &many];
+        let args = [&args[..], &["--summary", "json", "-c", script]].concat();
+        let mut run = Live::start(&dir, &args);
+        let server = address(&mut run);
+        run.send("a\n");
+        run.wait_for("a");
+        run.send("b\nc\nd\ne\nc\nd\n");
+        until(|| get(server, "/api/v1/summary")["now"]["adds"] == json!(7));
+        let failures = 5 * (retries + 1);
+        gate.open(failures);
+        until(|| get(server, "/api/v1/summary")["given_up"] == json!(5));
+        let api = get(server, "/api/v1/summary");
+        let (_, metrics) = ask(server, "localhost", "/metrics");
+        let ended = run.end();
+        let summary = ended.stderr.lines().last().expect("a summary");
+        let summary: Value = serde_json::from_str(summary).expect("JSON");
+        for (name, number) in
+            [("adds", 7), ("coalesced", 2), ("runs", failures), ("failures", failures)]
+        {
+            let found = (&summary[name], &api["now"][name]);
+            assert_eq!(found, (&json!(number), &json!(number)), "{name}, {retries} retries");
+        }
+        assert_eq!((&summary["given_up"], &api["given_up"]), (&json!(5), &json!(5)));
+        // As in client-go, adds that coalesce do not count here, and retries do.
+        for (name, number) in [("adds", failures), ("coalesced", 2), ("failures", failures)] {
+            let line = format!("\nworkqueue_{name}_total{{name=\"run\"}} {number}\n");
+            assert!(metrics.contains(&line), "no {line:?} in {metrics}");
+        }
+    }
+}
+
 #[test]
 fn what_was_given_up_is_counted() {
     let dir = directory("what_was_given_up_is_counted");

@@ -142,7 +142,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         order_key: Option<K>,
     ) -> Added {
-        self.counters.count_retry(add.is_retry());
+        self.counters.count_add(add);
         let (due, is_held) = match self.re_add {
             ReAdd::KeepBoth | ReAdd::Replace => (self.due_of(slot, add, now), false),
             ReAdd::Hold => self.pass_gate(slot, add, now),

@@ -198,6 +198,10 @@ impl<K: Eq + Clone> Queue<K> {
         match how {
             Finish::Done => {}
             Finish::Succeed | Finish::RequeueAfter { .. } => self.set_failures(slot, 0),
+            Finish::GiveUp => {
+                self.counters.count_failure();
+                self.set_failures(slot, 0);
+            }
             Finish::RetryAfter { asked, .. } => {
                 self.counters.count_failure();
                 self.note(slot, asked);
@@ -280,7 +284,10 @@ impl<K: Eq + Clone> Queue<K> {
     /// dropped, because the queue was shut down.
     #[cold]
     fn is_next_run_lost(&self, slot: Slot, how: Finish, was_dirty: bool) -> bool {
-        let asks_more = !matches!(how, Finish::Done | Finish::Succeed | Finish::Cancelled { .. });
+        let asks_more = !matches!(
+            how,
+            Finish::Done | Finish::Succeed | Finish::GiveUp | Finish::Cancelled { .. }
+        );
         if self.paused || self.is_in_paused_group(slot) {
             was_dirty || asks_more
         } else {
@@ -298,7 +305,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> (bool, Option<Time>) {
         let due = match how {
-            Finish::Done | Finish::Succeed | Finish::Cancelled { .. } => {
+            Finish::Done | Finish::Succeed | Finish::GiveUp | Finish::Cancelled { .. } => {
                 return (was_dirty, None);
             }
             _ if self.ending == Ending::ShutDown => return (was_dirty, None),

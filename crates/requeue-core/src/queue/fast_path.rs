@@ -86,11 +86,11 @@ impl<K: Eq + Clone> Queue<K> {
         }
         Some(match due {
             None => {
-                self.counters.count_retry(add.is_retry());
+                self.counters.count_add(add);
                 self.demand_in(phase, slot, now, None)
             }
             Some(due) => {
-                self.counters.count_retry(true);
+                self.counters.count_add(add);
                 self.merge_due(slot, due, add.merge)
             }
         })

@@ -55,7 +55,7 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
-            Operation::Finish(ticket, Finish::Done | Finish::Succeed) => {
+            Operation::Finish(ticket, Finish::Done | Finish::Succeed | Finish::GiveUp) => {
                 self.may_free_group() || self.may_come_back(ticket)
             }
             Operation::Finish(..) => true,

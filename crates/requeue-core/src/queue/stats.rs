@@ -12,8 +12,11 @@ use crate::types::time::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`).
+    /// Accepted adds, including those that became part of a pending run.
     pub adds: u64,
+    /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`). A delayed add counts
+    /// when its key is due, and a retry counts again.
+    pub enqueued: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
     /// Delayed adds, including those with a delay of zero (`workqueue_retries_total`). Debounced adds
@@ -21,7 +24,7 @@ pub struct Counts {
     pub retries: u64,
     /// Deliveries.
     pub deliveries: u64,
-    /// Deliveries that were completed as a failure.
+    /// Deliveries that were completed as a failure, whether the key is retried or given up.
     pub failures: u64,
     /// Runs that the pace delayed. Each counts once.
     pub paced: u64,

@@ -124,6 +124,13 @@ impl Counters {
         self.counts
     }
 
+    /// Counts an accepted add.
+    #[inline(always)]
+    pub(super) fn count_add(&mut self, add: &Add) {
+        self.counts.adds += 1;
+        self.count_retry(add.is_retry());
+    }
+
     /// Counts a delayed add or a retry, even with a delay of zero.
     #[inline(always)]
     pub(super) fn count_retry(&mut self, is_retry: bool) {
@@ -163,19 +170,18 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(groups) = self.ready.groups_mut() {
             groups.enroll(slot, group);
         }
+        self.counters.count_add(add);
         match due {
             None => {
                 self.ready.append(&mut self.records, slot);
                 self.counters.ready += 1;
-                self.counters.counts.adds += 1;
-                self.counters.count_retry(add.is_retry());
+                self.counters.counts.enqueued += 1;
             }
             Some(due) => {
                 if add.is_debounced() {
                     self.wait_until(slot, due, add.bound(now));
                 } else {
                     self.timers.insert(slot, due);
-                    self.counters.count_retry(add.is_retry());
                 }
                 self.enter_wait(slot, Phase::Idle, add.failed);
                 if add.failed
@@ -216,7 +222,7 @@ impl<K: Eq + Clone> Queue<K> {
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
-                self.counters.counts.adds += 1;
+                self.counters.counts.enqueued += 1;
                 self.stamp(slot, now);
                 if self.records.get(slot).waiting {
                     self.recount_wait(slot, Phase::Idle, Phase::Ready);
@@ -225,7 +231,7 @@ impl<K: Eq + Clone> Queue<K> {
                 Added::New
             }
             Cell::MarkDirty => {
-                self.counters.counts.adds += 1;
+                self.counters.counts.enqueued += 1;
                 self.counters.dirty += 1;
                 self.mark_dirty(slot, true);
                 self.stamp(slot, now);

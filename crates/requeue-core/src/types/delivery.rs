@@ -71,6 +71,8 @@ pub enum Finish {
     Done,
     /// The run succeeded. The failures are forgotten.
     Succeed,
+    /// The run failed, and is not retried. The failure is counted, and the key's failures are forgotten.
+    GiveUp,
     /// The delivery is undone. No failure is counted, and the key is ready at once, at the tail.
     Release {
         /// The adds, reasons and priority of the run. All of them go to the next run.

@@ -81,7 +81,7 @@ fn the_summary_has_counts_ages_and_what_runs_longest() {
         ("waiting", 1),
         ("backing_off", 1),
         ("dirty", 0),
-        ("adds", 5),
+        ("adds", 7),
         ("coalesced", 1),
         ("runs", 3),
         ("failures", 1),

@@ -248,7 +248,7 @@ pub(super) const FAMILIES: [Family; 17] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::QueueCount(|of| of.counts.adds),
+        value: Value::QueueCount(|of| of.counts.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",

@@ -136,7 +136,7 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
     // The end of a wait is not another add.
     let counts = queue.await.unwrap().counts();
-    assert_eq!((counts.adds, counts.coalesced), (3, 0));
+    assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (3, 3, 0));
 }
 
 /// Reconciles `a` for a second in its first run, which records a write of version 10 at its end.

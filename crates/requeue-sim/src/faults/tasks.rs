@@ -159,7 +159,7 @@ impl Held {
         if let Some(item) = self.item.take() {
             let key = *item;
             let how = how(item, &self.world);
-            if matches!(how, How::Succeed | How::RequeueAfter(_)) {
+            if matches!(how, How::Succeed | How::GiveUp | How::RequeueAfter(_)) {
                 self.world.forgotten(key);
             }
             self.world.finished(self.epoch, how, self.asked);
@@ -336,7 +336,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         11 => {
             return held.finish(|item, _| {
                 item.give_up();
-                How::Succeed
+                How::GiveUp
             });
         }
         12 => {

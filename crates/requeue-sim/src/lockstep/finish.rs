@@ -107,6 +107,7 @@ fn finish(how: How, asked: requeue_core::Asked) -> Finish {
     match how {
         How::Done => Finish::Done,
         How::Succeed => Finish::Succeed,
+        How::GiveUp => Finish::GiveUp,
         How::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
         How::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
         How::Release => Finish::Release { asked },

@@ -19,7 +19,7 @@ impl<K: Ord + Clone> Model<K> {
             }
             return Added::Coalesced;
         }
-        self.tally.adds += 1;
+        self.tally.enqueued += 1;
         self.since.insert(key.clone(), self.now);
         self.dirty.insert(key.clone());
         if self.processing.contains_key(key) {

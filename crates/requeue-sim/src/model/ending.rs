@@ -45,7 +45,8 @@ impl<K: Ord + Clone> Model<K> {
         let is_restarted = self.end_cancelled(key, how, asked);
         match how {
             How::Done | How::Cancelled => {}
-            How::Succeed | How::RequeueAfter(_) => {
+            How::Succeed | How::GiveUp | How::RequeueAfter(_) => {
+                self.tally.failures += u64::from(how == How::GiveUp);
                 self.failures.remove(key);
                 self.not_before.remove(key);
             }
@@ -63,7 +64,7 @@ impl<K: Ord + Clone> Model<K> {
             self.end_run_shut_down(key, how)
         } else {
             match (self.re_add, how) {
-                (_, How::Done | How::Succeed | How::Cancelled) => {
+                (_, How::Done | How::Succeed | How::GiveUp | How::Cancelled) => {
                     self.done_now(key);
                 }
                 (_, How::RequeueAfter(after)) => {
@@ -94,6 +95,7 @@ impl<K: Ord + Clone> Model<K> {
             priority: asked.priority,
             ..AddRequest::default()
         };
+        self.tally.adds += 1;
         self.tally.retries += 1;
         self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
         let _ = match (self.re_add, request.due(now)) {
@@ -106,18 +108,19 @@ impl<K: Ord + Clone> Model<K> {
     /// Completes a delivery after a shutdown, when all adds are refused, including those of a
     /// completion. Returns true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
+        let asks_more = !matches!(how, How::Done | How::Succeed | How::GiveUp | How::Cancelled);
         if self.is_stopped(key) || self.dirty.contains(key) && self.is_paced(key) {
             // Nothing more will be delivered, or the run would have to wait.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);
-            let lost = was_dirty || !matches!(how, How::Done | How::Succeed | How::Cancelled);
+            let lost = was_dirty || asks_more;
             if lost {
                 self.failures.remove(key);
             }
             return lost;
         }
         let ready = self.done_now(key);
-        let lost = !ready && !matches!(how, How::Done | How::Succeed | How::Cancelled);
+        let lost = !ready && asks_more;
         if lost {
             self.failures.remove(key);
         }

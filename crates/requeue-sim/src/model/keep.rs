@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Model<K> {
                 self.wait(key, later(now, delay), Merge::Earliest);
             }
             How::Release | How::ReleaseAfter(_) => self.release(key),
-            How::Done | How::Succeed | How::RequeueAfter(_) | How::Cancelled => {}
+            How::Done | How::Succeed | How::GiveUp | How::RequeueAfter(_) | How::Cancelled => {}
         }
         self.done_now(key);
     }

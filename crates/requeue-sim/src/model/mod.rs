@@ -234,6 +234,7 @@ impl<K: Ord + Clone> Model<K> {
         if request.merge == Merge::Exactly {
             self.take_back(key);
         }
+        self.tally.adds += 1;
         if request.when != When::Now && request.debounced().is_none() {
             self.tally.retries += 1;
         }

@@ -114,7 +114,7 @@ impl<K: Ord + Clone> Model<K> {
                 self.not_before.remove(key);
                 self.release(key);
             }
-            How::Done | How::Succeed | How::RequeueAfter(_) | How::Cancelled => {}
+            How::Done | How::Succeed | How::GiveUp | How::RequeueAfter(_) | How::Cancelled => {}
         }
         self.done_now(key);
     }

@@ -9,8 +9,10 @@ use super::{Model, Team};
 /// The counters of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Keys that became ready, or dirty while in processing.
+    /// Accepted adds.
     pub adds: u64,
+    /// Keys that became ready, or dirty while in processing.
+    pub enqueued: u64,
     /// Adds that became part of a pending run.
     pub coalesced: u64,
     /// Delayed adds.
@@ -113,6 +115,7 @@ impl Tally {
     pub const fn of(counts: &Counts, queued: u128, worked: u128) -> Self {
         Self {
             adds: counts.adds,
+            enqueued: counts.enqueued,
             coalesced: counts.coalesced,
             retries: counts.retries,
             deliveries: counts.deliveries,

@@ -76,6 +76,7 @@ fn hows() -> impl Strategy<Value = How> {
     prop_oneof![
         2 => Just(How::Done),
         3 => Just(How::Succeed),
+        1 => Just(How::GiveUp),
         2 => durations().prop_map(How::RequeueAfter),
         4 => durations().prop_map(How::RetryAfter),
         1 => Just(How::Release),

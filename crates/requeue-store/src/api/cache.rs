@@ -194,8 +194,8 @@ impl Queue {
     /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
     /// age. The other values describe this process:
     ///
-    /// - A completion counts when the worker makes it, even if the store does not accept it. The expiry of a
-    ///   lease is not a completion.
+    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
+    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
     /// - Adds are those of this process, including delayed ones.
     /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
     ///   reached the limit of failures. If such a key was added during its last run, it is not parked but

@@ -379,14 +379,14 @@ impl Item {
     fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
-            meters.ended(worked, None);
+            meters.lost(worked, &how);
             if let Some(reply) = reply {
                 // The caller may have been dropped.
                 let _ = reply.send(Err(FinishError::Lost));
             }
             return;
         };
-        meters.ended(worked, Some((&how, out)));
+        meters.ended(worked, &how, out);
         self.submit(shared, how, lease, reply);
     }
 

@@ -27,8 +27,9 @@ impl Counters {
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
+                counts.adds += 1;
                 match added {
-                    Added::New | Added::Dirty | Added::Revived => counts.adds += 1,
+                    Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
                     // The key has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::Held => counts.coalesced += 1,
                     Added::Parked => {}
@@ -50,14 +51,16 @@ impl Counters {
         }
     }
 
-    /// Counts the completion of a delivery after the worker has processed the key for `worked`. `how` is
-    /// `None` if the delivery was lost: then another process counts its outcome.
-    pub(crate) fn ended(&self, worked: Duration, how: Option<(&Finish, &Delivery)>) {
+    /// Counts the completion of a delivery after the worker has processed the key for `worked`.
+    pub(crate) fn ended(&self, worked: Duration, how: &Finish, out: &Delivery) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
         match how {
-            Some((Finish::RequeueAfter(..), _)) => done.counts.retries += 1,
-            Some((how, out)) if how.failure().is_some() => {
+            Finish::RequeueAfter(..) => {
+                done.counts.adds += 1;
+                done.counts.retries += 1;
+            }
+            how if how.failure().is_some() => {
                 done.counts.failures += 1;
                 if how.parks(out.failures.saturating_add(1)) {
                     done.given_up += 1;
@@ -65,8 +68,17 @@ impl Counters {
                     done.counts.retries += 1;
                 }
             }
-            Some(_) | None => {}
+            _ => {}
         }
+    }
+
+    /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure,
+    /// whether or not the run succeeded. The process that finds it counts the key if that parks it.
+    pub(crate) fn lost(&self, worked: Duration, how: &Finish) {
+        let done = &mut self.lock();
+        done.times.worked.observe(worked);
+        let is_undone = matches!(how, Finish::Release(_) | Finish::Unclaim(..) | Finish::Cancelled);
+        done.counts.failures += u64::from(!is_undone);
     }
 
     /// Counts keys that claims have parked because their leases expired.

@@ -1,5 +1,6 @@
 //! Tests of a queue's metrics, and of how often the engine counts keys.
 
+use requeue::Completion;
 use tokio::time::timeout;
 
 use super::*;
@@ -32,8 +33,9 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
     let counts = sample.counts;
-    // The adds are a, b, c, d, and b again.
-    assert_eq!((counts.adds, counts.coalesced, counts.deliveries), (5, 1, 4));
+    // The adds are a twice, b, c, d, and b again. One add of a is coalesced.
+    assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (6, 5, 1));
+    assert_eq!(counts.deliveries, 4);
     // b failed twice and c once. The retries are d's delay and b's first failure: b's second failure was its
     // last.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
@@ -41,6 +43,28 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     assert_eq!((sample.times.worked.count(), sample.times.worked.sum), (4, 6_000_000_000));
     assert_eq!((sample.depth, sample.waiting, sample.processing), (0, 0, 0));
     assert_eq!(sample.parked, Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_is_undone() {
+    for (completion, failures) in [
+        (Completion::Succeed, 1),
+        (Completion::Retry, 1),
+        (Completion::GiveUp, 1),
+        (Completion::Release, 0),
+        (Completion::Cancelled, 0),
+    ] {
+        let (engine, queue) = queue();
+        queue.add("a").await.expect("added");
+        let item = get(&queue).await;
+        engine.fail([Mishap::Silent, Mishap::Absent, Mishap::Absent]);
+        item.lost().await;
+        item.complete(completion).await.expect_err("the lease has expired");
+        queue.recent_counts().await.expect("counted");
+        let sample = queue.sample().expect("counted");
+        let counted = (sample.counts.failures, sample.given_up, sample.times.worked.count());
+        assert_eq!(counted, (failures, 0, 1), "{completion:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

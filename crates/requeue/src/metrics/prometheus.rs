@@ -63,7 +63,7 @@ use crate::{BuildError, Key};
 /// | series | type | meaning |
 /// |---|---|---|
 /// | `workqueue_depth` | gauge | ready and dirty keys |
-/// | `workqueue_adds_total` | counter | keys that became ready or dirty |
+/// | `workqueue_adds_total` | counter | keys that became ready or dirty, as in client-go: [`Counts::enqueued`](crate::Counts::enqueued) |
 /// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
@@ -75,7 +75,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
-/// | `workqueue_failures_total` | counter | attempts that failed |
+/// | `workqueue_failures_total` | counter | attempts that failed, including the last one of a key that was given up |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
@@ -393,7 +393,7 @@ const FAMILIES: [Family; 18] = [
     Family {
         name: "workqueue_adds",
         help: "Total number of adds handled by workqueue",
-        value: Value::Count(|of| of.counts.adds),
+        value: Value::Count(|of| of.counts.enqueued),
     },
     Family {
         name: "workqueue_queue_duration_seconds",

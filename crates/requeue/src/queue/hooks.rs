@@ -9,6 +9,7 @@ use crate::sync::quietly;
 /// Numbers of events: in total, or since the last report.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Events {
+    /// Keys that became ready or dirty, as `QueueMetrics::add` counts them.
     adds: u64,
     retries: u64,
     withdrawn: u64,
@@ -19,11 +20,11 @@ impl Events {
     pub(super) fn of<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
         let counts = core.counts();
         Self {
-            adds: counts.adds,
+            adds: counts.enqueued,
             retries: counts.retries,
             // An added key is still in the queue, was delivered, or was withdrawn.
             withdrawn: counts
-                .adds
+                .enqueued
                 .saturating_sub(counts.deliveries)
                 .saturating_sub(core.depth() as u64),
         }

@@ -658,13 +658,13 @@ impl<K: Key> Shared<K> {
             Completion::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
             Completion::GiveUp => {
                 self.given_up.fetch_add(1, Ordering::Relaxed);
-                Finish::Succeed
+                Finish::GiveUp
             }
             Completion::Release => Finish::Release { asked },
             Completion::ReleaseAfter(delay) => Finish::ReleaseAfter { delay, asked },
             Completion::Cancelled => Finish::Cancelled { asked },
         };
-        if let Finish::Succeed | Finish::RequeueAfter { .. } = how {
+        if let Finish::Succeed | Finish::GiveUp | Finish::RequeueAfter { .. } = how {
             self.limiter.forget(key);
         }
         (how, now)

@@ -2,6 +2,8 @@
 
 mod clock;
 mod operations;
+#[cfg(unix)]
+mod place;
 mod reserve;
 mod rows;
 #[cfg(test)]

@@ -89,8 +89,13 @@ impl Reserve {
         {
             use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
-            let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-            let reserve = options.mode(0o600).custom_flags(no_follow).open(&self.reserve)?;
+            // `NONBLOCK`: the opening of a FIFO would otherwise wait for a reader.
+            let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+            let flags = flags.bits().cast_signed();
+            let reserve = options.mode(0o600).custom_flags(flags).open(&self.reserve)?;
+            if !reserve.metadata()?.is_file() {
+                return Err(io::Error::other("not a regular file"));
+            }
             if reserve.metadata()?.len() == 0 {
                 let mode = fs::metadata(&self.file)?.permissions().mode() & 0o666;
                 reserve.set_permissions(fs::Permissions::from_mode(mode))?;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use super::Synchronous;
 use super::clock::{Clock, Time};
+#[cfg(unix)]
+use super::place;
 use super::reserve::Reserve;
 use super::rows::{BOUND_CHECK, CANCEL_EPOCH_CHECK, CHECK, define_readable};
 use crate::engine::time::Micros;
@@ -195,6 +197,9 @@ impl Thread {
 struct Server {
     connection: Connection,
     path: PathBuf,
+    /// The path without symbolic links.
+    #[cfg(unix)]
+    place: PathBuf,
     /// Deferred for the reading thread.
     behaviour: TransactionBehavior,
     clock: Clock,
@@ -214,20 +219,24 @@ impl Server {
         clock: Clock,
     ) -> Result<Self, EngineError> {
         #[cfg(unix)]
-        prepare(path)
-            .map_err(|error| EngineError::refused(format!("{}: {error}", path.display())))?;
+        let place = place::prepare(path).map_err(|error| refused(path, &error))?;
+        #[cfg(not(unix))]
+        let place = path.to_owned();
         let open = || {
-            let connection = Connection::open(path)?;
+            let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(&place, flags)?;
             define_readable(&connection)?;
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(path, &error))?;
-        let (reserve, path) = (Reserve::of(path), path.to_owned());
+        let (reserve, path) = (Reserve::of(&place), path.to_owned());
         Ok(Self {
             connection,
             path,
+            #[cfg(unix)]
+            place,
             behaviour,
             clock,
             held_up: None,
@@ -282,7 +291,10 @@ impl Server {
             reserve.release();
             tried = set_up();
         }
-        match tried.map_err(|error| fault(&self.path, &error))? {
+        let tried = tried.map_err(|error| fault(&self.path, &error))?;
+        #[cfg(unix)]
+        place::check(&self.place).map_err(|error| refused(&self.path, &error))?;
+        match tried {
             (Found::Foreign, _) => {
                 let said = format!("{}: the file belongs to another program", self.path.display());
                 Err(Reason::new(ConnectErrorKind::WrongServer, said).into())
@@ -492,38 +504,6 @@ impl Server {
     }
 }
 
-/// Refuses a path that contains a symbolic link of another user, and creates the file so that only its
-/// owner can read it.
-///
-/// SQLite creates its log and its shared memory with the same mode, and follows no link to them. An
-/// existing file is not opened here: closing it would release the locks that this process has on it.
-#[cfg(unix)]
-fn prepare(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-
-    const MOST_LINKS: usize = 40;
-    let bytes = path.as_os_str().as_encoded_bytes();
-    // SQLite does not treat these as paths.
-    if bytes.starts_with(b":") || bytes.starts_with(b"file:") {
-        return Ok(());
-    }
-    let mut at = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        // SQLite reports any error other than a missing file.
-        let Some(link) = at.symlink_metadata().ok().filter(std::fs::Metadata::is_symlink) else {
-            break;
-        };
-        if ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) {
-            let why =
-                format!("a symbolic link of another user (uid {}) is not followed", link.uid());
-            return Err(std::io::Error::other(why));
-        }
-        at = at.parent().unwrap_or(Path::new("")).join(at.read_link()?);
-    }
-    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
-    Ok(())
-}
-
 /// The program that a file belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
@@ -578,6 +558,12 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 fn is_short_of_space(error: &rusqlite::Error) -> bool {
     const CODES: [i32; 3] = [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
     error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
+}
+
+/// Converts the refusal of a path.
+#[cfg(unix)]
+fn refused(path: &Path, error: &std::io::Error) -> EngineError {
+    EngineError::refused(format!("{}: {error}", path.display()))
 }
 
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.

@@ -295,3 +295,68 @@ async fn a_link_of_another_user_to_the_queue_is_not_followed() {
         assert!(fs::read(&victim).expect("the file is read").is_empty() && !none.exists());
     }
 }
+
+/// Only root can create files of other users.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_of_the_queue_that_is_a_link_of_another_user_is_not_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("real/inner")).expect("the directory is created");
+    for link in ["link", "ours"] {
+        symlink("real", at(link)).expect("the link is created");
+    }
+    symlink("ours/inner", at("short")).expect("the link is created");
+    // Links of this user lead to one file, whose reserve all processes find.
+    for path in ["ours/inner/q", "short/q", "short/../inner/q"] {
+        let store = store(&at(path)).await;
+        store.queue("q").open().await.expect("the queue opens");
+        store.close().await;
+    }
+    assert!(at("real/inner/q-reserve").exists());
+    if lchown(at("link"), Some(65534), None).is_err() {
+        return;
+    }
+    for path in ["link/p", "link/inner/p", "real/../link/p"] {
+        let error = crate::Store::connect(&format!("sqlite:{}", at(path).display())).await;
+        let error = chain(&error.expect_err("the link is refused"));
+        assert!(error.contains("a symbolic link of another user (uid 65534)"), "{error}");
+    }
+    assert!(!at("real/p").exists() && !at("real/inner/p").exists());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_another_user_planted_for_the_queue_receives_no_key() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let shared = dir.path().join("shared");
+    let at = |name: &str| shared.join(name);
+    fs::create_dir_all(at("dir")).expect("the directory is created");
+    let connect = async |path: &str| {
+        let error = crate::Store::connect(&format!("sqlite:{}", at(path).display())).await;
+        chain(&error.map(drop).expect_err("the file is refused"))
+    };
+    let made = Command::new("mkfifo").arg(at("fifo")).status().expect("mkfifo runs");
+    assert!(made.success());
+    assert!(connect("fifo").await.contains("not a regular file"));
+    if chown(at("dir"), Some(65534), None).is_err() {
+        return;
+    }
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("the mode is changed");
+    assert!(connect("dir/q").await.contains("it belongs to another user (uid 65534)"));
+    for suffix in ["", "-wal", "-shm", "-journal", "-reserve"] {
+        let planted = at(&format!("q{suffix}"));
+        fs::write(&planted, "").expect("the file is written");
+        chown(&planted, Some(65534), None).expect("root changes owners");
+        let error = connect("q").await;
+        assert!(error.contains(&format!("q{suffix}: it belongs to another user")), "{error}");
+        fs::remove_file(&planted).expect("the file is removed");
+        assert_eq!(fs::read_dir(&shared).expect("listed").count(), 2, "nothing is written");
+    }
+    // A directory in which all users can create files is not refused.
+    store(&at("q")).await.close().await;
+}
