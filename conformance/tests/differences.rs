@@ -297,7 +297,7 @@ fn the_default_limiter_knows_one_key() {
             })
             .collect::<Vec<_>>()
     };
-    assert!(delays(&ours).iter().all(|delay| *delay <= Duration::from_millis(5)));
+    assert!(delays(&ours).iter().all(|delay| *delay <= secs(1)));
     assert_eq!(delays(&theirs)[199], secs(10));
 }
 
