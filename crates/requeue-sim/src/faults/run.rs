@@ -158,6 +158,7 @@ impl Simulation {
             }
             18 if world.pick(60) == 0 => world.close(),
             18 | 20 => self.try_get(),
+            21 if world.pick(3) == 0 => world.flush_debounced(),
             21 => {
                 let keys: Vec<u32> = (0..world.pick(5)).map(|_| world.pick(world.keys)).collect();
                 world.add_all(&keys);
@@ -270,6 +271,12 @@ impl Simulation {
         world.expect("a key is ready and a worker waits", ready && any(Task::waits), false);
         let over = model.is_exhausted() && any(Task::waits_impatiently);
         world.expect("nothing is ready any more and a worker waits", over, false);
+        drop(model);
+        if world.restarts && any(|task| task.watches().is_some()) {
+            // The alarm has made due keys ready, so that their adds restart runs.
+            world.promote();
+        }
+        let model = world.model.borrow();
         let cancelled = self.tasks.iter().filter_map(Task::watches);
         let cancelled = cancelled.filter(|&epoch| model.is_cancelled(epoch)).count();
         world.expect("cancelled runs that were not notified", cancelled, 0);

@@ -218,7 +218,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
             let key = *item;
-            drop(item);
+            self.world.drop_item(item);
             if self.world.is_cancelled(self.epoch) {
                 return self.world.finished(self.epoch, How::Cancelled, self.asked);
             }
@@ -229,9 +229,10 @@ impl Drop for Held {
 }
 
 /// The number of ways in which a worker handles a key.
-const WAYS: u32 = 17;
+const WAYS: u32 = 18;
 const HANG: u32 = 2;
 const WATCH: u32 = 15;
+const RELEASE_AFTER: u32 = 16;
 
 /// Takes keys until there are no more, and handles each in a way that the world's faults allow. The
 /// faults have a bit for each way; without it, the key succeeds.
@@ -358,6 +359,12 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         14 => {
             world.add_rate_limited(held.key());
+        }
+        RELEASE_AFTER => {
+            return held.finish(|item, _| {
+                item.release_after(delay);
+                How::ReleaseAfter(delay)
+            });
         }
         WATCH if !held.is_cancelled_within(sleep()).await => {}
         _ => {
