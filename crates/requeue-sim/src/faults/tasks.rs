@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use requeue::clock::sleep_until;
 use requeue::{Completion, Item, Ticket};
-use requeue_core::Asked;
+use requeue_core::{Asked, When};
 
 use super::limiter::ON_PURPOSE;
 use super::world::{World, asked};
 use crate::How;
+use crate::model::AddRequest;
 
 /// A future, and whether it has been woken.
 pub(super) struct Task {
@@ -289,6 +290,11 @@ async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: b
 async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
     let delay = Duration::from_millis(world.pick(20_000).into());
     let sleep = || sleep_until(&world.clock, world.now() + delay);
+    if way == WATCH && world.restarts && world.pick(2) == 0 {
+        // This add restarts the run when it is due.
+        let when = When::After(delay / 2);
+        world.add(held.key(), AddRequest { when, ..AddRequest::default() });
+    }
     match way {
         0 => {}
         1 => {
@@ -355,7 +361,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         13 => {
             // Adds its own key again.
-            world.add(held.key(), crate::model::AddRequest::default());
+            world.add(held.key(), AddRequest::default());
         }
         14 => {
             world.add_rate_limited(held.key());
