@@ -469,7 +469,8 @@ impl World {
         }
         drop(item);
         lock(&self.said).before = None;
-        if let Some(late) = lock(&late).take() {
+        let late = lock(&late).take();
+        if let Some(late) = late {
             self.expect("a cancellation of a dropped item", late, CancelledRun::NotInFlight);
         }
     }
