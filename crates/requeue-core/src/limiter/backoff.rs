@@ -92,7 +92,7 @@ struct Wait {
 /// use requeue::limiter::DEFAULT_BACKOFF;
 ///
 /// let (base, max) = DEFAULT_BACKOFF;
-/// let shortest = |n| (base * (1 << n)).min(max) / 2;
+/// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
 /// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
 /// ```
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
