@@ -82,9 +82,9 @@ fuzz: ## Run each fuzz target under libFuzzer for 60 s; SECONDS=n; needs a night
 	@scripts/setup.sh
 	scripts/fuzz.sh $(or $(SECONDS),60)
 
-planted: ## Plant bugs one at a time, and show which layers of tests detect each
+planted: ## Plant bugs one at a time, and check that two layers of tests detect each; BUG=name, PART=1/6
 	@scripts/setup.sh
-	@scripts/planted.sh
+	@PART=$(PART) scripts/planted.sh $(BUG)
 
 mutants: ## Show the small changes of the core that no test detects; takes hours; FILE='queue limiter' selects files
 	@scripts/setup.sh mutants

@@ -14,6 +14,7 @@ pub(crate) enum Difference {
     WhatWaitsAtAShutdownIsReturned,
     EqualDeadlinesComeInOrderOfArrival,
     RefusedAddIsNoFailure,
+    DroppedKeyIsForgotten,
     LongestDelayIsNever,
     GaugesAreRightWhenAsked,
     QueuedFromWhenItWasSeenDue,
@@ -23,7 +24,7 @@ pub(crate) enum Difference {
 }
 
 impl Difference {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::DoneNeedsADelivery,
         Self::DroppedItemHasFailed,
         Self::DrainWaitsForWhatIsReady,
@@ -32,6 +33,7 @@ impl Difference {
         Self::WhatWaitsAtAShutdownIsReturned,
         Self::EqualDeadlinesComeInOrderOfArrival,
         Self::RefusedAddIsNoFailure,
+        Self::DroppedKeyIsForgotten,
         Self::LongestDelayIsNever,
         Self::GaugesAreRightWhenAsked,
         Self::QueuedFromWhenItWasSeenDue,

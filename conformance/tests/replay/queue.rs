@@ -55,7 +55,7 @@ pub(crate) struct Run<'q, 't> {
     pub(crate) gauges: Option<&'t str>,
     /// The time from the due time of a key until the queue noticed it.
     pub(crate) late: BTreeMap<char, Duration>,
-    /// The failures that client-go's limiter has counted for refused adds.
+    /// The failures that client-go's limiter has counted for refused adds, and those of dropped keys.
     pub(crate) refused: BTreeMap<char, i64>,
     pub(crate) was_refused: bool,
     /// Keys with equal due times: in the order of their arrival, and as client-go delivered them.

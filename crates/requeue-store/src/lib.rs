@@ -29,7 +29,7 @@
 //! // Or `postgres://HOST/DATABASE`, or `redis://HOST`.
 //! let store = Store::connect(&url).await?;
 //! store.migrate().await?;
-//! let queue = store.queue("invoices").max_failures(5).open().await?;
+//! let queue = store.queue("invoices").max_failures(10).open().await?;
 //!
 //! queue.add_all(["a-17", "a-18"]).await?;
 //! queue.add_after("a-19", Duration::from_secs(3600)).await?;
@@ -58,7 +58,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let store = Store::connect(&url).await?;
 //! # store.migrate().await?;
-//! # let queue = store.queue("invoices").max_failures(5).open().await?;
+//! # let queue = store.queue("invoices").max_failures(10).open().await?;
 //! # queue.add("a-17").await?;
 //! queue.shut_down_when_idle(); // a service uses `run_until(...)` instead
 //! Workers::new(queue, send).concurrency(2).run().await;
@@ -76,7 +76,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let store = Store::connect(&url).await?;
 //! # store.migrate().await?;
-//! # let queue = store.queue("invoices").max_failures(5).open().await?;
+//! # let queue = store.queue("invoices").max_failures(10).open().await?;
 //! # queue.add("a-17").await?;
 //! # queue.shut_down_when_idle();
 //! while let Some(item) = queue.get().await {

@@ -67,7 +67,7 @@
 //! let queue: Queue<String> = Queue::new();
 //! queue.add_ref("default/web");
 //! queue.close(); // the end of the input
-//! Workers::new(queue, reconcile).concurrency(4).max_retries(5).run().await;
+//! Workers::new(queue, reconcile).concurrency(4).max_retries(10).run().await;
 //! # });
 //! # }
 //! ```
@@ -180,7 +180,8 @@
 //! # Limiters
 //!
 //! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. It backs
-//! off per key, with jitter, and counts one failure for each wait.
+//! off per key, from 1 s to 5 min, with jitter, and counts one failure for each wait.
+//! [`Builder::backoff`] sets other delays.
 //! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits
 //! all retries together to ten per second.
 //!

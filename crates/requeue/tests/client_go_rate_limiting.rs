@@ -3,6 +3,7 @@
 mod common;
 
 use common::{fake_client_go, ms, retry, secs, take, take_all};
+use requeue::clock::FakeClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Add, Added, Builder, Item, Merge, Queue};
 
@@ -191,4 +192,17 @@ fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
         queue.try_get().expect("it is due").retry();
         assert_eq!(queue.num_requeues(&"a"), count, "{late:?} after its wait");
     }
+}
+
+/// The bucket of that limiter never has anything to forget.
+#[test]
+fn a_success_is_forgotten_by_every_member_of_the_default_limiter() {
+    let clock = FakeClock::new();
+    let queue = Builder::client_go().clock(clock.clone()).build().unwrap();
+    queue.add("a");
+    queue.try_get().unwrap().retry();
+    assert_eq!(queue.num_requeues(&"a"), 1);
+    clock.advance(ms(5));
+    queue.try_get().unwrap().succeed();
+    assert_eq!(queue.num_requeues(&"a"), 0);
 }

@@ -315,3 +315,27 @@ fn a_getter_that_is_woken_early_by_a_drifting_clock_waits_for_the_rest() {
     assert!(queue.get_timeout_blocking(ms(2)).is_none());
     assert!(queue.now() >= end, "never gives up early");
 }
+
+#[test]
+fn a_flush_does_not_shorten_the_backoff_of_a_key_in_flight() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add_rate_limited("a");
+    queue.add_with("a", Add::debounce(secs(1)));
+    assert_eq!(queue.flush_debounced(), 1);
+    assert!(!item.is_dirty(), "the backoff takes 1 ms");
+    clock.advance(ms(1));
+    assert_eq!((queue.waiting(), item.is_dirty()), (0, true));
+    item.succeed();
+}
+
+#[test]
+fn a_dirty_key_that_is_released_with_a_delay_does_not_wait() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    item.release_after(secs(1));
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+}

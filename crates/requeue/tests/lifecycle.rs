@@ -484,3 +484,44 @@ fn a_refused_retry_leaves_no_trace_in_the_limiter() {
     assert_eq!(queue.add_with("known", Add::now().merge(Merge::Exactly)), Added::Refused);
     assert_eq!(queue.num_requeues(&"known"), 1, "a refused add clears nothing");
 }
+
+/// `cancel` finds no record of a dropped key, so its failures must be forgotten before.
+#[test]
+fn a_shut_down_forgets_the_failures_of_the_keys_that_it_drops() {
+    for is_paused in [false, true] {
+        let (queue, clock) = fake();
+        queue.add_all(["ready", "failing", "dirty", "detached", "waiting"]);
+        for _ in 0..5 {
+            queue.try_get().unwrap().retry();
+        }
+        clock.advance(ms(1));
+        assert_eq!(queue.len(), 5);
+        let mut items = queue.try_get_many(5);
+        items.drain(4..).for_each(Item::retry);
+        items.remove(0).release();
+        let [failing, dirty, detached] = items.try_into().unwrap();
+        let (key, _ticket) = detached.into_parts();
+        queue.add_all(["dirty", "detached"]);
+        if is_paused {
+            queue.pause();
+        }
+        let mut dropped = queue.shut_down();
+        assert_eq!(queue.num_requeues(&"failing"), 1, "it is in flight");
+        failing.retry();
+        dirty.succeed();
+        queue.done(&key);
+        dropped.extend(queue.take_dropped());
+        let expected: &[&str] = match is_paused {
+            false => &["failing", "waiting"],
+            true => &["detached", "dirty", "failing", "ready", "waiting"],
+        };
+        assert_eq!(sorted(dropped), expected);
+        for key in ["ready", "failing", "dirty", "detached", "waiting"] {
+            let [counted, in_a_row] = [queue.num_requeues(&key), queue.failures(key)];
+            assert_eq!(counted, in_a_row, "{key}");
+            assert!(counted == 0 || !expected.contains(&key), "{key}");
+            queue.cancel(key);
+            assert_eq!((queue.num_requeues(&key), queue.failures(key)), (0, 0), "{key}");
+        }
+    }
+}

@@ -156,6 +156,15 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert_eq!((queue.known(), x.cancel()), (0, 0));
 
+    // The failures of a key in flight are forgotten, too.
+    queue.add(("x", 0));
+    let failing = get(&queue);
+    queue.add_rate_limited(("x", 0));
+    assert_eq!(queue.num_requeues(&failing), 1);
+    assert_eq!(x.cancel(), 1);
+    assert_eq!((queue.num_requeues(&failing), queue.failures(&*failing)), (0, 0));
+    failing.succeed();
+
     // Several groups, with more keys than one batch has.
     queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
     assert_eq!(queue.cancel_groups(["z", "x", "z"].map(Group::of)), Ok(666));

@@ -44,7 +44,7 @@ use crate::wait::JitterSource;
 /// let key = "default/web";
 ///
 /// let first = limiter.delay(&key, Time::ZERO);
-/// assert!(Duration::from_micros(2_500) <= first && first <= Duration::from_millis(5));
+/// assert!(Duration::from_millis(500) <= first && first <= Duration::from_secs(1));
 ///
 /// // A trigger runs the key at once, and it fails again. It gets the rest of its wait, and this
 /// // failure does not count.
@@ -54,7 +54,7 @@ use crate::wait::JitterSource;
 ///
 /// // It fails when its wait is over.
 /// let second = limiter.delay(&key, Time::ZERO + first);
-/// assert!(Duration::from_millis(5) <= second && second <= Duration::from_millis(10));
+/// assert!(Duration::from_secs(1) <= second && second <= Duration::from_secs(2));
 /// assert_eq!(limiter.num_requeues(&key), 2);
 /// ```
 #[derive(Clone, Debug)]
@@ -78,6 +78,25 @@ struct Wait {
     /// The number of failures that counted. It is 0 only before the first failure.
     failures: u32,
 }
+
+/// The `base` and the `max` of the default limiter: 1 s and 5 min.
+///
+/// Ten retries then take at least 6 min 45 s, so that a key survives the restart of a service that
+/// it needs. With client-go's base of 5 ms they take a few seconds.
+///
+/// # Examples
+///
+/// ```
+/// use core::time::Duration;
+/// # use requeue_core as requeue;
+/// use requeue::limiter::DEFAULT_BACKOFF;
+///
+/// let (base, max) = DEFAULT_BACKOFF;
+/// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
+/// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
+/// ```
+pub const DEFAULT_BACKOFF: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The number of entries that a call of `delay` checks. It exceeds the one entry that the call can
 /// add, so that expired entries do not accumulate.
@@ -212,10 +231,11 @@ impl<K, S> BackoffLimiter<K, S> {
     }
 }
 
-/// The delays grow from 5 ms to 5 min.
+/// The delays are those of [`DEFAULT_BACKOFF`]: they grow from 1 s to 5 min.
 impl<K> Default for BackoffLimiter<K> {
     fn default() -> Self {
-        Self::new(Duration::from_millis(5), Duration::from_secs(300))
+        let (base, max) = DEFAULT_BACKOFF;
+        Self::new(base, max)
     }
 }
 

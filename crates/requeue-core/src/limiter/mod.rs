@@ -33,7 +33,7 @@ use core::time::Duration;
 
 use crate::types::time::Time;
 
-pub use self::backoff::BackoffLimiter;
+pub use self::backoff::{BackoffLimiter, DEFAULT_BACKOFF};
 pub use self::bucket::Bucket;
 pub use self::combined::{MaxOf, default_controller};
 pub use self::exponential::{ExponentialFailure, default_item_based};

@@ -9,7 +9,6 @@ use requeue::RateLimiter;
 use requeue_core::Time;
 
 /// The last answer of the limiter, and the state that determines the next one.
-#[derive(Debug)]
 pub(super) struct Said {
     pub(super) delay: Duration,
     rng: fastrand::Rng,
@@ -21,6 +20,8 @@ pub(super) struct Said {
     counts: BTreeMap<u32, u32>,
     /// True if the limiter reports that it is idle when it is.
     tells: bool,
+    /// Called before the next answer, once. A limiter may use the queue.
+    pub(super) before: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A limiter with delays of zero, 1 ns, milliseconds, minutes and `Duration::MAX`, and with panics.
@@ -43,6 +44,7 @@ impl Said {
             faulty: true,
             panicked: false,
             counts: BTreeMap::new(),
+            before: None,
         }))
     }
 }
@@ -55,6 +57,10 @@ impl Extreme {
 
 impl RateLimiter<u32> for Extreme {
     fn delay(&mut self, key: &u32, _: Time) -> Duration {
+        let before = self.said().before.take();
+        if let Some(before) = before {
+            before();
+        }
         let mut said = self.said();
         let choice = if said.faulty { said.rng.u8(..20) } else { 1 };
         said.delay = match choice {

@@ -158,6 +158,7 @@ impl Simulation {
             }
             18 if world.pick(60) == 0 => world.close(),
             18 | 20 => self.try_get(),
+            21 if world.pick(3) == 0 => world.flush_debounced(),
             21 => {
                 let keys: Vec<u32> = (0..world.pick(5)).map(|_| world.pick(world.keys)).collect();
                 world.add_all(&keys);
@@ -218,6 +219,7 @@ impl Simulation {
         let world = &self.world;
         world.set_clock(world.now() + by);
         self.latest = self.latest.max(world.now());
+        self.nobody_watches_in_vain();
     }
 
     /// Takes a key if one is ready, and gives it to a task.
@@ -270,9 +272,6 @@ impl Simulation {
         world.expect("a key is ready and a worker waits", ready && any(Task::waits), false);
         let over = model.is_exhausted() && any(Task::waits_impatiently);
         world.expect("nothing is ready any more and a worker waits", over, false);
-        let cancelled = self.tasks.iter().filter_map(Task::watches);
-        let cancelled = cancelled.filter(|&epoch| model.is_cancelled(epoch)).count();
-        world.expect("cancelled runs that were not notified", cancelled, 0);
         let finished = model.is_finished() && any(Task::waits);
         world.expect("nothing will be ready any more and a worker waits", finished, false);
         let in_flight = |team: u32| model.team_states(team.into()).in_flight;
@@ -281,6 +280,21 @@ impl Simulation {
         world.expect("tasks that wait for a team with nothing in flight", vain, 0);
         let drained = model.is_drained() && any(|task| !task.works());
         world.expect("nothing is left and a drain waits", drained, false);
+        drop(model);
+        self.nobody_watches_in_vain();
+    }
+
+    /// Checks that each task whose run was cancelled has been notified. Adds that are due restart runs
+    /// by the queue's alarm, without any operation.
+    fn nobody_watches_in_vain(&self) {
+        let asleep = || self.tasks.iter().filter(|task| !task.is_woken()).filter_map(Task::watches);
+        let world = &self.world;
+        if world.restarts && asleep().next().is_some() {
+            world.promote();
+        }
+        let model = world.model.borrow();
+        let cancelled = asleep().filter(|&epoch| model.is_cancelled(epoch)).count();
+        world.expect("cancelled runs that were not notified", cancelled, 0);
     }
 
     /// Stops the faults. Tasks that hang are cancelled, and so are keys that would never fall due.

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use requeue::clock::sleep_until;
 use requeue::{Completion, Item, Ticket};
-use requeue_core::Asked;
+use requeue_core::{Asked, When};
 
 use super::limiter::ON_PURPOSE;
 use super::world::{World, asked};
 use crate::How;
+use crate::model::AddRequest;
 
 /// A future, and whether it has been woken.
 pub(super) struct Task {
@@ -218,7 +219,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
             let key = *item;
-            drop(item);
+            self.world.drop_item(item);
             if self.world.is_cancelled(self.epoch) {
                 return self.world.finished(self.epoch, How::Cancelled, self.asked);
             }
@@ -229,9 +230,10 @@ impl Drop for Held {
 }
 
 /// The number of ways in which a worker handles a key.
-const WAYS: u32 = 17;
+const WAYS: u32 = 18;
 const HANG: u32 = 2;
 const WATCH: u32 = 15;
+const RELEASE_AFTER: u32 = 16;
 
 /// Takes keys until there are no more, and handles each in a way that the world's faults allow. The
 /// faults have a bit for each way; without it, the key succeeds.
@@ -288,6 +290,11 @@ async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: b
 async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
     let delay = Duration::from_millis(world.pick(20_000).into());
     let sleep = || sleep_until(&world.clock, world.now() + delay);
+    if way == WATCH && world.restarts && world.pick(2) == 0 {
+        // This add restarts the run when it is due.
+        let when = When::After(delay / 2);
+        world.add(held.key(), AddRequest { when, ..AddRequest::default() });
+    }
     match way {
         0 => {}
         1 => {
@@ -354,10 +361,16 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         13 => {
             // Adds its own key again.
-            world.add(held.key(), crate::model::AddRequest::default());
+            world.add(held.key(), AddRequest::default());
         }
         14 => {
             world.add_rate_limited(held.key());
+        }
+        RELEASE_AFTER => {
+            return held.finish(|item, _| {
+                item.release_after(delay);
+                How::ReleaseAfter(delay)
+            });
         }
         WATCH if !held.is_cancelled_within(sleep()).await => {}
         _ => {

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{GroupHandle, Item, NoneInFlight, Queue, Ticket};
+use requeue::{CancelledRun, GroupHandle, Item, NoneInFlight, Queue, Ticket};
 use requeue_core::{Asked, Ending, Group, Merge, Order, Rerun, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
@@ -29,7 +29,8 @@ pub(super) struct World {
     pub(super) keys: u32,
     pub(super) teams: u32,
     track: bool,
-    restarts: bool,
+    /// True if an add restarts the run in flight of its key.
+    pub(super) restarts: bool,
     pub(super) has_pace: bool,
     /// True if the queue and the model are compared only occasionally, so that operations meet keys
     /// that are due and not ready yet. A comparison makes these keys ready, and makes up for lost
@@ -326,7 +327,7 @@ impl World {
         let queue = self.queue.done(&key);
         let model = self.model.borrow_mut().done(&key, self.now());
         if let Some(key) = model.as_ref().filter(|ended| ended.lost).and_then(|ended| ended.key) {
-            self.lost.borrow_mut()[1].insert(key);
+            self.dropped(key);
         }
         self.expect("done", queue, model.is_some());
     }
@@ -363,7 +364,36 @@ impl World {
     pub(super) fn shut_down_model(&self) {
         self.promote();
         let lost = self.model.borrow_mut().end(Ending::ShutDown);
-        self.lost.borrow_mut()[1].extend(lost);
+        for key in lost {
+            self.dropped(key);
+        }
+    }
+
+    /// Records that the model has dropped the run of `key`. The failures of a key that is not in flight
+    /// are then forgotten.
+    fn dropped(&self, key: u32) {
+        if self.model.borrow().failures(&key) == 0 {
+            self.forgotten(key);
+        }
+        self.lost.borrow_mut()[1].insert(key);
+    }
+
+    /// Ends all waits for debounced adds, if at most one key waits for them: the order in which more of
+    /// them become ready is not defined.
+    pub(super) fn flush_debounced(&self) {
+        self.catch_up();
+        let is_bounded =
+            |key: &u32| self.model.borrow().see(key).is_some_and(|seen| seen.bound.is_some());
+        let keys: Vec<u32> = self.all_keys().filter(is_bounded).collect();
+        if keys.len() > 1 {
+            return;
+        }
+        self.note((12, &keys));
+        let (queue, now) = (self.queue.flush_debounced(), self.now());
+        let flush = |key: &&u32| self.model.borrow_mut().flush_debounced(key, now);
+        let model = keys.iter().filter(flush).count();
+        self.promote();
+        self.expect("flush_debounced", queue, model);
     }
 
     /// Sets the clock to `at`, which may be earlier than now.
@@ -427,11 +457,29 @@ impl World {
         }
     }
 
+    /// Drops an item before its completion. While the limiter computes the delay of its key, the run
+    /// may be cancelled: that is too late.
+    pub(super) fn drop_item(&self, item: Item<'static, u32>) {
+        let (queue, key) = (self.queue.clone(), *item);
+        let late = Arc::new(Mutex::new(None));
+        if self.pick(2) == 0 {
+            let late = Arc::clone(&late);
+            let cancel = move || *lock(&late) = Some(queue.cancel_running(&key));
+            lock(&self.said).before = Some(Box::new(cancel));
+        }
+        drop(item);
+        lock(&self.said).before = None;
+        let late = lock(&late).take();
+        if let Some(late) = late {
+            self.expect("a cancellation of a dropped item", late, CancelledRun::NotInFlight);
+        }
+    }
+
     pub(super) fn finished(&self, epoch: u64, how: How, asked: Asked) {
         self.note((5, epoch, format!("{how:?}")));
         let ended = self.model.borrow_mut().finish(epoch, how, asked, self.now());
         if let Some(key) = ended.filter(|ended| ended.lost).and_then(|ended| ended.key) {
-            self.lost.borrow_mut()[1].insert(key);
+            self.dropped(key);
         }
     }
 
@@ -462,6 +510,9 @@ impl World {
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);
+            // Otherwise `cancel` could not forget them: it finds no record of the key.
+            let is_forgotten = counted == 0 || model.failures(&key) > 0;
+            self.expect("the limiter counts only the failures in the record", is_forgotten, true);
             let known = model.see(&key);
             let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
             let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known).at(self.now()));
@@ -469,6 +520,10 @@ impl World {
             self.expect("snapshot of a key", entry, known);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) fn asked(item: &Item<'_, u32>) -> Asked {

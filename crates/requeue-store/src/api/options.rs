@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use requeue::limiter::DEFAULT_BACKOFF;
+
 use crate::client::batcher::MOST;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
@@ -33,7 +35,7 @@ impl Default for Options {
             re_add: None,
             parked_add: None,
             lease: Duration::from_secs(30),
-            backoff: (Duration::from_millis(5), Duration::from_secs(300)),
+            backoff: DEFAULT_BACKOFF,
             max_failures: None,
             oldest_every: 10,
             poll: Duration::from_secs(1),

@@ -364,7 +364,7 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 5 ms
+    /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 1 s
     /// and 5 min.
     ///
     /// Each failure in a row doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s
@@ -486,7 +486,7 @@ impl OpenOptions {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
     /// let report = |parked: &requeue_store::ParkedKey| eprintln!("{}: {}", parked.key, parked.error);
-    /// let queue = store.queue("mail").max_failures(5).on_parked(report).open().await?;
+    /// let queue = store.queue("mail").max_failures(10).on_parked(report).open().await?;
     /// # drop(queue);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use requeue_core::limiter::{BackoffLimiter, default_controller};
+use requeue_core::limiter::{BackoffLimiter, DEFAULT_BACKOFF, default_controller};
 use requeue_core::{Config, CustomOrder, Group, Order, Pace, RateLimiter, ReAdd, Rerun};
 
 use super::Queue;
@@ -21,7 +21,7 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
 /// Builds a [`Queue`].
 ///
-/// The defaults are: first in, first out; [`ReAdd::Hold`]; a [`backoff`](Self::backoff) from 5 ms
+/// The defaults are: first in, first out; [`ReAdd::Hold`]; a [`backoff`](Self::backoff) from 1 s
 /// to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
 ///
 /// # Examples
@@ -111,7 +111,7 @@ impl<K: Key> Builder<K> {
             config: Config::default(),
             group_of: None,
             limiter: None,
-            backoff: (Duration::from_millis(5), Duration::from_secs(300)),
+            backoff: DEFAULT_BACKOFF,
             default_limiter: |base, max| Box::new(BackoffLimiter::new(base, max)),
             clock: None,
             provider: None,
@@ -284,7 +284,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled
     /// with each further one up to `max`, with jitter.
     ///
-    /// The default is 5 ms and 5 min. See [`BackoffLimiter::new`] for the ranges.
+    /// The default is 1 s and 5 min: see [`DEFAULT_BACKOFF`] for the reason. Choose a shorter `base` if
+    /// most failures are conflicts that the next attempt resolves. Then also permit more
+    /// [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] has the ranges.
     ///
     /// A call of [`limiter`](Self::limiter) takes precedence.
     ///

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, Time};
+use requeue_core::{self as core, Asked, Delivery, Ending, Finish, Finished, Operation, Time};
 
 use super::cancelling::Cancellation;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -731,7 +731,9 @@ impl<K: Key> Shared<K> {
         let mut copy = None;
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
-        if self.hooks.is_some() {
+        // The run that would follow may be dropped after a shutdown.
+        let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.forgets();
+        if self.hooks.is_some() || may_forget {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
@@ -763,8 +765,13 @@ impl<K: Key> Shared<K> {
             self.release(state);
             return false;
         };
+        let is_dropped = finished.lost;
         let (unused, worked) = state.keep_dropped(finished);
         self.release(state);
+        if is_dropped && let Some(key) = delivered {
+            // The record has forgotten the failures of the key, so the limiter does, too.
+            self.limiter.forget(key);
+        }
         if worked.is_some() {
             self.report_worked(delivered, worked);
         }

@@ -131,7 +131,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns the dropped keys, in no particular order.
     ///
-    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`.
+    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The
+    /// failures of a dropped key are forgotten, also by the limiter.
     /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
     /// ready keys are dropped, too; if a [group](Self::group) is paused, its ready keys are.
     ///
@@ -172,12 +173,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                     wakers.extend(state.drainers.take_wakers());
                 }
             }
+            let before = dropped.keys.len();
             let drop_some = || state.core.drop_some(LOCK_BATCH, &mut dropped.keys);
             let more = catch_unwind(AssertUnwindSafe(drop_some));
             let unordered = state.core.drain_order(LOCK_BATCH);
             let full = unordered.len() == LOCK_BATCH;
             self.shared.release(state);
             unordered.into_iter().for_each(drop_quietly);
+            dropped.keys[before..].iter().for_each(|key| self.forget_dropped(key));
             for waker in wakers {
                 quietly(|| waker.wake());
             }
@@ -187,6 +190,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 Ok(more) if !more && !full => return dropped,
                 Ok(_) => {}
             }
+        }
+    }
+
+    /// Makes the limiter forget a key whose record forgot its failures, because its run was dropped.
+    /// A key in flight keeps its failures until its completion.
+    fn forget_dropped(&self, key: &K) {
+        if self.shared.limiter.forgets() && quietly(|| self.failures(key)) == Some(0) {
+            self.shared.limiter.forget(key);
         }
     }
 

@@ -165,7 +165,8 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Removing and completing ----------------------------------------------------------------
 
-    /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled.
+    /// Cancels the pending runs of `key`, clears its failures, also in the limiter, and returns what was
+    /// cancelled.
     ///
     /// A run in flight goes on. [`cancel_running`](Self::cancel_running) cancels it.
     ///
@@ -189,7 +190,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
-        // The limiter needs a reference to an owned key; the record has one.
+        // The limiter needs a reference to an owned key; the record has one. The limiter counts no
+        // failures of a key without a record.
         let forgets = self.shared.limiter.forgets();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);

@@ -59,17 +59,20 @@ impl Context {
     /// ```
     /// use requeue::Queue;
     /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+    /// use std::time::Duration;
     ///
     /// fn reconcile(_key: u32, context: Context) -> Result<Action, Error> {
     ///     assert_eq!(context.is_last_attempt(), context.attempt() == 3);
     ///     Err("never works".into())
     /// }
     ///
-    /// let queue = Queue::new();
+    /// let milli = Duration::from_millis(1);
+    /// let queue = Queue::builder().backoff(milli, milli).build()?;
     /// queue.add(7);
     /// queue.close();
     /// ThreadWorkers::new(queue.clone(), reconcile).max_retries(2).run();
     /// assert_eq!((queue.given_up(), queue.panics()), (1, 0));
+    /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
     pub const fn is_last_attempt(&self) -> bool {

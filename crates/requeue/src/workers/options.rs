@@ -116,3 +116,29 @@ pub(super) const fn pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::token::Token;
+    use super::*;
+    use crate::Queue;
+    use crate::clock::FakeClock;
+
+    /// The worker has not polled since the cancellation, so its token is not cancelled yet.
+    #[test]
+    fn a_panic_right_after_the_cancellation_counts_as_cancelled() {
+        let queue = Queue::builder().clock(FakeClock::new()).build().expect("valid options");
+        for is_cancelled in [false, true] {
+            queue.add("a");
+            let item = queue.try_get_owned().expect("it is ready");
+            if is_cancelled {
+                let _ = queue.cancel_running("a");
+            }
+            let token = RunToken::new(&Token::new());
+            let result = Options::after_panic(&item, "a panic".into(), &token);
+            let completion = result.map(|action| action.completion).ok();
+            assert_eq!(completion, is_cancelled.then_some(Completion::Cancelled));
+            item.succeed();
+        }
+    }
+}

@@ -31,6 +31,7 @@ use crate::clock::sleep_until;
 /// ```
 /// use requeue::workers::{Action, Context, Error, Workers};
 /// use requeue::Queue;
+/// use std::time::Duration;
 ///
 /// async fn reconcile(key: &'static str, context: Context) -> Result<Action, Error> {
 ///     if key == "flaky" && context.attempt() == 1 {
@@ -40,12 +41,14 @@ use crate::clock::sleep_until;
 /// }
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let queue = Queue::new();
+/// let (base, max) = (Duration::from_millis(10), Duration::from_secs(300));
+/// let queue = Queue::builder().backoff(base, max).build()?;
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
-/// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(5).run().await;
+/// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(20).run().await;
 /// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
-/// # });
+/// # Ok::<(), requeue::BuildError>(())
+/// # }).unwrap();
 /// ```
 #[must_use = "workers do nothing until they are run"]
 pub struct Workers<Q: WorkQueue, H> {
@@ -89,8 +92,11 @@ where
     /// Gives up a key that fails `retries` times after its first run, and calls
     /// [`on_give_up`](Self::on_give_up).
     ///
-    /// A key that was added during its last run runs again at once, with its failures reset. The
-    /// default is no limit.
+    /// A key that was added during its last run runs again immediately, with its failures reset.
+    ///
+    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key
+    /// must survive. With the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7
+    /// take 1 to 2 min, and 10 take 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self

@@ -34,6 +34,7 @@ use crate::{Drained, Item, Key, Queue};
 /// ```
 /// use requeue::Queue;
 /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+/// use std::time::Duration;
 ///
 /// fn reconcile(key: &'static str, context: Context) -> Result<Action, Error> {
 ///     if key == "flaky" && context.attempt() == 1 {
@@ -42,11 +43,13 @@ use crate::{Drained, Item, Key, Queue};
 ///     Ok(Action::succeed())
 /// }
 ///
-/// let queue = Queue::new();
+/// let (base, max) = (Duration::from_millis(10), Duration::from_secs(300));
+/// let queue = Queue::builder().backoff(base, max).build()?;
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
-/// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(5).run();
+/// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(20).run();
 /// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
+/// # Ok::<(), requeue::BuildError>(())
 /// ```
 #[must_use = "workers do nothing until they are run"]
 pub struct ThreadWorkers<K: Key, S, H> {
@@ -79,8 +82,11 @@ where
     /// Gives up a key that fails `retries` times after its first run, and calls
     /// [`on_give_up`](Self::on_give_up).
     ///
-    /// A key that was added during its last run runs again at once, with its failures reset. The
-    /// default is no limit.
+    /// A key that was added during its last run runs again immediately, with its failures reset.
+    ///
+    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key
+    /// must survive. With the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7
+    /// take 1 to 2 min, and 10 take 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self

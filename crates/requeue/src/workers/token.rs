@@ -85,3 +85,31 @@ mod flag {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queues_reason_replaces_those_of_the_workers_and_no_other_does() {
+        use CancelReason::{Cancelled, Lost, Restarted, Stopping, TimedOut};
+        for (reasons, expected) in [
+            ([TimedOut, Cancelled], Cancelled),
+            ([TimedOut, Restarted], Restarted),
+            ([Cancelled, TimedOut], Cancelled),
+            ([Restarted, Cancelled], Restarted),
+            ([Lost, TimedOut], Lost),
+        ] {
+            let token = RunToken::new(&Token::new());
+            reasons.into_iter().for_each(|reason| token.cancel(reason));
+            assert_eq!(token.reason(), Some(expected), "{reasons:?}");
+        }
+        let stop = Token::new();
+        let token = RunToken::new(&stop);
+        assert_eq!(token.reason(), None);
+        stop.cancel();
+        assert_eq!((token.reason(), token.is_cancelled_by_queue()), (Some(Stopping), false));
+        token.cancel(Cancelled);
+        assert_eq!((token.reason(), token.is_cancelled_by_queue()), (Some(Cancelled), true));
+    }
+}

@@ -1,0 +1,67 @@
+//! Checks that each planted bug can still be planted, names two layers that detect it, and has a row in
+//! docs/TESTING.md. `make planted` runs these layers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LAYERS: [&str; 6] = ["unit", "behaviour", "model", "simulator", "loom", "client-go"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
+}
+
+/// Returns the names and contents of the patches.
+fn patches() -> Vec<(PathBuf, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("planted");
+    let files = fs::read_dir(dir).expect("the patches").map(|entry| entry.expect("a patch").path());
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a text");
+        (path, text)
+    };
+    let mut patches: Vec<_> = files.map(read).collect();
+    patches.sort();
+    patches
+}
+
+fn header<'t>(text: &'t str, name: &str) -> &'t str {
+    let line = text.lines().take(2).find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.strip_prefix(": ")).unwrap_or_default()
+}
+
+#[test]
+fn every_planted_bug_can_be_planted() {
+    let patches = patches();
+    assert!(patches.len() >= 45, "only {} patches", patches.len());
+    let does_not_apply = |path: &&PathBuf| {
+        let mut git = Command::new("git");
+        let checked = git.current_dir(root()).args(["apply", "--check"]).arg(path).status();
+        !checked.expect("git runs").success()
+    };
+    let broken: Vec<_> = patches.iter().map(|(path, _)| path).filter(does_not_apply).collect();
+    assert!(broken.is_empty(), "the code has changed, so change these patches: {broken:#?}");
+}
+
+#[test]
+fn every_planted_bug_has_two_layers_and_a_row() {
+    let page = fs::read_to_string(root().join("docs/TESTING.md")).expect("the page");
+    let patches = patches();
+    for (path, text) in &patches {
+        let (path, bug) = (path.display(), header(text, "Bug"));
+        let layers: Vec<_> = header(text, "Layers").split(' ').collect();
+        assert!(!bug.is_empty() && layers.len() >= 2, "{path}: a bug and two layers");
+        assert!(layers.iter().all(|layer| LAYERS.contains(layer)), "{path}: {layers:?}");
+        let row = page.lines().find(|line| line.starts_with(&format!("| {bug} |")));
+        let row = row.unwrap_or_else(|| panic!("{path}: docs/TESTING.md has no row for {bug:?}"));
+        let cells: Vec<_> = row.trim_matches('|').split('|').skip(1).map(str::trim).collect();
+        let is_seen = |layer: &&&str| {
+            let at = LAYERS.iter().position(|known| known == *layer);
+            at.and_then(|at| cells.get(at)) == Some(&"seen")
+        };
+        let unseen: Vec<_> = layers.iter().filter(|layer| !is_seen(layer)).collect();
+        assert!(unseen.is_empty(), "{path}: the row says nothing of {unseen:?}");
+    }
+    let table = page.split("\n| planted bug | unit |").nth(1).expect("a table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|')).count();
+    assert_eq!(rows, patches.len(), "rows without a patch");
+}
