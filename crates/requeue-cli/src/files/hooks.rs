@@ -138,8 +138,9 @@ impl Hooks for FileHooks {
         })
     }
 
-    fn on_give_up(&self, _: &[u8]) {
-        self.all.iter().for_each(|paths| _ = paths.end());
+    // The paths of a failed run stay: they are part of the next one, until a run has succeeded.
+    fn on_give_up(&self, _: &[u8]) -> &'static str {
+        "; the next change runs it again"
     }
 
     fn is_new(&self, _: &[u8]) -> bool {
@@ -164,7 +165,7 @@ mod tests {
         paths.add(b"a");
         paths.add(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
-        // That run failed.
+        // That run failed, and was given up.
         paths.add(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
         paths.add(b"a");

@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use crate::args::config::{Config, Subcommand};
 use crate::args::files::Flags;
 use crate::args::run::Stdin;
+use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
 use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
@@ -117,6 +118,15 @@ fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 /// Returns the configuration with the defaults for files.
 fn config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
+    let has_delay = common.base_delay.is_some() || common.max_delay.is_some();
+    if has_delay && common.retries.is_none() {
+        return Err(Refusal::usage(
+            "--base-delay and --max-delay require --retries: without it, a command that fails runs again \
+             after the next change",
+        ));
+    }
+    // The same files would make the command fail again.
+    common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReAdd::Replace);
     let own = Subcommand::without_input("files", false, Stdin::None);

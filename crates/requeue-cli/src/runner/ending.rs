@@ -172,15 +172,13 @@ impl Runner {
         report: Report,
     ) {
         self.tally.given_up.one_more();
-        if let Some(hooks) = &self.hooks {
-            hooks.on_give_up(&item);
-        }
+        let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
         let written = self.files.keys.write_dead_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
         self.record(|history| history.gave_up(&key, report.run(why)));
-        self.report_given_up(&key, ("given up", ""), letter, written).await;
+        self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
     /// Reports a key that was given up, with a hint on what to do.

@@ -254,6 +254,8 @@ fn a_file_that_is_gone_when_its_run_would_start_is_skipped() {
             "1ms",
             "--base-delay",
             "10ms",
+            "--retries",
+            "5",
             "-c",
             "echo \"$1\"; [ \"$1\" != tree/a ] || { rm \"$1\"; exit 1; }",
         ],
@@ -286,7 +288,7 @@ fn one_run_for_all_gets_the_paths() {
     let script =
         "cat; echo \"[$REQUEUE_PATHS]\"; read _ <gate; [ ! -e fail ] || { rm fail; exit 1; }";
     // The changes must still wait when the progress is asked for.
-    let args = ["tree", "--all-in-one", "--debounce", "2s", "--base-delay", "1ms", "-c", script];
+    let args = ["tree", "--all-in-one", "--debounce", "2s", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "");
     live.wait_for("[tree/a]");
@@ -295,7 +297,7 @@ fn one_run_for_all_gets_the_paths() {
     write(tree.join("e"), "");
     fs::remove_file(tree.join("e")).unwrap();
     progress(&mut live, "1 waiting");
-    // That run fails, so its file is a part of the next.
+    // That run fails and is not retried. Its file is a part of the next run.
     write(dir.join("fail"), "");
     gate.open(1);
     live.wait_for("tree/c d]");
@@ -337,11 +339,45 @@ fn names_are_bytes() {
     stop(live);
 }
 
+/// As a build that fails: the same files would make it fail again.
+#[test]
+fn a_run_that_fails_waits_for_the_next_change() {
+    for all_in_one in [&[][..], &["--all-in-one"]] {
+        let (dir, tree) = watched("fails_once");
+        let script = "echo run; grep -q ok tree/a";
+        let mut live = start(&dir, &[&["tree"], all_in_one, &["-c", script]].concat());
+        for content in ["wrong\n", "still wrong\n"] {
+            write(tree.join("a"), content);
+            let said = live.wait_for_message("given up");
+            let end = ": given up after 1 attempt: exit status: 1; the next change runs it again\n";
+            assert!(said.ends_with(end), "{said}");
+            // Nothing waits for a retry.
+            progress(&mut live, "0 waiting");
+        }
+        write(tree.join("a"), "ok\n");
+        live.wait_for("run");
+        live.wait_for("run");
+        live.wait_for("run");
+        let ended = stop(live);
+        assert_eq!((ended.count("runs"), ended.count("failures")), (3, 2), "{}", ended.stderr);
+    }
+    let (dir, tree) = watched("retries");
+    let args = ["tree", "--retries", "1", "--base-delay", "1ms", "-c", "exit 7"];
+    let mut live = start(&dir, &args);
+    write(tree.join("a"), "1");
+    live.wait_for_message("given up after 2 attempts: exit status: 7");
+    stop(live);
+    let ended = end(&mut command(&dir, &["tree", "--base-delay", "1s", "--", "true"]), "");
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("--max-delay require --retries"), "{}", ended.stderr);
+}
+
 #[test]
 fn a_change_ends_the_backoff() {
     let (dir, tree) = watched("backoff");
+    let script = "cat \"$1\"; grep -q ok \"$1\"";
     let args =
-        ["tree", "--base-delay", "1h", "--max-delay", "1h", "-c", "cat \"$1\"; grep -q ok \"$1\""];
+        ["tree", "--retries", "5", "--base-delay", "1h", "--max-delay", "1h", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "wrong\n");
     live.wait_for_message("attempt 1 of 6 failed");
