@@ -101,6 +101,11 @@ impl Template {
         (!self.program.has_mark()).then(|| self.program.with(b""))
     }
 
+    /// Returns the name of the command with its placeholders.
+    pub(crate) fn shown_program(&self) -> OsString {
+        self.program.with(b"{}")
+    }
+
     pub(crate) fn program(&self, key: &[u8]) -> OsString {
         self.program.with(key)
     }

@@ -1,6 +1,7 @@
 //! A run of a key: its command, and the hooks around it.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
@@ -14,10 +15,12 @@ use tokio::sync::watch;
 use crate::args::config::CommandConfig;
 use crate::args::run as args;
 use crate::duration::exact;
+use crate::exit::Exit;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
 use crate::output::capture::{self, Sink};
 use crate::output::joblog::Log;
+use crate::process::command;
 use crate::process::groups::{self, Reaped};
 use crate::process::guardian::Guardian;
 use crate::process::run_input::RunInput;
@@ -157,15 +160,14 @@ impl Runner {
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
             }
-            Err(error) if spawn::is_hopeless(&error) => {
-                let why = error.to_string();
-                (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
-            }
-            Err(error) => {
-                // The exit codes of shells for these errors.
-                let exit = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-                (self.failed(exit, error.to_string()), Log::exit(exit))
-            }
+            Err(error) => match command::exit_of(&error) {
+                Some(exit) => (self.without_program(run.key, exit).await, Log::exit(exit as i32)),
+                None if spawn::is_hopeless(&error) => {
+                    let why = error.to_string();
+                    (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
+                }
+                None => (self.failed(126, error.to_string()), Log::exit(126)),
+            },
         };
         if let Some(joblog) = &self.files.joblog {
             let command = spawn::line(&self.config.commands.template, run.key);
@@ -174,6 +176,29 @@ impl Runner {
             }
         }
         ended
+    }
+
+    /// Ends a run whose program does not exist or cannot be executed. It is not retried. If the program does not depend
+    /// on the key, every other key would fail too: the run stops, and no key is given up for it.
+    async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
+        let template = &self.config.commands.template;
+        let program = template.program(key);
+        let why = match command::locate(&program) {
+            Ok(_) if exit == Exit::NotFound => {
+                let program = escaped(program.as_bytes());
+                format!("{program}: its interpreter was not found; see the first line of the file")
+            }
+            _ => command::why_not(&program, exit),
+        };
+        // A build may replace the program: the next change of a file runs it again.
+        if template.fixed_program().is_none() || self.config.name == "files" {
+            return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
+        }
+        if self.stop.without_program(exit) {
+            self.output.say(&format!("{why}; no new commands are started")).await;
+        }
+        self.stop(Level::Stopping);
+        Outcome::Interrupted
     }
 
     /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run

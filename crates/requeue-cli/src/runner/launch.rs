@@ -191,9 +191,16 @@ impl Runner {
             }
         };
         self.finish_output(unread, reported).await;
-        match (self.stop.signal(), self.tally.exit()) {
+        let exit = match self.tally.exit() {
+            Exit::Failure => Exit::Failure,
+            exit => self.stop.no_program().unwrap_or(exit),
+        };
+        match (self.stop.signal(), exit) {
             (Some(signal), _) => Ended::Signal(signal),
-            (None, exit @ (Exit::Failure | Exit::Halted)) => Ended::Exit(exit),
+            (
+                None,
+                exit @ (Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted),
+            ) => Ended::Exit(exit),
             // The program dies of SIGPIPE, as other programs in a pipe do.
             (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             (None, exit) => Ended::Exit(exit),

@@ -189,6 +189,41 @@ fn a_command_that_is_not_there_is_found_before_anything_is_read() {
     }
 }
 
+/// GNU parallel takes a command line as one word.
+#[test]
+fn a_command_line_in_one_word_points_at_c() {
+    let cases: &[(&[&str], _)] = &[
+        (&["run", "echo {} | tr a b"], "echo {} | tr a b"),
+        (&["run", "echo hello"], "echo hello"),
+        (&["run", "/bin/echo {}"], "/bin/echo {}"),
+        (&["run", "no-such|command"], "no-such|command"),
+        (&["run", "-I", "@", "--", "echo @", "x"], "echo {}"),
+        #[cfg(feature = "files")]
+        (&["files", ".", "--", "make; ls"], "make; ls"),
+        #[cfg(feature = "kube")]
+        (&["watch", "cm", "echo {}"], "echo {}"),
+        #[cfg(feature = "store")]
+        (&["work", "--store", "sqlite:x", "echo {} >x"], "echo {} >x"),
+    ];
+    for (args, program) in cases {
+        let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        let ended = end(requeue.args(*args), "a\nb\n");
+        assert_eq!(ended.code(), Some(127), "{args:?}: {}", ended.stderr);
+        let message = format!("requeue: \"{program}\": not found; a command is a program and its ");
+        assert!(ended.stderr.starts_with(&message), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.ends_with("with the key as \"$1\"\n"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    // The name of a file may have spaces.
+    let dir = directory("spaces");
+    fs::create_dir(dir.join("my tools")).unwrap();
+    fs::copy("/bin/echo", dir.join("my tools/my echo")).unwrap();
+    for program in ["./my tools/{} echo", "./my tools/my echo"] {
+        let ended = run_in(&dir, &["--", program, "x"], "my\n");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_script_that_names_no_interpreter_is_run_by_sh_as_xargs_does() {
     let dir = directory("no_interpreter");

@@ -372,6 +372,25 @@ fn a_run_that_fails_waits_for_the_next_change() {
     assert!(ended.stderr.contains("--max-delay require --retries"), "{}", ended.stderr);
 }
 
+/// As a program that a build replaces.
+#[test]
+fn a_program_that_is_missing_for_a_while_does_not_end_it() {
+    let (dir, tree) = watched("program");
+    let program = dir.join("program");
+    write(&program, "#!/bin/sh\necho ran $1\n");
+    let executable = || fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    executable();
+    let mut live = start(&dir, &["tree", "--retries", "inf", "--", "./program"]);
+    fs::rename(&program, dir.join("old")).unwrap();
+    write(tree.join("a"), "1");
+    let said = live.wait_for_message("given up");
+    assert!(said.contains("after 1 attempt: \"./program\": not found; the next change"), "{said}");
+    fs::rename(dir.join("old"), &program).unwrap();
+    write(tree.join("a"), "2");
+    live.wait_for("ran tree/a");
+    stop(live);
+}
+
 #[test]
 fn a_change_ends_the_backoff() {
     let (dir, tree) = watched("backoff");
