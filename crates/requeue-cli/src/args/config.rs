@@ -135,9 +135,6 @@ impl Read {
 impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
-        flags.of_parallel.check()?;
-        #[cfg(not(feature = "store"))]
-        flags.through.check()?;
         let (source, format) = flags.read.check()?;
         let own = Subcommand {
             name: "run",

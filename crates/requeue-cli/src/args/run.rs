@@ -16,12 +16,7 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
-use crate::args::unsupported::InStore;
-#[cfg(not(feature = "dashboard"))]
-use crate::args::unsupported::WithoutDashboard;
-#[cfg(not(feature = "store"))]
-use crate::args::unsupported::WithoutStore;
-use crate::args::unsupported::{OfParallel, Unsupported};
+use crate::args::unsupported::InMemoryOnly;
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -45,7 +40,7 @@ pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 pub(crate) struct Flags {
     #[cfg(feature = "store")]
     #[command(flatten)]
-    pub(crate) in_memory: Unsupported<InStore<true>>,
+    pub(crate) in_memory: InMemoryOnly,
 
     #[command(flatten)]
     pub(crate) read: Read,
@@ -67,10 +62,6 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) through: Through,
 
-    #[cfg(not(feature = "store"))]
-    #[command(flatten)]
-    pub(crate) through: Unsupported<WithoutStore>,
-
     /// Standard input of the commands
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Command")]
@@ -91,9 +82,6 @@ pub(crate) struct Flags {
     // xargs has this flag. A command never runs without a key, so it has no effect.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
-
-    #[command(flatten)]
-    pub(crate) of_parallel: Unsupported<OfParallel>,
 }
 
 // The flags of `requeue run --store`.
@@ -403,10 +391,7 @@ pub(crate) struct Dashboard {
 
 #[cfg(not(feature = "dashboard"))]
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Dashboard {
-    #[command(flatten)]
-    left_out: Unsupported<WithoutDashboard>,
-}
+pub(crate) struct Dashboard {}
 
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
@@ -419,10 +404,10 @@ impl Dashboard {
         }
     }
 
-    /// Refuses the flags of the dashboard.
+    /// Returns `None`: this program has no dashboard.
     #[cfg(not(feature = "dashboard"))]
     pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
-        self.left_out.check().map(|()| None)
+        Ok(None)
     }
 }
 

@@ -69,7 +69,10 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
         (&["--keep-order", "echo"], "-j1 runs the keys in the order of the input"),
         (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
-        (&["--resume", "echo"], "--resume: not available; --unfinished FILE saves"),
+        // The file of --unfinished would be empty after SIGKILL.
+        #[cfg(feature = "store")]
+        (&["--resume", "echo"], "--resume: not available; --store sqlite:FILE keeps the keys"),
+        (&["--results", "dir", "echo"], "--results: not available; let the command write"),
         (&["--retry-failed", "echo"], "--dead-letter FILE saves"),
         (&["echo", ":::", "a", "b"], "printf '%s\\n' a b | requeue run echo\n"),
         (
@@ -79,6 +82,7 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
         (&["--", "a b", ":::", "it's"], "printf '%s\\n' \"it's\" | requeue run 'a b'\n"),
         (&["-c", "echo", ":::", "a"], "printf '%s\\n' a | requeue run COMMAND\n"),
         (&["echo", "::::", "keys"], "requeue run -a keys echo\n"),
+        (&["echo", ":::", "a"], "requeue: keys on the command line, after ::: as in GNU parallel"),
     ] {
         let ended = run(args, "k\n");
         assert_eq!(ended.code(), Some(2), "{args:?}");
@@ -87,6 +91,36 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
     // The arguments after `parallel` belong to it.
     let ended = run(&["--dry-run", "--", "sh", "-c", "", "parallel", "echo", ":::", "a"], "k\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_suggestion_is_a_flag_that_exists() {
+    let flags = [
+        "retry", "result", "resum", "keeporder", "ba", "et", "retry-faile", "max-arg", "max-line",
+        "xarg", "dela", "min-interva", "orde", "group-b", "group-job", "max-key", "dry-ru", "serv",
+        "debounc", "on-read", "pac", "toke-file", "unfinishe",
+    ];
+    let mut suggestions = 0;
+    for subcommand in ["run", "files", "watch", "work", "add"] {
+        let requeue = |arg: &str| {
+            let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+            end(requeue.args([subcommand, arg]), "")
+        };
+        let help = requeue("--help").text();
+        for flag in flags {
+            let ended = requeue(&format!("--{flag}"));
+            assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+            let suggested = ended.stderr.split("similar argument exists: '").nth(1);
+            if let Some(suggested) = suggested.and_then(|rest| rest.split('\'').next()) {
+                suggestions += 1;
+                let is_there = help.contains(&format!(" {suggested} "))
+                    || help.contains(&format!(" {suggested}\n"))
+                    || help.contains(&format!(" {suggested}["));
+                assert!(is_there, "{subcommand} --{flag}: {suggested}");
+            }
+        }
+    }
+    assert!(suggestions > 10, "clap suggests flags");
 }
 
 #[test]
