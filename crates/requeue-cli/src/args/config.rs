@@ -18,6 +18,7 @@ use crate::exit::Refusal;
 use crate::input::source::Source;
 use crate::input::{Format, Kind};
 use crate::process::command;
+use crate::process::signals::Level;
 use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
 use crate::serve::Serve;
@@ -49,6 +50,8 @@ pub(crate) struct CommandConfig {
     /// The number of commands at once, at least 1.
     pub(crate) jobs: usize,
     pub(crate) limits: Limits,
+    /// The effect of Ctrl-C as the first signal.
+    pub(crate) first_interrupt: Level,
     pub(crate) stdin: Stdin,
     pub(crate) output: Output,
     pub(crate) tag: Option<Tag>,
@@ -84,6 +87,8 @@ pub(crate) struct Subcommand {
     unfinished: Option<PathBuf>,
     /// Its commands get no key as an argument.
     is_keyless: bool,
+    /// The effect of Ctrl-C as the first signal.
+    first_interrupt: Level,
 }
 
 impl Subcommand {
@@ -96,7 +101,21 @@ impl Subcommand {
     ) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
-        Self { name, has_priorities, input, stdin, unfinished: None, is_keyless: false }
+        Self {
+            name,
+            has_priorities,
+            input,
+            stdin,
+            unfinished: None,
+            is_keyless: false,
+            first_interrupt: Level::Stopping,
+        }
+    }
+
+    /// Makes the first Ctrl-C terminate the commands in flight.
+    #[cfg(feature = "files")]
+    pub(crate) fn terminated_by_interrupt(self) -> Self {
+        Self { first_interrupt: Level::Terminating, ..self }
     }
 
     /// Passes no key to the commands.
@@ -147,6 +166,7 @@ impl Config {
             stdin: flags.stdin,
             unfinished: flags.unfinished,
             is_keyless: false,
+            first_interrupt: Level::Stopping,
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
@@ -213,6 +233,7 @@ impl Config {
                     signal: common.signal.unwrap_or(Signal::TERM),
                     kill_after: common.kill_after.unwrap_or(Duration::from_secs(10)),
                 },
+                first_interrupt: own.first_interrupt,
                 stdin: own.stdin,
                 output,
                 tag,

@@ -74,8 +74,9 @@ pub(crate) struct Flags {
 
     /// Write the keys that have not run to FILE
     ///
-    /// FILE has the format of the input, so that a later run can read it. If FILE is the input, it is
-    /// replaced at the end.
+    /// FILE has the format of the input, so that a later run can read it. It is written when the run stops, and
+    /// not if requeue is killed: then only --store keeps the keys. If FILE is the input, it is replaced at the
+    /// end.
     #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
     pub(crate) unfinished: Option<PathBuf>,
 

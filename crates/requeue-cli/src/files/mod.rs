@@ -129,7 +129,7 @@ fn config(flags: Flags) -> Result<Config, Refusal> {
     common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReAdd::Replace);
-    let own = Subcommand::without_input("files", false, Stdin::None);
+    let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
     Config::of(common, alone, if all_in_one { own.without_key() } else { own })
 }
 

@@ -257,6 +257,20 @@ impl Runner {
         self.stop.is_cut_off() && !all_done
     }
 
+    /// Reports keys that the run has not completed and that no file or store keeps.
+    pub(super) async fn report_unfinished(&self) {
+        let unfinished = self.tally.unfinished.get();
+        if unfinished == 0 || self.keys.leases().is_some() || self.files.keys.has_unfinished() {
+            return;
+        }
+        let next_step = match &self.hooks {
+            Some(hooks) => hooks.after_cut_off(),
+            None => "--unfinished FILE would have saved them for a later run",
+        };
+        let keys = counted(unfinished, "unfinished key");
+        self.output.say(&format!("{keys}: {next_step}")).await;
+    }
+
     /// Reports that the reader of standard output has stopped the run.
     pub(super) async fn report_cut_off(&self) {
         let next_step = match (self.keys.leases(), &self.hooks) {

@@ -240,6 +240,8 @@ impl Runner {
                 self.fail(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
                 self.report_cut_off().await;
+            } else {
+                self.report_unfinished().await;
             }
             match self.config.summary {
                 Summary::Text => self.output.say(&self.tally.text()).await,

@@ -263,7 +263,7 @@ fn a_file_that_is_gone_when_its_run_would_start_is_skipped() {
     write(tree.join("a"), "");
     live.wait_for("tree/a");
     live.wait_for_message("attempt 1 of 6 failed");
-    progress(&mut live, "0 ready, 0 waiting");
+    progress(&mut live, "0 waiting, 0 ready");
     let ended = stop(live);
     assert_eq!((ended.text().as_str(), ended.count("runs")), ("tree/a\n", 1), "{}", ended.stderr);
 }
@@ -389,6 +389,30 @@ fn a_program_that_is_missing_for_a_while_does_not_end_it() {
     write(tree.join("a"), "2");
     live.wait_for("ran tree/a");
     stop(live);
+}
+
+/// A user of a terminal does not wait for a build. A service manager sends SIGTERM, and lets it complete.
+#[test]
+fn the_first_interrupt_terminates_the_commands() {
+    let (dir, tree) = watched("interrupt");
+    let mut gate = Gate::new(&dir);
+    let script = "echo up; read _ <gate; echo done";
+    for (signal, out) in [(Signal::INT, "up\n"), (Signal::TERM, "up\ndone\n")] {
+        let mut live = start(&dir, &["tree", "--all-in-one", "-c", script]);
+        write(tree.join("a"), signal.as_raw().to_string().as_str());
+        live.wait_for("up");
+        live.signal(signal);
+        if signal == Signal::INT {
+            let said = "SIGINT: sent SIGTERM to 1 command in flight; another signal kills them";
+            live.wait_for_message(said);
+        } else {
+            live.wait_for_message("SIGTERM: no new commands are started");
+            gate.open(1);
+        }
+        let ended = live.end();
+        assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{}", ended.stderr);
+        assert_eq!((ended.text().as_str(), ended.count("failures")), (out, 0), "{}", ended.stderr);
+    }
 }
 
 #[test]
