@@ -193,7 +193,9 @@ pub(crate) struct Common {
 
     /// Placeholder for the key in COMMAND [default: {}]
     ///
-    /// If COMMAND has no placeholder, the key becomes its last argument.
+    /// If COMMAND has no placeholder, the key becomes its last argument. Without -I, parts of a path have
+    /// placeholders too: {.} is the path without its extension, {/} the name, {//} the directory, and {/.} the
+    /// name without its extension.
     #[arg(short = 'I', value_name = "STR", help_heading = "Command", hide_short_help = true)]
     pub(crate) mark: Option<OsString>,
 

@@ -17,12 +17,12 @@ use crate::process::template::Template;
 pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
     let exit = match template.fixed_program() {
         Some(program) => locate(&program).err(),
-        None if is_command_line(template.shown_program().as_bytes()) => Some(Exit::NotFound),
+        None if is_command_line(template.given_program().as_bytes()) => Some(Exit::NotFound),
         None => None,
     };
     match exit {
         None => Ok(()),
-        Some(exit) => Err(Refusal { exit, message: why_not(&template.shown_program(), exit) }),
+        Some(exit) => Err(Refusal { exit, message: why_not(template.given_program(), exit) }),
     }
 }
 

@@ -161,6 +161,8 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
         &["env", "A=b", "dash", "-ec", "echo {}"],
         &["-I", "@", "ksh", "-c", "echo @"],
         &["zsh", "-c", "{}"],
+        &["sh", "-c", "echo {.}", "{}"],
+        &["-c", "echo {/}"],
         &["sh", "-c"],
         &["-c", "echo {}"],
     ] {
@@ -231,7 +233,8 @@ fn a_command_line_in_one_word_points_at_c() {
         (&["run", "echo hello"], "echo hello"),
         (&["run", "/bin/echo {}"], "/bin/echo {}"),
         (&["run", "no-such|command"], "no-such|command"),
-        (&["run", "-I", "@", "--", "echo @", "x"], "echo {}"),
+        (&["run", "-I", "@", "--", "echo @", "x"], "echo @"),
+        (&["run", "mv {} {.}.bak"], "mv {} {.}.bak"),
         #[cfg(feature = "files")]
         (&["files", ".", "--", "make; ls"], "make; ls"),
         #[cfg(feature = "kube")]
