@@ -37,7 +37,8 @@ pub fn template(data: &[u8]) {
     for word in &words {
         match fuzz_api::tag(word, given, key) {
             Ok(tag) => {
-                let text = replaced(word.as_bytes(), mark, key, |part| fuzz_api::shown(part).into());
+                let text =
+                    replaced(word.as_bytes(), mark, key, |part| fuzz_api::shown(part).into());
                 assert_eq!(tag, [&text[..], b"\t"].concat());
             }
             Err(said) => assert!(is_refused(word), "{word:?}: {said}"),
@@ -46,9 +47,8 @@ pub fn template(data: &[u8]) {
 }
 
 fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
-    let with = |word: &OsString| {
-        OsString::from_vec(replaced(word.as_bytes(), mark, key, <[u8]>::to_vec))
-    };
+    let with =
+        |word: &OsString| OsString::from_vec(replaced(word.as_bytes(), mark, key, <[u8]>::to_vec));
     let mut filled: Vec<_> = words.iter().map(with).collect();
     // A replacement by nothing changes each word that contains the mark.
     let removed = |word: &OsString| replaced(word.as_bytes(), mark, key, |_| Vec::new());
@@ -58,12 +58,7 @@ fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
     filled
 }
 
-fn replaced(
-    mut word: &[u8],
-    mark: &[u8],
-    key: &[u8],
-    write: impl Fn(&[u8]) -> Vec<u8>,
-) -> Vec<u8> {
+fn replaced(mut word: &[u8], mark: &[u8], key: &[u8], write: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut replaced = Vec::new();
     while let [first, others @ ..] = word {
         let found = if mark.is_empty() {

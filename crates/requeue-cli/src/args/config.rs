@@ -54,6 +54,7 @@ pub(crate) struct CommandConfig {
     pub(crate) first_interrupt: Level,
     pub(crate) stdin: Stdin,
     pub(crate) output: Output,
+    pub(crate) keep_order: bool,
     pub(crate) tag: Option<Tag>,
     pub(crate) verbose: bool,
     pub(crate) dry_run: bool,
@@ -87,6 +88,7 @@ pub(crate) struct Subcommand {
     unfinished: Option<PathBuf>,
     /// Its commands get no key as an argument.
     is_keyless: bool,
+    keep_order: bool,
     /// The effect of Ctrl-C as the first signal.
     first_interrupt: Level,
 }
@@ -108,6 +110,7 @@ impl Subcommand {
             stdin,
             unfinished: None,
             is_keyless: false,
+            keep_order: false,
             first_interrupt: Level::Stopping,
         }
     }
@@ -166,6 +169,7 @@ impl Config {
             stdin: flags.stdin,
             unfinished: flags.unfinished,
             is_keyless: false,
+            keep_order: flags.keep_order,
             first_interrupt: Level::Stopping,
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
@@ -213,6 +217,13 @@ impl Config {
             retries => retries.unwrap_or(Retries(Some(5))).0,
         };
         let output = if common.ungroup { Output::Inherit } else { common.output };
+        let output = match output {
+            Output::Inherit | Output::None if own.keep_order => {
+                return Err(Refusal::usage("--keep-order requires --output lines or group"));
+            }
+            _ if own.keep_order => Output::Group,
+            output => output,
+        };
         let tag = match (common.tag, &common.tagstring) {
             (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
             (true, None) => Some(Tag::key()),
@@ -236,6 +247,7 @@ impl Config {
                 first_interrupt: own.first_interrupt,
                 stdin: own.stdin,
                 output,
+                keep_order: own.keep_order,
                 tag,
                 verbose: common.verbose,
                 dry_run: alone.dry_run,

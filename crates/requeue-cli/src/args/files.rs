@@ -84,6 +84,13 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = "Files")]
     pub(crate) deleted: bool,
 
+    /// Clear the terminal before a run
+    ///
+    /// Without --all-in-one, only the first run after a pause clears it, so that the output of files that change together
+    /// stays. Standard output that is not a terminal is not changed.
+    #[arg(long, help_heading = "Output", hide_short_help = true)]
+    pub(crate) clear: bool,
+
     /// One run for all changes, with the paths on its input
     ///
     /// Each path is one line. $REQUEUE_PATHS has the same lines, unless they are too long for a variable or a

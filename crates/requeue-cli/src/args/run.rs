@@ -80,6 +80,14 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
     pub(crate) unfinished: Option<PathBuf>,
 
+    /// Print the output of commands in the order in which their keys start
+    ///
+    /// This is the order of the input, unless --order, priorities or delays change it. The output of a command
+    /// is printed together, after the output of all keys before it. A key keeps its place until its last retry.
+    /// A temporary file holds output that must wait.
+    #[arg(short = 'k', long, help_heading = "Output", hide_short_help = true)]
+    pub(crate) keep_order: bool,
+
     // xargs has this flag. A command never runs without a key, so it has no effect.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,

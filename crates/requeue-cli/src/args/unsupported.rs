@@ -61,6 +61,7 @@ const IN_STORE: Table = Table {
         Flag::new("order", "`requeue add --priority` gives keys one of three priorities"),
         Flag::new("group-by", GROUPS),
         Flag::new("group-jobs", GROUPS),
+        Flag::new("keep-order", "--tag begins each line of output with its key").short('k'),
         Flag::new("max-keys", "its keys wait in the store, limited by the space there"),
         Flag::new(
             "dry-run",
@@ -103,8 +104,7 @@ const STORE: Table = {
 
 /// Flags of xargs and GNU parallel.
 const OF_PARALLEL: Table = {
-    const ONE: &str =
-        "each command gets one key, so that it can be retried alone; leave it out";
+    const ONE: &str = "each command gets one key, so that it can be retried alone; leave it out";
     const PROGRESS: &str = "a terminal shows the progress by default; --progress always also \
                             writes it to files and pipes";
     Table {
@@ -113,12 +113,6 @@ const OF_PARALLEL: Table = {
             Flag::new("max-args", ONE).short('n'),
             Flag::new("max-lines", ONE).short('L'),
             Flag::new("xargs", ONE).short('X'),
-            Flag::new(
-                "keep-order",
-                "output comes as commands complete; -j1 runs the keys in the order of the input, and \
-                 --tag begins each line with its key",
-            )
-            .short('k'),
             Flag::new("bar", PROGRESS),
             Flag::new("eta", PROGRESS),
             Flag::new(
@@ -182,7 +176,9 @@ pub(crate) fn refusal(error: &Error, mut args: impl Iterator<Item = OsString>) -
     let tables = tables(args.nth(1)?.to_str()?);
     let is_it = |known: &Flag| match flag.strip_prefix("--") {
         Some(long) => known.long == long,
-        None => known.short.is_some_and(|short| flag.strip_prefix('-') == Some(&*short.to_string())),
+        None => {
+            known.short.is_some_and(|short| flag.strip_prefix('-') == Some(&*short.to_string()))
+        }
     };
     tables.iter().find_map(|Table { why, flags }| {
         flags.iter().find(|known| is_it(known)).map(|flag| flag.refusal(why))

@@ -11,7 +11,7 @@ mod tree;
 use std::borrow::Cow;
 use std::fs;
 use std::hash::RandomState;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
 use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
 use crate::files::filter::Filter;
-use crate::files::hooks::{ALL, FileHooks, Paths};
+use crate::files::hooks::{ALL, Clear, FileHooks, Paths};
 use crate::files::ran::Ran;
 use crate::files::tree::{Change, Full, Kind, Root, Tree};
 use crate::input::{self, AddOptions};
@@ -63,7 +63,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
-    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });
+    let clear = (flags.clear && io::stdout().is_terminal()).then(Clear::default);
+    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted, clear });
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = config(flags)?;
     let files = Files::open(&config, None)?;
@@ -227,6 +228,11 @@ impl Follower {
     }
 
     fn add(&self, changes: Vec<Change>) {
+        if let Some(clear) = &self.hooks.clear
+            && self.runner.is_idle()
+        {
+            clear.after_pause();
+        }
         for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();
             match kind {

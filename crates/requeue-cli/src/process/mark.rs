@@ -54,9 +54,7 @@ impl<'a> Marks<'a> {
     /// Returns the place of the first placeholder, and the part of the key that replaces it.
     pub(crate) fn find(self, text: &[u8]) -> Option<(Range<usize>, Part)> {
         match self {
-            Self::Own(mark) => {
-                find(text, mark).map(|start| (start..start + mark.len(), Part::Key))
-            }
+            Self::Own(mark) => find(text, mark).map(|start| (start..start + mark.len(), Part::Key)),
             Self::Braces => (0..text.len()).find_map(|start| {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;

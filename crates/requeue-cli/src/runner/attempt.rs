@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use requeue::CancelReason;
 use rustix::process::Signal;
+use tempfile::SpooledTempFile;
 use tokio::process::Child;
 use tokio::sync::watch;
 
@@ -28,8 +29,12 @@ use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
 use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
+use crate::runner::order;
 use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::Job;
+
+/// Moves the cursor to the first line, and clears the terminal. Lines that have left it can still be scrolled to.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// A command that was started, and has exited.
 struct Finished {
@@ -81,9 +86,13 @@ impl Runner {
         let (past, adds) = self.keys.start(&job);
         let seq = self.commands.seq.one_more();
         let run = Run { key: item, past, adds, slot, seq, input: &input };
+        if input.clears {
+            self.output.write(Stream::Stdout, 0, CLEAR.to_vec()).await;
+            // The command may write to the terminal itself.
+            self.output.flush().await;
+        }
         let outcome = if self.config.commands.dry_run {
-            let line = spawn::line(&self.config.commands.template, item) + "\n";
-            self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
+            self.print_command(run).await;
             Outcome::Succeeded
         } else {
             self.run_command(run, &job, &mut report).await
@@ -99,6 +108,37 @@ impl Runner {
             (outcome, _) => outcome,
         };
         self.end(job, outcome, report).await;
+    }
+
+    /// Prints the command, with `--dry-run`.
+    async fn print_command(&self, run: Run<'_>) {
+        let line = spawn::line(&self.config.commands.template, run.key) + "\n";
+        match self.keys.order() {
+            None => _ = self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await,
+            Some(_) => match order::printed(&line) {
+                Ok(output) => self.write_kept(run, output).await,
+                Err(error) => self.report_lost_output(run.key, &error).await,
+            },
+        }
+    }
+
+    /// Writes the output of a run that was kept until its end.
+    async fn write_kept(&self, run: Run<'_>, output: [SpooledTempFile; 2]) {
+        let written = match self.keys.order() {
+            Some(order) => order.put(&self.output, run.key, run.seq, output).await,
+            None => {
+                let [stdout, stderr] = output;
+                self.output.write_kept(run.seq, stdout, stderr).await;
+                Ok(())
+            }
+        };
+        if let Err(error) = written {
+            self.report_lost_output(run.key, &error).await;
+        }
+    }
+
+    async fn report_lost_output(&self, key: &Key, error: &io::Error) {
+        self.fail(&format!("{}: output lost: {error}", escaped(key))).await;
     }
 
     fn attempt_of(&self, Job { item, lease }: &Job) -> u32 {
@@ -311,13 +351,13 @@ impl Runner {
         if let Some((fed, out, err)) = ended {
             sent = fed;
             if let Err(error) = out.and(err) {
-                self.fail(&format!("{}: output lost: {error}", escaped(run.key))).await;
+                self.report_lost_output(run.key, &error).await;
             }
         }
         let (received, stderr) = (out.received + err.received, err.tail());
         if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
             tokio::select! {
-                () = self.output.write_kept(run.seq, out, err) => {}
+                () = self.write_kept(run, [out, err]) => {}
                 () = self.killing(exited) => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Starts a run, and waits for its end.
 
-use std::io::PipeWriter;
+use std::io::{self, PipeWriter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -232,6 +232,9 @@ impl Runner {
     async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.say_omitted().await;
+            if let Some(order) = self.keys.order() {
+                self.report_unwritten(order.release_all(&self.output).await).await;
+            }
             self.write_unfinished(async { unread.await.ok().flatten() }).await;
             reported.await;
             self.output.clear_progress().await;
@@ -259,6 +262,12 @@ impl Runner {
         }
     }
 
+    async fn report_unwritten(&self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.fail(&format!("--keep-order: output lost: {error}")).await;
+        }
+    }
+
     /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
     /// after that next slot has stopped.
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
@@ -276,6 +285,13 @@ impl Runner {
                     next = Some(Arc::clone(&self).start(slot + 1));
                 }
                 self.attempt(job, slot).await;
+                if let Some(order) = self.keys.order() {
+                    // A reader that has paused must not delay the end of the run.
+                    tokio::select! {
+                        released = order.release(&self.output) => self.report_unwritten(released).await,
+                        () = self.stop.reached(Level::Killing) => {}
+                    }
+                }
                 self.keys.changed();
             }
             if let Some(next) = next

@@ -85,7 +85,8 @@ fn the_parts_of_a_path_have_marks_as_in_gnu_parallel() {
     assert_eq!(run(&["-I", "@", "echo", "{.}"], "a.c\n").text(), "{.} a.c\n");
     for (mark, variable) in [("{#}", "REQUEUE_SEQ"), ("{%}", "REQUEUE_SLOT")] {
         let ended = run(&["echo", mark], "a\n");
-        let said = format!("requeue: {mark}: not available; let the command read the variable {variable}");
+        let said =
+            format!("requeue: {mark}: not available; let the command read the variable {variable}");
         assert_eq!(ended.code(), Some(2));
         assert!(ended.stderr.starts_with(&said), "{}", ended.stderr);
     }

@@ -65,9 +65,14 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
 #[test]
 fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
     for (args, said) in [
-        (&["-k", "echo"][..], "requeue: -k, --keep-order: not available; output comes as"),
-        (&["--keep-order", "echo"], "-j1 runs the keys in the order of the input"),
-        (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
+        #[cfg(feature = "store")]
+        (
+            &["-k", "--store", "sqlite:x", "echo"][..],
+            "requeue: -k, --keep-order: not available for a queue in a store; --tag begins",
+        ),
+        (&["-k", "-u", "echo"], "requeue: --keep-order requires --output lines or group"),
+        (&["--keep-order", "--output=none", "echo"], "--keep-order requires --output lines"),
+        (&["--bar", "echo"][..], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
         // The file of --unfinished would be empty after SIGKILL.
         #[cfg(feature = "store")]
@@ -96,9 +101,29 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
 #[test]
 fn a_suggestion_is_a_flag_that_exists() {
     let flags = [
-        "retry", "result", "resum", "keeporder", "ba", "et", "retry-faile", "max-arg", "max-line",
-        "xarg", "dela", "min-interva", "orde", "group-b", "group-job", "max-key", "dry-ru", "serv",
-        "debounc", "on-read", "pac", "toke-file", "unfinishe",
+        "retry",
+        "result",
+        "resum",
+        "keeporder",
+        "ba",
+        "et",
+        "retry-faile",
+        "max-arg",
+        "max-line",
+        "xarg",
+        "dela",
+        "min-interva",
+        "orde",
+        "group-b",
+        "group-job",
+        "max-key",
+        "dry-ru",
+        "serv",
+        "debounc",
+        "on-read",
+        "pac",
+        "toke-file",
+        "unfinishe",
     ];
     let mut suggestions = 0;
     for subcommand in ["run", "files", "watch", "work", "add"] {

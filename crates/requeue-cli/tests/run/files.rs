@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Signal, geteuid};
 
-use crate::support::{Ended, Gate, Live, did_not_run, directory, end, until};
+use crate::support::{Ended, Gate, Live, Terminal, did_not_run, directory, end, until};
 
 /// A directory to watch, beside the directory of the test, so that gates and logs are not watched.
 fn watched(test: &str) -> (std::path::PathBuf, std::path::PathBuf) {
@@ -339,6 +339,37 @@ fn names_are_bytes() {
     stop(live);
 }
 
+#[test]
+fn the_terminal_is_cleared_before_a_run() {
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let (dir, tree) = watched("clear");
+    let mut gate = Gate::new(&dir);
+    // A file that changes during the run of another one clears nothing.
+    for (args, cleared) in [(&[][..], 1), (&["--all-in-one"], 2)] {
+        let script = "echo \"ran $1$(cat)\"; read _ <gate";
+        let args = [&["tree", "--clear", "-j1"], args, &["-c", script]];
+        let mut terminal = Terminal::spawn(command(&dir, &args.concat()));
+        terminal.wait_for("watching");
+        write(tree.join("a"), &format!("{cleared}"));
+        terminal.wait_for("ran tree/a");
+        write(tree.join("b"), &format!("{cleared}"));
+        if args[1].is_empty() {
+            terminal.wait_for(", 1 ready, ");
+        }
+        gate.open(2);
+        terminal.wait_for("tree/b");
+        terminal.send("\x03");
+        let (said, _) = terminal.end();
+        assert_eq!(said.matches(CLEAR).count(), cleared, "{said:?}");
+        let (before, _) = said.split_once("ran tree/a").unwrap();
+        assert!(before.contains(CLEAR), "{said:?}");
+    }
+    let mut live = start(&dir, &["tree", "--clear", "--", "echo"]);
+    write(tree.join("a"), "file");
+    live.wait_for("tree/a");
+    assert_eq!(stop(live).text(), "tree/a\n");
+}
+
 /// As a build that fails: the same files would make it fail again.
 #[test]
 fn a_run_that_fails_waits_for_the_next_change() {
@@ -419,8 +450,7 @@ fn the_first_interrupt_terminates_the_commands() {
 fn a_change_ends_the_backoff() {
     let (dir, tree) = watched("backoff");
     let script = "cat \"$1\"; grep -q ok \"$1\"";
-    let args =
-        ["tree", "--retries", "5", "--base-delay", "1h", "--max-delay", "1h", "-c", script];
+    let args = ["tree", "--retries", "5", "--base-delay", "1h", "--max-delay", "1h", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "wrong\n");
     live.wait_for_message("attempt 1 of 6 failed");

@@ -158,7 +158,8 @@ fn the_progress_has_the_total_and_the_next_retry() {
     assert!(line.contains(rest) && line.contains("), 0 ready, "), "{line}");
     live.signal(Signal::TERM);
     let ended = live.end();
-    let said = "\nrequeue: 1 unfinished key: --unfinished FILE would have saved them for a later run\n";
+    let said =
+        "\nrequeue: 1 unfinished key: --unfinished FILE would have saved them for a later run\n";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 
