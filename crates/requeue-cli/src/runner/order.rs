@@ -1,8 +1,8 @@
 //! `--keep-order`: the output of commands in the order in which their keys start.
 //!
 //! A key gets a place when it first starts, and keeps it until it completes, through all of its retries. Output of a later
-//! place is held until all earlier places are over. All held output is in one temporary file, whatever the number of
-//! keys: GNU parallel needs a file for each.
+//! place is held until all earlier places are over. One temporary file has all held output. GNU parallel needs a file
+//! for each key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;

@@ -70,9 +70,9 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
             &["-k", "--store", "sqlite:x", "echo"][..],
             "requeue: -k, --keep-order: not available for a queue in a store; --tag begins",
         ),
-        (&["-k", "-u", "echo"], "requeue: --keep-order requires --output lines or group"),
+        (&["-k", "-u", "echo"][..], "requeue: --keep-order requires --output lines or group"),
         (&["--keep-order", "--output=none", "echo"], "--keep-order requires --output lines"),
-        (&["--bar", "echo"][..], "requeue: --bar: not available; a terminal shows the progress"),
+        (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
         // The file of --unfinished would be empty after SIGKILL.
         #[cfg(feature = "store")]
@@ -126,7 +126,18 @@ fn a_suggestion_is_a_flag_that_exists() {
         "unfinishe",
     ];
     let mut suggestions = 0;
-    for subcommand in ["run", "files", "watch", "work", "add"] {
+    let subcommands = [
+        "run",
+        #[cfg(feature = "files")]
+        "files",
+        #[cfg(feature = "kube")]
+        "watch",
+        #[cfg(feature = "store")]
+        "work",
+        #[cfg(feature = "store")]
+        "add",
+    ];
+    for subcommand in subcommands {
         let requeue = |arg: &str| {
             let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
             end(requeue.args([subcommand, arg]), "")
@@ -145,7 +156,7 @@ fn a_suggestion_is_a_flag_that_exists() {
             }
         }
     }
-    assert!(suggestions > 10, "clap suggests flags");
+    assert!(suggestions > 5, "clap suggests flags: {suggestions}");
 }
 
 #[test]
