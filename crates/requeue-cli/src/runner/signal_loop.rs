@@ -35,9 +35,11 @@ impl Runner {
                             }
                             _ => level.next(),
                         };
+                        // The count is that of the commands that get the signal.
+                        let running = self.keys.queue().processing();
                         self.stop(level);
-                        if level > before {
-                            self.report_signal(signal, level);
+                        if level > before && running > 0 {
+                            self.report_signal(signal, level, running);
                         }
                     }
                     Request::Suspend if signals::can_be_continued() => self.suspend().await,
@@ -62,11 +64,8 @@ impl Runner {
     }
 
     /// Reports the effect of a signal on the commands in flight.
-    fn report_signal(&self, signal: i32, level: Level) {
-        let (name, running) = (signals::name(signal), self.keys.queue().processing());
-        if running == 0 {
-            return;
-        }
+    fn report_signal(&self, signal: i32, level: Level, running: usize) {
+        let name = signals::name(signal);
         let commands = counted(running as u64, "command");
         self.output.hint(&match level {
             Level::Running => return,

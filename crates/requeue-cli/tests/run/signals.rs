@@ -86,6 +86,7 @@ fn the_third_signal_kills_them() {
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
+    live.wait_for_message("SIGINT: sent SIGTERM to 1 command in flight");
     live.signal(Signal::HUP);
     live.wait_for_message("SIGHUP: sent SIGKILL to 1 command in flight");
     let ended = live.end();
