@@ -210,8 +210,8 @@ mod tests {
         let parts = ["5/11 done", "1 running", "\"größe\" for 1.0s"].map(str::to_owned);
         for (columns, line) in [
             (usize::MAX, "5/11 done, 1 running, \"größe\" for 1.0s"),
-            (36, "5/11 done, 1 running, \"größe\" for 1.0s"),
-            (35, "5/11 done, 1 running"),
+            (38, "5/11 done, 1 running, \"größe\" for 1.0s"),
+            (37, "5/11 done, 1 running"),
             (20, "5/11 done, 1 running"),
             (19, "5/11 done"),
             // The rest of the line is cut.
