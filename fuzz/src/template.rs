@@ -82,7 +82,7 @@ fn replaced(mut word: &[u8], mark: &[u8], key: &[u8], write: impl Fn(&[u8]) -> V
 /// The part of a key for a placeholder, from the components of the path.
 fn part(mark: &str, key: &[u8]) -> Vec<u8> {
     let bare = |name: &[u8]| {
-        let (dot, _) = name.iter().enumerate().filter(|(_, byte)| **byte == b'.').next_back()?;
+        let dot = name.iter().rposition(|byte| *byte == b'.')?;
         (dot > 0 && name != b"..").then(|| name[..dot].to_vec())
     };
     let mut components: Vec<&[u8]> = key.split(|&byte| byte == b'/').collect();
