@@ -154,6 +154,8 @@ fn a_cancelled_key_does_not_hold_output_back() {
     let mut live = Live::start(&dir, &[&args[..], &["-c", "echo $1; [ $1 != a ]"]].concat());
     live.send("{\"key\":\"a\"}\n{\"key\":\"b\"}\n");
     live.wait_for("a");
+    // A cancellation does not reach a key in flight.
+    live.wait_for_message("attempt 1 of 6 failed");
     live.send("{\"key\":\"a\",\"op\":\"cancel\"}\n{\"key\":\"c\"}\n");
     live.wait_for("b");
     live.wait_for("c");
