@@ -43,8 +43,6 @@ mod without_dashboard;
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
-
 use crate::args::config::Config;
 use crate::args::{Cli, Subcommand, unsupported};
 use crate::exit::Ended;
@@ -59,9 +57,7 @@ pub fn main() -> ExitCode {
     let Cli { command, .. } = match Cli::of_process() {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-                && let Some(refusal) = unsupported::left_out(name)
-            {
+            if let Some(refusal) = unsupported::refusal(&error, std::env::args_os()) {
                 exit::refuse(&refusal);
                 return refusal.exit.into();
             }

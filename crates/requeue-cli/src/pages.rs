@@ -74,6 +74,8 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         "work" => Some(Sections::work()),
         _ => None,
     };
+    // The generator omits the text of a flag that the short help hides and that has no long text.
+    let command = command.mut_args(|arg| arg.hide_short_help(false));
     let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     if let Some(sections) = sections {

@@ -18,6 +18,7 @@ use crate::exit::Refusal;
 use crate::input::source::Source;
 use crate::input::{Format, Kind};
 use crate::process::command;
+use crate::process::signals::Level;
 use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
 use crate::serve::Serve;
@@ -49,8 +50,11 @@ pub(crate) struct CommandConfig {
     /// The number of commands at once, at least 1.
     pub(crate) jobs: usize,
     pub(crate) limits: Limits,
+    /// The effect of Ctrl-C as the first signal.
+    pub(crate) first_interrupt: Level,
     pub(crate) stdin: Stdin,
     pub(crate) output: Output,
+    pub(crate) keep_order: bool,
     pub(crate) tag: Option<Tag>,
     pub(crate) verbose: bool,
     pub(crate) dry_run: bool,
@@ -84,6 +88,9 @@ pub(crate) struct Subcommand {
     unfinished: Option<PathBuf>,
     /// Its commands get no key as an argument.
     is_keyless: bool,
+    keep_order: bool,
+    /// The effect of Ctrl-C as the first signal.
+    first_interrupt: Level,
 }
 
 impl Subcommand {
@@ -96,7 +103,22 @@ impl Subcommand {
     ) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
-        Self { name, has_priorities, input, stdin, unfinished: None, is_keyless: false }
+        Self {
+            name,
+            has_priorities,
+            input,
+            stdin,
+            unfinished: None,
+            is_keyless: false,
+            keep_order: false,
+            first_interrupt: Level::Stopping,
+        }
+    }
+
+    /// Makes the first Ctrl-C terminate the commands in flight.
+    #[cfg(feature = "files")]
+    pub(crate) fn terminated_by_interrupt(self) -> Self {
+        Self { first_interrupt: Level::Terminating, ..self }
     }
 
     /// Passes no key to the commands.
@@ -135,9 +157,6 @@ impl Read {
 impl Config {
     /// Returns the configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
-        flags.of_parallel.check()?;
-        #[cfg(not(feature = "store"))]
-        flags.through.check()?;
         let (source, format) = flags.read.check()?;
         let own = Subcommand {
             name: "run",
@@ -150,6 +169,8 @@ impl Config {
             stdin: flags.stdin,
             unfinished: flags.unfinished,
             is_keyless: false,
+            keep_order: flags.keep_order,
+            first_interrupt: Level::Stopping,
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
@@ -196,6 +217,13 @@ impl Config {
             retries => retries.unwrap_or(Retries(Some(5))).0,
         };
         let output = if common.ungroup { Output::Inherit } else { common.output };
+        let output = match output {
+            Output::Inherit | Output::None if own.keep_order => {
+                return Err(Refusal::usage("--keep-order requires --output lines or group"));
+            }
+            _ if own.keep_order => Output::Group,
+            output => output,
+        };
         let tag = match (common.tag, &common.tagstring) {
             (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
             (true, None) => Some(Tag::key()),
@@ -216,8 +244,10 @@ impl Config {
                     signal: common.signal.unwrap_or(Signal::TERM),
                     kill_after: common.kill_after.unwrap_or(Duration::from_secs(10)),
                 },
+                first_interrupt: own.first_interrupt,
                 stdin: own.stdin,
                 output,
+                keep_order: own.keep_order,
                 tag,
                 verbose: common.verbose,
                 dry_run: alone.dry_run,

@@ -29,6 +29,11 @@ use crate::duration::parse_duration;
     // This makes space in the short help for the flags of this subcommand.
     mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dry_run", |arg| arg.hide_short_help(true)),
+    mut_arg("retries", |arg| {
+        arg.help("Retries of a failed run, or inf [default: 0]").long_help(
+            "Retries of a failed run, or inf [default: 0, which waits for the next change]",
+        )
+    }),
     mut_arg("re_add", |arg| arg.help("Effect of a change of a file that backs off [default: replace]")),
     mut_arg("order", |arg| arg.help("Order of ready files [default: fifo]")),
     mut_arg("dead_letter", |arg| {
@@ -78,6 +83,13 @@ pub(crate) struct Flags {
     /// Also run for files that were deleted or renamed
     #[arg(long, help_heading = "Files")]
     pub(crate) deleted: bool,
+
+    /// Clear the terminal before a run
+    ///
+    /// Without --all-in-one, only the first run after a pause clears it, so that the output of files that change together
+    /// stays. Standard output that is not a terminal is not changed.
+    #[arg(long, help_heading = "Output", hide_short_help = true)]
+    pub(crate) clear: bool,
 
     /// One run for all changes, with the paths on its input
     ///

@@ -38,6 +38,9 @@ trigger itself. A command that \
 changes the file that it was called for is run once more, and again as long as it makes changes. The \
 content of files over 16 MiB is not compared, only their size and time.
 
+A command that fails is not run again until its file changes. With --all-in-one, any change runs it \
+again. If the cause may pass by itself, as with an upload, use --retries.
+
 Only changes after the message `watching` are certain to run. The command of a file that no longer exists \
 is skipped, except with --deleted. The new name of a renamed file is a new file.
 
@@ -145,6 +148,7 @@ const SIGNALS: [Item; 5] = [
         "SIGINT, SIGTERM, SIGHUP",
         "First signal: reading stops, no new commands start, and commands in flight complete. Second: \
          SIGTERM to the process groups of the commands, and SIGKILL after --kill-after. Third: SIGKILL. \
+         With `requeue files`, the first SIGINT has the effect of a second signal. \
          Then requeue dies of the first signal. A signal that was ignored at the start stays ignored.",
     ),
     ("SIGTSTP, SIGCONT", "Are passed on to the commands. Time limits pause in between."),
@@ -168,7 +172,7 @@ const EXAMPLES_RUN: [&str; 3] = [
 const EXAMPLES_FILES: [&str; 3] = [
     "requeue files src -e rs -- rustfmt {}",
     "requeue files . --all-in-one -- make",
-    "requeue files site --initial -- ./upload {}",
+    "requeue files site --initial --retries 5 -- ./upload {}",
 ];
 
 #[cfg(feature = "kube")]

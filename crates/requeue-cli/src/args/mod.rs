@@ -191,9 +191,16 @@ pub(crate) enum Subcommand {
         command: store::StoreCommand,
     },
     /// Print the completion script of a shell
-    Completions { shell: Shell },
+    Completions {
+        /// The shell: bash, elvish, fish, powershell, zsh
+        #[arg(hide_possible_values = true)]
+        shell: Shell,
+    },
     /// Write the manual pages to a directory
-    Man { dir: PathBuf },
+    Man {
+        /// Directory of the pages; it is created
+        dir: PathBuf,
+    },
 }
 
 #[cfg(test)]

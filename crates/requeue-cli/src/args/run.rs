@@ -16,12 +16,7 @@ use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
 #[cfg(feature = "store")]
-use crate::args::unsupported::InStore;
-#[cfg(not(feature = "dashboard"))]
-use crate::args::unsupported::WithoutDashboard;
-#[cfg(not(feature = "store"))]
-use crate::args::unsupported::WithoutStore;
-use crate::args::unsupported::{OfParallel, Unsupported};
+use crate::args::unsupported::InMemoryOnly;
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -45,7 +40,7 @@ pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 pub(crate) struct Flags {
     #[cfg(feature = "store")]
     #[command(flatten)]
-    pub(crate) in_memory: Unsupported<InStore<true>>,
+    pub(crate) in_memory: InMemoryOnly,
 
     #[command(flatten)]
     pub(crate) read: Read,
@@ -67,10 +62,6 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) through: Through,
 
-    #[cfg(not(feature = "store"))]
-    #[command(flatten)]
-    pub(crate) through: Unsupported<WithoutStore>,
-
     /// Standard input of the commands
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Command")]
@@ -83,17 +74,23 @@ pub(crate) struct Flags {
 
     /// Write the keys that have not run to FILE
     ///
-    /// FILE has the format of the input, so that a later run can read it. If FILE is the input, it is
-    /// replaced at the end.
+    /// FILE has the format of the input, so that a later run can read it. It is written when the run stops, and
+    /// not if requeue is killed: then only --store keeps the keys. If FILE is the input, it is replaced at the
+    /// end.
     #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
     pub(crate) unfinished: Option<PathBuf>,
+
+    /// Print the output of commands in the order in which their keys start
+    ///
+    /// This is the order of the input, unless --order, priorities or delays change it. The output of a command
+    /// is printed together, after the output of all keys before it. A key keeps its place until its last retry.
+    /// A temporary file holds output that must wait.
+    #[arg(short = 'k', long, help_heading = "Output", hide_short_help = true)]
+    pub(crate) keep_order: bool,
 
     // xargs has this flag. A command never runs without a key, so it has no effect.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
-
-    #[command(flatten)]
-    pub(crate) of_parallel: Unsupported<OfParallel>,
 }
 
 // The flags of `requeue run --store`.
@@ -204,7 +201,9 @@ pub(crate) struct Common {
 
     /// Placeholder for the key in COMMAND [default: {}]
     ///
-    /// If COMMAND has no placeholder, the key becomes its last argument.
+    /// If COMMAND has no placeholder, the key becomes its last argument. Without -I, parts of a path have
+    /// placeholders too: {.} is the path without its extension, {/} the name, {//} the directory, and {/.} the
+    /// name without its extension.
     #[arg(short = 'I', value_name = "STR", help_heading = "Command", hide_short_help = true)]
     pub(crate) mark: Option<OsString>,
 
@@ -403,10 +402,7 @@ pub(crate) struct Dashboard {
 
 #[cfg(not(feature = "dashboard"))]
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Dashboard {
-    #[command(flatten)]
-    left_out: Unsupported<WithoutDashboard>,
-}
+pub(crate) struct Dashboard {}
 
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
@@ -419,10 +415,10 @@ impl Dashboard {
         }
     }
 
-    /// Refuses the flags of the dashboard.
+    /// Returns `None`: this program has no dashboard.
     #[cfg(not(feature = "dashboard"))]
     pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
-        self.left_out.check().map(|()| None)
+        Ok(None)
     }
 }
 

@@ -17,7 +17,6 @@ use crate::args::run::AdminFlags;
 use crate::args::run::{
     self as args, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
 };
-use crate::args::unsupported::{InStore, OfAdd, Unsupported};
 use crate::args::values::ServerUrl;
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
@@ -115,9 +114,6 @@ pub(crate) struct WorkFlags {
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
-
-    #[command(flatten)]
-    pub(crate) unsupported: Unsupported<InStore<false>>,
 }
 
 #[derive(Args, Debug)]
@@ -172,9 +168,6 @@ pub(crate) struct AddFlags {
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Output")]
     #[arg(hide_short_help = true)]
     pub(crate) summary: Summary,
-
-    #[command(flatten)]
-    pub(crate) unsupported: Unsupported<OfAdd>,
 }
 
 /// The effect of an add on a parked key.

@@ -1,115 +1,192 @@
 //! Flags and syntax of other programs or subcommands that are not supported. Each is refused with its alternative.
 
 use std::ffi::{OsStr, OsString};
-use std::marker::PhantomData;
 use std::path::Path;
 
+use clap::Error;
+use clap::error::{ContextKind, ContextValue};
+#[cfg(feature = "store")]
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
+#[cfg(feature = "store")]
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use os_display::Quotable;
 
 use crate::exit::Refusal;
 
 /// A flag that is not supported.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flag {
+struct Flag {
     /// Its name without dashes.
     long: &'static str,
     short: Option<char>,
-    has_value: bool,
     instead: &'static str,
 }
 
 impl Flag {
     const fn new(long: &'static str, instead: &'static str) -> Self {
-        Self { long, short: None, has_value: false, instead }
+        Self { long, short: None, instead }
     }
 
     const fn short(self, short: char) -> Self {
         Self { short: Some(short), ..self }
     }
 
-    const fn value(self) -> Self {
-        Self { has_value: true, ..self }
-    }
-
-    fn arg(&self) -> Arg {
-        let arg = Arg::new(self.id()).long(self.long).hide(true);
-        let arg = match self.short {
-            Some(short) => arg.short(short),
-            None => arg,
-        };
-        arg.num_args(0..=usize::from(self.has_value))
-            .default_missing_value("")
-            .value_parser(value_parser!(OsString))
-    }
-
-    /// Returns clap's ID, which is the name of the field in a subcommand that has the flag.
-    fn id(&self) -> String {
-        self.long.replace('-', "_")
+    fn refusal(&self, why: &str) -> Refusal {
+        let Self { long, short, instead } = self;
+        let short = short.map(|short| format!("-{short}, ")).unwrap_or_default();
+        Refusal::usage(format!("{short}--{long}: {why}; {instead}"))
     }
 }
 
-/// A table of flags.
-pub(crate) trait Table {
-    const FLAGS: &'static [Flag];
-    /// The subcommand has the flags itself. Otherwise it gets them as hidden flags.
-    const OWN: bool;
-    const WHY: &'static str;
+/// A table of flags that are not supported for one reason. clap does not know them, except those that another form of
+/// the subcommand has. So it never suggests one of them.
+struct Table {
+    why: &'static str,
+    flags: &'static [Flag],
 }
 
 #[cfg(feature = "store")]
 const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
 
-/// Flags of `requeue run` that queues in a store do not have.
+/// Flags of `requeue run` that queues in a store do not have. `requeue add` has the first one.
 #[cfg(feature = "store")]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct InStore<const OWN: bool>;
-
-#[cfg(feature = "store")]
-impl<const OWN: bool> Table for InStore<OWN> {
-    const FLAGS: &'static [Flag] = {
-        &[
-            // `OfAdd` leaves out the first two.
-            Flag::new("debounce", "`requeue add --debounce` debounces its adds").value(),
-            Flag::new("on-readd", "a key that is added during its run runs once more after it").value(),
-            Flag::new("delay", "`requeue add --after TIME` delays its adds").value(),
-            Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys")
-                .value(),
-            Flag::new("pace", "`requeue work --rate` limits the starts of all keys").value(),
-            Flag::new("order", "`requeue add --priority` gives keys one of three priorities")
-                .value(),
-            Flag::new("group-by", GROUPS).value(),
-            Flag::new("group-jobs", GROUPS).value(),
-            Flag::new("max-keys", "its keys wait in the store, limited by the space there").value(),
-            Flag::new(
-                "dry-run",
-                "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
-            )
-            .value(),
-        ]
-    };
-    const OWN: bool = OWN;
-    const WHY: &'static str = "not available for a queue in a store";
-}
-
-/// Flags of `requeue run` that `requeue add` does not have.
-#[cfg(feature = "store")]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OfAdd;
-
-#[cfg(feature = "store")]
-impl Table for OfAdd {
-    // `add` has --debounce, and starts no runs that an add could restart.
-    const FLAGS: &'static [Flag] = InStore::<false>::FLAGS.split_at(2).1;
-    const OWN: bool = false;
-    const WHY: &'static str = InStore::<false>::WHY;
-}
+const IN_STORE: Table = Table {
+    why: "not available for a queue in a store",
+    flags: &[
+        Flag::new("debounce", "`requeue add --debounce` debounces its adds"),
+        Flag::new("on-readd", "a key that is added during its run runs once more after it"),
+        Flag::new("delay", "`requeue add --after TIME` delays its adds"),
+        Flag::new("min-interval", "`requeue work --rate` limits the starts of all keys"),
+        Flag::new("pace", "`requeue work --rate` limits the starts of all keys"),
+        Flag::new("order", "`requeue add --priority` gives keys one of three priorities"),
+        Flag::new("group-by", GROUPS),
+        Flag::new("group-jobs", GROUPS),
+        Flag::new("keep-order", "--tag begins each line of output with its key").short('k'),
+        Flag::new("max-keys", "its keys wait in the store, limited by the space there"),
+        Flag::new(
+            "dry-run",
+            "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
+        ),
+    ],
+};
 
 const LEFT_OUT: &str = "this program was built without it";
 
+/// Flags of the dashboard, in a program that is built without it.
+#[cfg(not(feature = "dashboard"))]
+const DASHBOARD: Table = {
+    const INSTEAD: &str = "enable the feature `dashboard` of requeue-cli";
+    Table {
+        why: LEFT_OUT,
+        flags: &[
+            Flag::new("serve", INSTEAD),
+            Flag::new("serve-admin", INSTEAD),
+            Flag::new("token-file", INSTEAD),
+        ],
+    }
+};
+
+/// Flags of `requeue run --store`, in a program that is built without stores.
+#[cfg(not(feature = "store"))]
+const STORE: Table = {
+    const INSTEAD: &str = "enable the feature `store` of requeue-cli";
+    Table {
+        why: LEFT_OUT,
+        flags: &[
+            Flag::new("store", INSTEAD),
+            Flag::new("queue", INSTEAD),
+            Flag::new("lease", INSTEAD),
+            Flag::new("wait", INSTEAD),
+            Flag::new("pass-passwords", INSTEAD),
+        ],
+    }
+};
+
+/// Flags of xargs and GNU parallel.
+const OF_PARALLEL: Table = {
+    const ONE: &str = "each command gets one key, so that it can be retried alone; leave it out";
+    const PROGRESS: &str = "a terminal shows the progress by default; --progress always also \
+                            writes it to files and pipes";
+    Table {
+        why: "not available",
+        flags: &[
+            Flag::new("max-args", ONE).short('n'),
+            Flag::new("max-lines", ONE).short('L'),
+            Flag::new("xargs", ONE).short('X'),
+            Flag::new("bar", PROGRESS),
+            Flag::new("eta", PROGRESS),
+            Flag::new(
+                "resume",
+                if cfg!(feature = "store") {
+                    "--store sqlite:FILE keeps the keys until they complete, even if requeue is killed, and \
+                     the same command without input runs the rest"
+                } else {
+                    "--unfinished FILE saves the keys that have not run when a signal stops the run"
+                },
+            ),
+            Flag::new(
+                "results",
+                "let the command write the file, as in -c './cmd \"$1\" >\"$1.out\"'; --joblog FILE has \
+                 the exit codes",
+            ),
+            Flag::new("resume-failed", FAILED),
+            Flag::new("retry-failed", FAILED),
+        ],
+    }
+};
+
+const FAILED: &str =
+    "--dead-letter FILE saves the failed keys, and `requeue run -a FILE` runs them";
+
+/// Returns the tables of a subcommand.
+fn tables(subcommand: &str) -> Vec<Table> {
+    match subcommand {
+        "run" => vec![
+            OF_PARALLEL,
+            #[cfg(not(feature = "dashboard"))]
+            DASHBOARD,
+            #[cfg(not(feature = "store"))]
+            STORE,
+        ],
+        #[cfg(feature = "store")]
+        "add" => vec![IN_STORE],
+        #[cfg(feature = "store")]
+        "work" => vec![
+            IN_STORE,
+            #[cfg(not(feature = "dashboard"))]
+            DASHBOARD,
+        ],
+        #[cfg(not(feature = "dashboard"))]
+        "files" | "watch" => vec![DASHBOARD],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the refusal with an alternative, if an error of clap is about a subcommand or a flag that has one. The
+/// arguments of the process are `args`.
+pub(crate) fn refusal(error: &Error, mut args: impl Iterator<Item = OsString>) -> Option<Refusal> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    if let Some(subcommand) = text(ContextKind::InvalidSubcommand) {
+        return left_out(subcommand);
+    }
+    let flag = text(ContextKind::InvalidArg)?;
+    let tables = tables(args.nth(1)?.to_str()?);
+    let is_it = |known: &Flag| match flag.strip_prefix("--") {
+        Some(long) => known.long == long,
+        None => {
+            known.short.is_some_and(|short| flag.strip_prefix('-') == Some(&*short.to_string()))
+        }
+    };
+    tables.iter().find_map(|Table { why, flags }| {
+        flags.iter().find(|known| is_it(known)).map(|flag| flag.refusal(why))
+    })
+}
+
 /// Refuses a subcommand that this program was built without.
-pub(crate) fn left_out(subcommand: &str) -> Option<Refusal> {
+fn left_out(subcommand: &str) -> Option<Refusal> {
     let feature = match subcommand {
         "files" if !cfg!(feature = "files") => "files",
         "watch" if !cfg!(feature = "kube") => "kube",
@@ -127,112 +204,41 @@ pub(crate) fn left_out(subcommand: &str) -> Option<Refusal> {
     Some(Refusal::usage(message))
 }
 
-/// Flags of the dashboard, in a program that is built without it.
-#[cfg(not(feature = "dashboard"))]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WithoutDashboard;
-
-#[cfg(not(feature = "dashboard"))]
-impl Table for WithoutDashboard {
-    const FLAGS: &'static [Flag] = {
-        const INSTEAD: &str = "enable the feature `dashboard` of requeue-cli";
-        &[
-            Flag::new("serve", INSTEAD).value(),
-            Flag::new("serve-admin", INSTEAD),
-            Flag::new("token-file", INSTEAD).value(),
-        ]
-    };
-    const OWN: bool = false;
-    const WHY: &'static str = LEFT_OUT;
-}
-
-/// Flags of `requeue run --store`, in a program that is built without stores.
-#[cfg(not(feature = "store"))]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WithoutStore;
-
-#[cfg(not(feature = "store"))]
-impl Table for WithoutStore {
-    const FLAGS: &'static [Flag] = {
-        const INSTEAD: &str = "enable the feature `store` of requeue-cli";
-        &[
-            Flag::new("store", INSTEAD).value(),
-            Flag::new("queue", INSTEAD).value(),
-            Flag::new("lease", INSTEAD).value(),
-            Flag::new("wait", INSTEAD).value(),
-            Flag::new("pass-passwords", INSTEAD),
-        ]
-    };
-    const OWN: bool = false;
-    const WHY: &'static str = LEFT_OUT;
-}
-
-/// Flags of xargs and GNU parallel.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OfParallel;
-
-impl Table for OfParallel {
-    const FLAGS: &'static [Flag] = {
-        const ONE: &str =
-            "each command gets one key, so that it can be retried alone; leave it out";
-        const PROGRESS: &str = "a terminal shows the progress by default; --progress always also \
-                                writes it to files and pipes";
-        const RESUME: &str = "--unfinished FILE saves the keys that have not run, and \
-                              `requeue run -a FILE` runs them";
-        const FAILED: &str =
-            "--dead-letter FILE saves the failed keys, and `requeue run -a FILE` runs them";
-        &[
-            Flag::new("max-args", ONE).short('n').value(),
-            Flag::new("max-lines", ONE).short('L').value(),
-            Flag::new("xargs", ONE).short('X'),
-            Flag::new(
-                "keep-order",
-                "output comes as commands complete; -j1 runs the keys in the order of the input, and \
-                 --tag begins each line with its key",
-            )
-            .short('k'),
-            Flag::new("bar", PROGRESS),
-            Flag::new("eta", PROGRESS),
-            Flag::new("resume", RESUME),
-            Flag::new("resume-failed", FAILED),
-            Flag::new("retry-failed", FAILED),
-        ]
-    };
-    const OWN: bool = false;
-    const WHY: &'static str = "not available";
-}
-
-/// The first flag of the table on the command line.
+/// The first flag on the command line that `requeue run` has only without `--store`.
 ///
-/// clap's derived structs remove their values from the matches. In a subcommand that has the flags, this field
-/// must be the first.
+/// clap's derived structs remove their values from the matches. Therefore this field must be the first of its struct.
+#[cfg(feature = "store")]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unsupported<T>(Option<&'static Flag>, PhantomData<T>);
+pub(crate) struct InMemoryOnly(Option<&'static Flag>);
 
-impl<T: Table> Unsupported<T> {
+#[cfg(feature = "store")]
+impl InMemoryOnly {
     /// Refuses the flag, if there is one.
     pub(crate) fn check(self) -> Result<(), Refusal> {
-        let Some(Flag { long, short, instead, .. }) = self.0 else { return Ok(()) };
-        let short = short.map(|short| format!("-{short}, ")).unwrap_or_default();
-        Err(Refusal::usage(format!("{short}--{long}: {}; {instead}", T::WHY)))
+        self.0.map_or(Ok(()), |flag| Err(flag.refusal(IN_STORE.why)))
     }
 }
 
-impl<T: Table> Args for Unsupported<T> {
+#[cfg(feature = "store")]
+impl Args for InMemoryOnly {
     fn augment_args(command: Command) -> Command {
-        if T::OWN { command } else { command.args(T::FLAGS.iter().map(Flag::arg)) }
+        command
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
+        command
     }
 }
 
-impl<T: Table> FromArgMatches for Unsupported<T> {
+#[cfg(feature = "store")]
+impl FromArgMatches for InMemoryOnly {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let is_given =
-            |flag: &&Flag| matches.value_source(&flag.id()) == Some(ValueSource::CommandLine);
-        Ok(Self(T::FLAGS.iter().find(is_given), PhantomData))
+        let is_given = |flag: &&Flag| {
+            // The name of its field.
+            let id = flag.long.replace('-', "_");
+            matches.value_source(&id) == Some(ValueSource::CommandLine)
+        };
+        Ok(Self(IN_STORE.flags.iter().find(is_given)))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -278,7 +284,7 @@ pub(crate) fn check_separators(command: &[OsString], subcommand: &str) -> Result
         _ => format!("name the file of keys: requeue run -a {keys} {run}"),
     };
     Err(Refusal::usage(format!(
-        "{}: keys on the command line, as in GNU parallel, are not available; {instead}",
+        "keys on the command line, after {} as in GNU parallel, are not available; {instead}",
         separator.display()
     )))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::files::events::Inbox;
@@ -23,6 +24,19 @@ pub(super) struct FileHooks {
     pub(super) inbox: Arc<Inbox>,
     /// With `--deleted`.
     pub(super) runs_deleted: bool,
+    /// With `--clear`.
+    pub(super) clear: Option<Clear>,
+}
+
+/// The state of `--clear`: true if the next run clears the terminal.
+#[derive(Debug, Default)]
+pub(super) struct Clear(AtomicBool);
+
+impl Clear {
+    /// Must be called when a change comes while nothing runs or is ready.
+    pub(super) fn after_pause(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The files that changed, for a run for all of them.
@@ -70,7 +84,8 @@ impl Paths {
             stdin.push(self.terminator);
         }
         let env = variable(&state.in_run).map(|paths| ("REQUEUE_PATHS", paths));
-        Some(RunInput { env: env.into_iter().collect(), stdin: Some(stdin.into()), dir: None })
+        let env = env.into_iter().collect();
+        Some(RunInput { env, stdin: Some(stdin.into()), ..RunInput::default() })
     }
 
     /// Ends the run. Returns its files.
@@ -106,6 +121,13 @@ impl FileHooks {
     }
 
     fn input(&self, key: &[u8]) -> Option<RunInput> {
+        let input = self.input_of(key)?;
+        let is_first = |Clear(next): &Clear| next.swap(false, Ordering::Relaxed);
+        let clears = self.clear.as_ref().is_some_and(|clear| is_first(clear) || self.all.is_some());
+        Some(RunInput { clears, ..input })
+    }
+
+    fn input_of(&self, key: &[u8]) -> Option<RunInput> {
         match &self.all {
             Some(paths) => paths.begin(|path| self.begin(path).1),
             None => {
@@ -142,8 +164,9 @@ impl Hooks for FileHooks {
         })
     }
 
-    fn on_give_up(&self, _: &[u8]) {
-        self.all.iter().for_each(|paths| _ = paths.end());
+    // The paths of a failed run stay: they are part of the next one, until a run has succeeded.
+    fn on_give_up(&self, _: &[u8]) -> &'static str {
+        "; the next change runs it again"
     }
 
     fn is_new(&self, _: &[u8]) -> bool {
@@ -168,7 +191,7 @@ mod tests {
         paths.add(b"a");
         paths.add(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
-        // That run failed.
+        // That run failed, and was given up.
         paths.add(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
         paths.add(b"a");

@@ -11,7 +11,7 @@ mod tree;
 use std::borrow::Cow;
 use std::fs;
 use std::hash::RandomState;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -25,11 +25,12 @@ use tokio::sync::oneshot;
 use crate::args::config::{Config, Subcommand};
 use crate::args::files::Flags;
 use crate::args::run::Stdin;
+use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
 use crate::files::events::{Events, Inbox, NoWatch, NotWatched, SystemWatch, Watch};
 use crate::files::filter::Filter;
-use crate::files::hooks::{ALL, FileHooks, Paths};
+use crate::files::hooks::{ALL, Clear, FileHooks, Paths};
 use crate::files::ran::Ran;
 use crate::files::tree::{Change, Full, Kind, Root, Tree};
 use crate::input::{self, AddOptions};
@@ -62,7 +63,8 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let ran = Ran::new(secret.clone(), filter.links, given);
     let inbox = Arc::new(Inbox::default());
     let runs_deleted = flags.deleted;
-    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted });
+    let clear = (flags.clear && io::stdout().is_terminal()).then(Clear::default);
+    let hooks = Arc::new(FileHooks { all, ran, inbox: Arc::clone(&inbox), runs_deleted, clear });
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = config(flags)?;
     let files = Files::open(&config, None)?;
@@ -117,9 +119,18 @@ fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 /// Returns the configuration with the defaults for files.
 fn config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
+    let has_delay = common.base_delay.is_some() || common.max_delay.is_some();
+    if has_delay && common.retries.is_none() {
+        return Err(Refusal::usage(
+            "--base-delay and --max-delay require --retries: without it, a command that fails runs again \
+             after the next change",
+        ));
+    }
+    // The same files would make the command fail again.
+    common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReAdd::Replace);
-    let own = Subcommand::without_input("files", false, Stdin::None);
+    let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
     Config::of(common, alone, if all_in_one { own.without_key() } else { own })
 }
 
@@ -217,6 +228,11 @@ impl Follower {
     }
 
     fn add(&self, changes: Vec<Change>) {
+        if let Some(clear) = &self.hooks.clear
+            && self.runner.is_idle()
+        {
+            clear.after_pause();
+        }
         for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();
             match kind {

@@ -1,7 +1,7 @@
 //! Finds the file of the command before any input is read, and limits the number of commands at once.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,42 @@ use crate::exit::{Exit, Refusal};
 use crate::key::escaped;
 use crate::process::template::Template;
 
-/// Checks that the command can be found, as exec does. Skips the check if its name depends on the key.
+/// Checks that the command can be found, as exec does. If its name depends on the key, only refuses a whole command
+/// line in one word, as GNU parallel takes it.
 pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
-    let Some(program) = template.fixed_program() else { return Ok(()) };
-    let Err(exit) = locate(&program) else { return Ok(()) };
-    let why = if exit == Exit::NotExecutable { "cannot be executed" } else { "not found" };
-    Err(Refusal { exit, message: format!("{}: {why}", escaped(program.as_bytes())) })
+    let exit = match template.fixed_program() {
+        Some(program) => locate(&program).err(),
+        None if is_command_line(template.given_program().as_bytes()) => Some(Exit::NotFound),
+        None => None,
+    };
+    match exit {
+        None => Ok(()),
+        Some(exit) => Err(Refusal { exit, message: why_not(template.given_program(), exit) }),
+    }
+}
+
+/// Returns the error of a program that cannot be executed or does not exist, with the next step.
+pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
+    let name = escaped(program.as_bytes());
+    match exit {
+        Exit::NotExecutable => format!("{name}: cannot be executed"),
+        _ if program.as_bytes().iter().any(is_of_shell) => format!(
+            "{name}: not found; a command is a program and its arguments as separate words. Use -c 'SCRIPT' \
+             for a command line in one word: a shell runs it, with the key as \"$1\""
+        ),
+        _ => format!("{name}: not found"),
+    }
+}
+
+/// Returns true if the word is a program and its arguments: the text before its first space is a program.
+fn is_command_line(word: &[u8]) -> bool {
+    let end = word.iter().position(u8::is_ascii_whitespace);
+    end.is_some_and(|end| end > 0 && locate(OsStr::from_bytes(&word[..end])).is_ok())
+}
+
+/// Returns true for a space, and for a character with a meaning in a shell.
+fn is_of_shell(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || b"|&;<>()$`\\\"'*?".contains(byte)
 }
 
 /// Returns the file of a program, as exec finds it.
@@ -40,7 +70,7 @@ pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
 /// Returns the path if it is an executable file.
 fn look(program: &Path) -> Result<PathBuf, Exit> {
     match std::fs::metadata(program) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
         Err(_) => Err(Exit::NotFound),
         Ok(metadata)
             if metadata.is_file() && rustix::fs::access(program, Access::EXEC_OK).is_ok() =>
@@ -48,6 +78,16 @@ fn look(program: &Path) -> Result<PathBuf, Exit> {
             Ok(program.to_owned())
         }
         Ok(_) => Err(Exit::NotExecutable),
+    }
+}
+
+/// Returns the exit code for a command that was not started because its program does not exist or cannot be executed.
+/// Shells have the same codes.
+pub(crate) fn exit_of(error: &io::Error) -> Option<Exit> {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Some(Exit::NotFound),
+        ErrorKind::PermissionDenied => Some(Exit::NotExecutable),
+        _ => None,
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod command;
 pub(crate) mod groups;
 pub(crate) mod guardian;
+pub(crate) mod mark;
 pub(crate) mod pausable_clock;
 pub(crate) mod run_input;
 pub(crate) mod shells;

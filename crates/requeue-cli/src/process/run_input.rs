@@ -12,6 +12,8 @@ pub(crate) struct RunInput {
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// Its standard input; `None` for an empty one.
     pub(crate) stdin: Option<Arc<[u8]>>,
+    /// The run clears the terminal before its command starts.
+    pub(crate) clears: bool,
     /// A directory that must exist until the end of the run.
     pub(crate) dir: Option<Arc<TempDir>>,
 }

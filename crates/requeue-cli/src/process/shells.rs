@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::exit::Refusal;
+use crate::process::mark::Marks;
 
 /// Shells that take a script as the argument after `-c`, and arguments of the script after it.
 const SHELLS: &str =
@@ -51,9 +52,9 @@ fn is_in(names: &str, name: &[u8]) -> bool {
 /// Returns a warning for interpreters and `ssh`. Such a command can be safe, for example if keys are numbers.
 pub(crate) fn refuse_code_from_keys(
     words: &[OsString],
-    mark: &[u8],
+    marks: Marks<'_>,
 ) -> Result<Option<String>, Refusal> {
-    let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
+    let has_mark = |word: &OsString| marks.is_in(word);
     // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(has_mark);
     // The key is in the option at `at`, or in its value, which is the next word.
@@ -68,14 +69,14 @@ pub(crate) fn refuse_code_from_keys(
     for (at, word) in words.iter().enumerate() {
         let (name, args) = (program(word), &words[at + 1..]);
         let shown = String::from_utf8_lossy(name);
-        let refusal = || refusal(mark, Some(&shown));
+        let refusal = || refusal(marks, Some(&shown));
         let other = OTHER_SHELLS.iter().find(|(names, _)| is_in(names, name));
         if is_in(SHELLS, name) || other.is_some() {
             if other.is_some_and(|(_, letters)| is_in_option(args, letters, &["--execute"])) {
                 return Err(refusal());
             }
-            match script(args, mark) {
-                Script::Is(script) => refuse_mark_in_script(script, mark, Some(&shown))?,
+            match script(args, marks) {
+                Script::Is(script) => refuse_mark_in_script(script, marks, Some(&shown))?,
                 Script::Missing if appended => return Err(refusal()),
                 Script::Missing | Script::None => {}
             }
@@ -213,17 +214,14 @@ fn split_string(args: &[OsString]) -> Option<&[OsString]> {
 /// Refuses a script that contains the placeholder.
 pub(crate) fn refuse_mark_in_script(
     script: &OsStr,
-    mark: &[u8],
+    marks: Marks<'_>,
     shell: Option<&str>,
 ) -> Result<(), Refusal> {
-    match find(script.as_bytes(), mark) {
-        None => Ok(()),
-        Some(_) => Err(refusal(mark, shell)),
-    }
+    if marks.is_in(script) { Err(refusal(marks, shell)) } else { Ok(()) }
 }
 
-fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
-    let mark = String::from_utf8_lossy(mark);
+fn refusal(marks: Marks<'_>, shell: Option<&str>) -> Refusal {
+    let mark = marks.shown();
     let direct = match shell {
         None => String::new(),
         Some("env") => format!("\n  -- env A=b cmd {mark}"),
@@ -268,7 +266,7 @@ enum Script<'a> {
 }
 
 /// Finds the script among the arguments of a shell.
-fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
+fn script<'a>(args: &'a [OsString], marks: Marks<'_>) -> Script<'a> {
     let (mut is_script, mut at) = (false, 0);
     while let Some(arg) = args.get(at) {
         at += 1;
@@ -286,7 +284,7 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
             }
             [b'-', b'-', ..] => {}
             // fish accepts `-cSCRIPT`.
-            [b'-', letters @ ..] if letters.contains(&b'c') && find(letters, mark).is_some() => {
+            [b'-', letters @ ..] if letters.contains(&b'c') && marks.find(letters).is_some() => {
                 return Script::Is(arg);
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
@@ -307,11 +305,6 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     }
 }
 
-/// Returns the position of `needle`, which must not be empty, in `text`.
-pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
-    text.windows(needle.len()).position(|window| window == needle)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,7 +312,7 @@ mod tests {
     /// Returns the warning about a command; `Err` if it is refused.
     fn said(words: &str) -> Result<Option<String>, String> {
         let words: Vec<_> = words.split('|').map(OsString::from).collect();
-        refuse_code_from_keys(&words, b"{}").map_err(|refusal| refusal.message)
+        refuse_code_from_keys(&words, Marks::Braces).map_err(|refusal| refusal.message)
     }
 
     fn refused(words: &str) -> bool {

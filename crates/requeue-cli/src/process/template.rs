@@ -5,11 +5,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::exit::Refusal;
 use crate::key::{escaped, shown};
-use crate::process::shells::{self, find};
+use crate::process::mark::{Marks, Part};
+use crate::process::shells;
 
 /// A command line with placeholders for the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Template {
+    /// The name of the program with its placeholders.
+    given: OsString,
     program: Word,
     args: Vec<Word>,
     /// The reason why the command may not be safe with untrusted keys.
@@ -18,69 +21,91 @@ pub(crate) struct Template {
     pub(crate) hidden: Vec<&'static str>,
 }
 
-/// One argument, cut at its placeholders. The key goes between adjacent pieces.
+/// One argument: its text up to the first placeholder, and each placeholder with the text after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Word(Vec<Vec<u8>>);
+struct Word {
+    start: Vec<u8>,
+    rest: Vec<(Part, Vec<u8>)>,
+}
 
 impl Word {
-    fn cut(word: &OsStr, mark: &[u8]) -> Self {
-        let (mut pieces, mut rest) = (Vec::new(), word.as_bytes());
-        while let Some(at) = find(rest, mark) {
-            pieces.push(rest[..at].to_vec());
-            rest = &rest[at + mark.len()..];
+    fn cut(word: &OsStr, marks: Marks<'_>) -> Self {
+        let mut text = word.as_bytes();
+        let mut cut = Self { start: Vec::new(), rest: Vec::new() };
+        while let Some((place, part)) = marks.find(text) {
+            cut.last().extend_from_slice(&text[..place.start]);
+            cut.rest.push((part, Vec::new()));
+            text = &text[place.end..];
         }
-        pieces.push(rest.to_vec());
-        Self(pieces)
+        cut.last().extend_from_slice(text);
+        cut
+    }
+
+    /// Returns the text after the last placeholder.
+    fn last(&mut self) -> &mut Vec<u8> {
+        self.rest.last_mut().map_or(&mut self.start, |(_, text)| text)
     }
 
     fn literal(word: impl Into<OsString>) -> Self {
-        Self(vec![word.into().into_vec()])
+        Self { start: word.into().into_vec(), rest: Vec::new() }
     }
 
     /// Returns a word that is only the key.
     fn key() -> Self {
-        Self(vec![Vec::new(), Vec::new()])
+        Self { start: Vec::new(), rest: vec![(Part::Key, Vec::new())] }
     }
 
     fn has_mark(&self) -> bool {
-        self.0.len() > 1
+        !self.rest.is_empty()
     }
 
-    /// Inserts the key. A placeholder inside the key is not replaced.
-    fn with(&self, key: &[u8]) -> OsString {
-        OsString::from_vec(self.0.join(key))
+    /// Inserts the parts of the key, which `write` may change. A placeholder inside the key is not replaced.
+    fn with<T: AsRef<[u8]>>(&self, key: &[u8], write: impl Fn(&[u8]) -> T) -> Vec<u8> {
+        let mut word = self.start.clone();
+        for (part, text) in &self.rest {
+            word.extend_from_slice(write(part.of(key)).as_ref());
+            word.extend_from_slice(text);
+        }
+        word
+    }
+
+    /// Returns the argument for a key.
+    fn arg(&self, key: &[u8]) -> OsString {
+        OsString::from_vec(self.with(key, <[u8]>::to_vec))
     }
 }
 
 impl Template {
     /// Parses `COMMAND ARG...`. Without a placeholder, the key becomes the last argument.
     pub(crate) fn command(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        let mark = check(mark)?;
-        if words.is_empty() {
+        let marks = Marks::of(mark)?;
+        let Some(given) = words.first().cloned() else {
             return Err(Refusal::usage("no COMMAND"));
-        }
-        let warning = shells::refuse_code_from_keys(&words, mark)?;
-        let mut words = words.iter().map(|word| Word::cut(word, mark));
+        };
+        words.iter().try_for_each(|word| marks.refuse_others(word))?;
+        let warning = shells::refuse_code_from_keys(&words, marks)?;
+        let mut words = words.iter().map(|word| Word::cut(word, marks));
         let program = words.next().unwrap_or_else(Word::key);
         let mut args: Vec<Word> = words.collect();
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::key());
         }
-        Ok(Self { program, args, warning, hidden: Vec::new() })
+        Ok(Self { given, program, args, warning, hidden: Vec::new() })
     }
 
     /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
     pub(crate) fn script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        shells::refuse_mark_in_script(&script, check(mark)?, None)?;
+        shells::refuse_mark_in_script(&script, Marks::of(mark)?, None)?;
         let args =
             vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
-        Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: Vec::new() })
+        let program = Word::literal("sh");
+        Ok(Self { given: "sh".into(), program, args, warning: None, hidden: Vec::new() })
     }
 
     /// Refuses a command with a placeholder, if no key replaces it.
     pub(crate) fn refuse_mark(words: &[OsString], mark: Option<&OsStr>) -> Result<(), Refusal> {
-        let mark = check(mark)?;
-        match words.iter().find(|word| Word::cut(word, mark).has_mark()) {
+        let marks = Marks::of(mark)?;
+        match words.iter().find(|word| marks.is_in(word)) {
             None => Ok(()),
             Some(word) => Err(Refusal::usage(format!(
                 "{}: a run for all files has no path as an argument; read the paths from standard input or \
@@ -98,15 +123,20 @@ impl Template {
 
     /// Returns the name of the command, unless it depends on the key.
     pub(crate) fn fixed_program(&self) -> Option<OsString> {
-        (!self.program.has_mark()).then(|| self.program.with(b""))
+        (!self.program.has_mark()).then(|| self.given.clone())
+    }
+
+    /// Returns the name of the command with its placeholders.
+    pub(crate) fn given_program(&self) -> &OsStr {
+        &self.given
     }
 
     pub(crate) fn program(&self, key: &[u8]) -> OsString {
-        self.program.with(key)
+        self.program.arg(key)
     }
 
     pub(crate) fn args(&self, key: &[u8]) -> impl Iterator<Item = OsString> {
-        self.args.iter().map(move |word| word.with(key))
+        self.args.iter().map(move |word| word.arg(key))
     }
 }
 
@@ -120,22 +150,16 @@ impl Tag {
     }
 
     pub(crate) fn string(text: &OsStr, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        Ok(Self(Word::cut(text, check(mark)?)))
+        let marks = Marks::of(mark)?;
+        marks.refuse_others(text)?;
+        Ok(Self(Word::cut(text, marks)))
     }
 
     /// Returns the text for a key, which is made printable.
     pub(crate) fn of(&self, key: &[u8]) -> Vec<u8> {
-        let mut tag = self.0.with(shown(key).as_bytes()).into_vec();
+        let mut tag = self.0.with(key, shown);
         tag.push(b'\t');
         tag
-    }
-}
-
-fn check(mark: Option<&OsStr>) -> Result<&[u8], Refusal> {
-    match mark.map(OsStr::as_bytes) {
-        None => Ok(b"{}"),
-        Some(b"") => Err(Refusal::usage("-I: the placeholder is empty; name one, as in -I @")),
-        Some(mark) => Ok(mark),
     }
 }
 
@@ -155,6 +179,17 @@ mod tests {
         assert_eq!(filled(&["a", "{}", "x{}y{}"], None, "{}{}"), ["a", "{}{}", "x{}{}y{}{}"]);
         assert_eq!(filled(&["a", "{{}}"], None, "k"), ["a", "{k}"]);
         assert_eq!(filled(&["a", "%%%"], Some("%%"), "k"), ["a", "k%"]);
+    }
+
+    #[test]
+    fn the_parts_of_a_path_have_marks() {
+        let key = "d/{}.c";
+        assert_eq!(filled(&["a", "{.}.o"], None, key), ["a", "d/{}.o"]);
+        assert_eq!(filled(&["a", "{/}{//}{/.}"], None, key), ["a", "{}.cd{}"]);
+        // `-I` replaces all of them.
+        assert_eq!(filled(&["a", "{.}"], Some("@"), key), ["a", "{.}", key]);
+        let tag = Tag::string(OsStr::new("{/.}"), None).unwrap();
+        assert_eq!(tag.of(b"\xff/a\n.c"), b"a\\n\t");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A run of a key: its command, and the hooks around it.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
@@ -8,16 +9,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use requeue::CancelReason;
 use rustix::process::Signal;
+use tempfile::SpooledTempFile;
 use tokio::process::Child;
 use tokio::sync::watch;
 
 use crate::args::config::CommandConfig;
 use crate::args::run as args;
 use crate::duration::exact;
+use crate::exit::Exit;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
 use crate::output::capture::{self, Sink};
 use crate::output::joblog::Log;
+use crate::process::command;
 use crate::process::groups::{self, Reaped};
 use crate::process::guardian::Guardian;
 use crate::process::run_input::RunInput;
@@ -25,8 +29,12 @@ use crate::process::signals::Level;
 use crate::process::spawn::{self, NewStdio, Run};
 use crate::process::timeout::{Timer, Watchdog};
 use crate::runner::Runner;
+use crate::runner::order;
 use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::Job;
+
+/// Moves the cursor to the first line, and clears the terminal. Lines that have left it can still be scrolled to.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// A command that was started, and has exited.
 struct Finished {
@@ -78,9 +86,13 @@ impl Runner {
         let (past, adds) = self.keys.start(&job);
         let seq = self.commands.seq.one_more();
         let run = Run { key: item, past, adds, slot, seq, input: &input };
+        if input.clears {
+            self.output.write(Stream::Stdout, 0, CLEAR.to_vec()).await;
+            // The command may write to the terminal itself.
+            self.output.flush().await;
+        }
         let outcome = if self.config.commands.dry_run {
-            let line = spawn::line(&self.config.commands.template, item) + "\n";
-            self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
+            self.print_command(run).await;
             Outcome::Succeeded
         } else {
             self.run_command(run, &job, &mut report).await
@@ -96,6 +108,37 @@ impl Runner {
             (outcome, _) => outcome,
         };
         self.end(job, outcome, report).await;
+    }
+
+    /// Prints the command, with `--dry-run`.
+    async fn print_command(&self, run: Run<'_>) {
+        let line = spawn::line(&self.config.commands.template, run.key) + "\n";
+        match self.keys.order() {
+            None => _ = self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await,
+            Some(_) => match order::printed(&line) {
+                Ok(output) => self.write_kept(run, output).await,
+                Err(error) => self.report_lost_output(run.key, &error).await,
+            },
+        }
+    }
+
+    /// Writes the output of a run that was kept until its end.
+    async fn write_kept(&self, run: Run<'_>, output: [SpooledTempFile; 2]) {
+        let written = match self.keys.order() {
+            Some(order) => order.put(&self.output, run.key, run.seq, output).await,
+            None => {
+                let [stdout, stderr] = output;
+                self.output.write_kept(run.seq, stdout, stderr).await;
+                Ok(())
+            }
+        };
+        if let Err(error) = written {
+            self.report_lost_output(run.key, &error).await;
+        }
+    }
+
+    async fn report_lost_output(&self, key: &Key, error: &io::Error) {
+        self.fail(&format!("{}: output lost: {error}", escaped(key))).await;
     }
 
     fn attempt_of(&self, Job { item, lease }: &Job) -> u32 {
@@ -157,15 +200,14 @@ impl Runner {
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
             }
-            Err(error) if spawn::is_hopeless(&error) => {
-                let why = error.to_string();
-                (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
-            }
-            Err(error) => {
-                // The exit codes of shells for these errors.
-                let exit = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-                (self.failed(exit, error.to_string()), Log::exit(exit))
-            }
+            Err(error) => match command::exit_of(&error) {
+                Some(exit) => (self.without_program(run.key, exit).await, Log::exit(exit as i32)),
+                None if spawn::is_hopeless(&error) => {
+                    let why = error.to_string();
+                    (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
+                }
+                None => (self.failed(126, error.to_string()), Log::exit(126)),
+            },
         };
         if let Some(joblog) = &self.files.joblog {
             let command = spawn::line(&self.config.commands.template, run.key);
@@ -174,6 +216,29 @@ impl Runner {
             }
         }
         ended
+    }
+
+    /// Ends a run whose program does not exist or cannot be executed. It is not retried. If the program does not depend
+    /// on the key, every other key would fail too: the run stops, and no key is given up for it.
+    async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
+        let template = &self.config.commands.template;
+        let program = template.program(key);
+        let why = match command::locate(&program) {
+            Ok(_) if exit == Exit::NotFound => {
+                let program = escaped(program.as_bytes());
+                format!("{program}: its interpreter was not found; see the first line of the file")
+            }
+            _ => command::why_not(&program, exit),
+        };
+        // A build may replace the program: the next change of a file runs it again.
+        if template.fixed_program().is_none() || self.config.name == "files" {
+            return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
+        }
+        if self.stop.without_program(exit) {
+            self.output.say(&format!("{why}; no new commands are started")).await;
+        }
+        self.stop(Level::Stopping);
+        Outcome::Interrupted
     }
 
     /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run
@@ -286,13 +351,13 @@ impl Runner {
         if let Some((fed, out, err)) = ended {
             sent = fed;
             if let Err(error) = out.and(err) {
-                self.fail(&format!("{}: output lost: {error}", escaped(run.key))).await;
+                self.report_lost_output(run.key, &error).await;
             }
         }
         let (received, stderr) = (out.received + err.received, err.tail());
         if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
             tokio::select! {
-                () = self.output.write_kept(run.seq, out, err) => {}
+                () = self.write_kept(run, [out, err]) => {}
                 () = self.killing(exited) => {}
             }
         }

@@ -172,15 +172,13 @@ impl Runner {
         report: Report,
     ) {
         self.tally.given_up.one_more();
-        if let Some(hooks) = &self.hooks {
-            hooks.on_give_up(&item);
-        }
+        let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
         let written = self.files.keys.write_dead_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
         self.record(|history| history.gave_up(&key, report.run(why)));
-        self.report_given_up(&key, ("given up", ""), letter, written).await;
+        self.report_given_up(&key, ("given up", remedy), letter, written).await;
     }
 
     /// Reports a key that was given up, with a hint on what to do.
@@ -257,6 +255,20 @@ impl Runner {
         let all_done =
             is_from_input && self.stop.has_read_all() && self.tally.unfinished.get() == 0;
         self.stop.is_cut_off() && !all_done
+    }
+
+    /// Reports keys that the run has not completed and that no file or store keeps.
+    pub(super) async fn report_unfinished(&self) {
+        let unfinished = self.tally.unfinished.get();
+        if unfinished == 0 || self.keys.leases().is_some() || self.files.keys.has_unfinished() {
+            return;
+        }
+        let next_step = match &self.hooks {
+            Some(hooks) => hooks.after_cut_off(),
+            None => "--unfinished FILE would have saved them for a later run",
+        };
+        let keys = counted(unfinished, "unfinished key");
+        self.output.say(&format!("{keys}: {next_step}")).await;
     }
 
     /// Reports that the reader of standard output has stopped the run.

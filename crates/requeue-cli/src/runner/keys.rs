@@ -21,6 +21,7 @@ use crate::input::AddOptions;
 use crate::key::{Key, KeyQueue};
 use crate::output::dead_letters::Pending;
 use crate::process::run_input::Past;
+use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
 use crate::runner::remote::{Job, Leases, RemoteQueue};
 use crate::runner::retries::{FailingKeys, Verdict};
@@ -39,6 +40,8 @@ pub(super) struct Keys {
     leases: Option<Leases>,
     room: Room,
     max_keys: usize,
+    /// The order of the output, with `--keep-order`.
+    order: Option<OutputOrder>,
 }
 
 impl Keys {
@@ -68,6 +71,7 @@ impl Keys {
             leases: remote.map(Leases::new),
             room: Room::default(),
             max_keys: config.input.max_keys,
+            order: config.commands.keep_order.then(OutputOrder::default),
             queue,
         })
     }
@@ -79,6 +83,10 @@ impl Keys {
     /// Returns the leases, if the keys come from a queue in a store.
     pub(super) const fn leases(&self) -> Option<&Leases> {
         self.leases.as_ref()
+    }
+
+    pub(super) const fn order(&self) -> Option<&OutputOrder> {
+        self.order.as_ref()
     }
 
     // --- Adding ----------------------------------------------------------------------------------
@@ -125,6 +133,10 @@ impl Keys {
     pub(super) fn cancel(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
         self.failing.forget(key);
+        // A key in flight keeps its place.
+        if self.queue.look_up(key).is_none() {
+            self.over(key);
+        }
         cancelled
     }
 
@@ -190,6 +202,11 @@ impl Keys {
 
     /// Waits for the next key that may start. Returns `None` when there will be no more keys.
     pub(super) async fn next(&self) -> Option<Job> {
+        // Two slots must not exchange the places of their keys.
+        let _turn = match &self.order {
+            Some(order) => Some(order.turn().await),
+            None => None,
+        };
         // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
         // where adds of it are coalesced.
         let turn = match &self.rate {
@@ -200,6 +217,7 @@ impl Keys {
             leases.lease_into(&self.queue).await?;
         }
         let item = self.queue.get_owned().await?;
+        self.order.iter().for_each(|order| order.start(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();
         let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
@@ -224,19 +242,26 @@ impl Keys {
 
     /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
+        self.over(&item);
         self.failing.forget(&item);
         item.succeed();
     }
 
     /// Completes a key after its last failure. If it was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
+        self.over(&item);
         self.failing.forget(&item);
         item.give_up();
     }
 
     /// Completes a run that was cancelled.
     pub(super) fn end_cancelled(&self, item: Item<'static, Key>) {
+        self.over(&item);
         item.complete(Completion::Cancelled);
+    }
+
+    fn over(&self, key: &[u8]) {
+        self.order.iter().for_each(|order| order.over(key));
     }
 
     /// Retries a key, or returns it to the caller after its last retry.

@@ -1,6 +1,6 @@
 //! Starts a run, and waits for its end.
 
-use std::io::PipeWriter;
+use std::io::{self, PipeWriter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -191,9 +191,16 @@ impl Runner {
             }
         };
         self.finish_output(unread, reported).await;
-        match (self.stop.signal(), self.tally.exit()) {
+        let exit = match self.tally.exit() {
+            Exit::Failure => Exit::Failure,
+            exit => self.stop.no_program().unwrap_or(exit),
+        };
+        match (self.stop.signal(), exit) {
             (Some(signal), _) => Ended::Signal(signal),
-            (None, exit @ (Exit::Failure | Exit::Halted)) => Ended::Exit(exit),
+            (
+                None,
+                exit @ (Exit::Failure | Exit::NotExecutable | Exit::NotFound | Exit::Halted),
+            ) => Ended::Exit(exit),
             // The program dies of SIGPIPE, as other programs in a pipe do.
             (None, _) if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             (None, exit) => Ended::Exit(exit),
@@ -225,6 +232,9 @@ impl Runner {
     async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.say_omitted().await;
+            if let Some(order) = self.keys.order() {
+                self.report_unwritten(order.release_all(&self.output).await).await;
+            }
             self.write_unfinished(async { unread.await.ok().flatten() }).await;
             reported.await;
             self.output.clear_progress().await;
@@ -233,6 +243,8 @@ impl Runner {
                 self.fail(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
                 self.report_cut_off().await;
+            } else {
+                self.report_unfinished().await;
             }
             if self.keys.leases().is_none() {
                 self.tally.take_adds(&self.keys.queue().counts());
@@ -253,6 +265,12 @@ impl Runner {
         }
     }
 
+    async fn report_unwritten(&self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.fail(&format!("--keep-order: output lost: {error}")).await;
+        }
+    }
+
     /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
     /// after that next slot has stopped.
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
@@ -270,6 +288,13 @@ impl Runner {
                     next = Some(Arc::clone(&self).start(slot + 1));
                 }
                 self.attempt(job, slot).await;
+                if let Some(order) = self.keys.order() {
+                    // A reader that has paused must not delay the end of the run.
+                    tokio::select! {
+                        released = order.release(&self.output) => self.report_unwritten(released).await,
+                        () = self.stop.reached(Level::Killing) => {}
+                    }
+                }
                 self.keys.changed();
             }
             if let Some(next) = next

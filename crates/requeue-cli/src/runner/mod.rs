@@ -9,6 +9,7 @@ mod ending;
 pub(crate) mod hooks;
 mod keys;
 pub(crate) mod launch;
+mod order;
 pub(crate) mod outcome;
 #[cfg(feature = "dashboard")]
 mod page;
@@ -95,6 +96,13 @@ impl Runner {
     #[cfg(feature = "kube")]
     pub(crate) fn now(&self) -> requeue::Time {
         self.keys.queue().now()
+    }
+
+    /// Returns true if no key is ready or in flight.
+    #[cfg(feature = "files")]
+    pub(crate) fn is_idle(&self) -> bool {
+        let states = self.keys.queue().states();
+        states.ready + states.in_flight == 0
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{getpgrp, tcgetpgrp};
+use rustix::termios::tcgetwinsize;
 
 use crate::args::run as args;
-use crate::duration::shown;
+use crate::duration::{exact, shown};
 use crate::key::escaped;
 use crate::runner::Runner;
 
@@ -57,22 +58,57 @@ impl Meter {
 }
 
 impl Runner {
+    /// Returns the progress on one line.
     pub(crate) fn progress(&self, meter: &mut Meter) -> String {
+        self.progress_parts(meter).join(", ")
+    }
+
+    /// Returns the parts of the progress. The most important ones come first: a narrow terminal shows only these.
+    fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
         let (queue, tally) = (self.keys.queue(), &self.tally);
-        let (done, failed) = (tally.done.get(), tally.failures.get());
+        let (done, failed, given_up) =
+            (tally.done.get(), tally.failures.get(), tally.given_up.get());
         let rate = meter.rate(tally.started, Instant::now(), done + failed);
-        let (ready, waiting) = (queue.len(), queue.waiting());
-        let running = queue.processing();
-        let mut line = match self.keys.leases() {
-            None => format!("{ready} ready, {waiting} waiting, "),
-            // The counts are in the store.
-            Some(_) => String::new(),
-        };
-        line += &format!("{running} running, {done} done, {failed} failed, {rate:.1}/s");
-        if let Some((key, since)) = self.commands.groups.longest() {
-            line += &format!(", {} for {}", escaped(&key), shown(since));
+        let states = queue.states();
+        let mut parts = Vec::new();
+        if self.keys.leases().is_some() || self.hooks.is_some() {
+            // The rest is in the store, or nobody knows how many changes will come.
+            parts.push(format!("{done} done"));
+        } else {
+            let (finished, left) = (done + given_up, states.total() as u64);
+            let is_total = self.stop.has_read_all();
+            let more = if is_total { "" } else { "+" };
+            parts.push(format!("{finished}/{}{more} done", finished + left));
+            let left = if is_total { left } else { 0 };
+            parts.extend(
+                time_left(tally.started.elapsed(), finished, left)
+                    .map(|left| format!("about {} left", exact(left))),
+            );
         }
-        line
+        parts.push(format!("{} running", states.in_flight));
+        parts.push(format!("{failed} failed"));
+        if given_up > 0 {
+            parts.push(format!("{given_up} given up"));
+        }
+        if self.keys.leases().is_none() {
+            // Some of them are in flight, and run once more afterwards.
+            let waiting = queue.waiting();
+            let retries = Some(states.backing_off).filter(|&retries| retries > 0);
+            let retries = retries.map(|retries| format!("{retries} for a retry"));
+            let next = queue.next_due().filter(|_| waiting > 0);
+            let next = next.map(|due| format!("next in {}", shown(due.since(queue.now()))));
+            let details: Vec<_> = retries.into_iter().chain(next).collect();
+            parts.push(match details.is_empty() {
+                true => format!("{waiting} waiting"),
+                false => format!("{waiting} waiting ({})", details.join(", ")),
+            });
+            parts.push(format!("{} ready", states.ready));
+        }
+        parts.push(format!("{rate:.1}/s"));
+        if let Some((key, since)) = self.commands.groups.longest() {
+            parts.push(format!("{} for {}", escaped(&key), shown(since)));
+        }
+        parts
     }
 
     /// Shows the progress until it is aborted.
@@ -86,7 +122,8 @@ impl Runner {
                     // A run that completes at once shows no progress.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
-                        self.output.show_progress(self.progress(&mut meter));
+                        let parts = self.progress_parts(&mut meter);
+                        self.output.show_progress(fitted(&parts, columns()));
                     }
                 }
             }
@@ -96,6 +133,38 @@ impl Runner {
             },
         }
     }
+}
+
+/// Estimates the time until no key is left, in whole seconds: the keys that are left take as long as those that have
+/// finished. Returns `None` if that says nothing.
+fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
+    if finished == 0 || left == 0 {
+        return None;
+    }
+    let seconds = elapsed.as_secs_f64() * left as f64 / finished as f64;
+    Some(Duration::from_secs(seconds.ceil() as u64))
+}
+
+/// Joins the first parts that fit in a terminal of this width. A wider character than usual may be cut.
+fn fitted(parts: &[String], columns: usize) -> String {
+    let mut line = String::new();
+    let mut width = 0;
+    for part in parts {
+        let separator = if line.is_empty() { "" } else { ", " };
+        width += separator.len() + part.chars().count();
+        if width > columns && !line.is_empty() {
+            break;
+        }
+        line += separator;
+        line += part;
+    }
+    line
+}
+
+/// Returns the width of the terminal, as of now.
+fn columns() -> usize {
+    let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0);
+    size.map_or(usize::MAX, |size| size.ws_col.into())
 }
 
 /// Returns true if this process is in the foreground. Otherwise a shell uses the terminal.
@@ -122,6 +191,34 @@ mod tests {
         assert_eq!(choose(Auto, Lines, true), Progress::Bar);
         assert_eq!(choose(Auto, None, true), Progress::Bar);
         assert_eq!(choose(Auto, Inherit, true), Progress::Not);
+    }
+
+    #[test]
+    fn the_time_that_is_left_follows_from_the_keys_so_far() {
+        let left = |seconds, finished, left| {
+            let time = time_left(Duration::from_secs(seconds), finished, left);
+            time.map(|time| time.as_secs())
+        };
+        assert_eq!(left(10, 5, 20), Some(40));
+        assert_eq!(left(1, 3, 1), Some(1));
+        assert_eq!((left(10, 0, 20), left(10, 5, 0)), (None, None));
+        assert!(left(u64::MAX, 1, u64::MAX).is_some());
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_whole_parts() {
+        let parts = ["5/11 done", "1 running", "\"größe\" for 1.0s"].map(str::to_owned);
+        for (columns, line) in [
+            (usize::MAX, "5/11 done, 1 running, \"größe\" for 1.0s"),
+            (38, "5/11 done, 1 running, \"größe\" for 1.0s"),
+            (37, "5/11 done, 1 running"),
+            (20, "5/11 done, 1 running"),
+            (19, "5/11 done"),
+            // The rest of the line is cut.
+            (3, "5/11 done"),
+        ] {
+            assert_eq!(fitted(&parts, columns), line, "{columns}");
+        }
     }
 
     #[test]

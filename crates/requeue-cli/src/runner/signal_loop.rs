@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep_until};
 
+use crate::output::summary::counted;
 use crate::process::guardian::Guardian;
 use crate::process::signals::{self, Level, Request, Signals};
 use crate::runner::Runner;
@@ -27,15 +28,18 @@ impl Runner {
                 request = signals.next() => match request {
                     Request::End(signal) => {
                         self.stop.caused_by(signal);
-                        level = level.next();
-                        self.stop(level);
+                        let before = level;
+                        level = match level {
+                            Level::Running if signal == Signal::INT.as_raw() => {
+                                self.config.commands.first_interrupt
+                            }
+                            _ => level.next(),
+                        };
+                        // The count is that of the commands that get the signal.
                         let running = self.keys.queue().processing();
-                        if level == Level::Stopping && running > 0 {
-                            let name = signals::name(signal);
-                            self.output.hint(&format!(
-                                "{name}: no new commands are started; a second signal terminates \
-                                 the {running} in flight"
-                            ));
+                        self.stop(level);
+                        if level > before && running > 0 {
+                            self.report_signal(signal, level, running);
                         }
                     }
                     Request::Suspend if signals::can_be_continued() => self.suspend().await,
@@ -57,6 +61,22 @@ impl Runner {
                 }
             }
         }
+    }
+
+    /// Reports the effect of a signal on the commands in flight.
+    fn report_signal(&self, signal: i32, level: Level, running: usize) {
+        let name = signals::name(signal);
+        let commands = counted(running as u64, "command");
+        self.output.hint(&match level {
+            Level::Running => return,
+            Level::Stopping => format!(
+                "{name}: no new commands are started; a second signal terminates the {running} in flight"
+            ),
+            Level::Terminating => {
+                format!("{name}: sent SIGTERM to {commands} in flight; another signal kills them")
+            }
+            Level::Killing => format!("{name}: sent SIGKILL to {commands} in flight"),
+        });
     }
 
     /// Stops all commands and then the program. Continues the commands when the program is continued.

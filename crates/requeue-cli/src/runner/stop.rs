@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::exit::Exit;
 use crate::process::signals::Level;
 
 /// The state of the stop. The level only rises.
@@ -14,6 +15,8 @@ pub(super) struct Stop {
     level: watch::Sender<Level>,
     /// The first signal. The program dies of it at the end.
     signal: OnceLock<i32>,
+    /// The reason why the command cannot be run, as the exit code of the program.
+    no_program: OnceLock<Exit>,
     /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
     /// The input was read to its end.
@@ -29,6 +32,7 @@ impl Stop {
         Self {
             level: watch::Sender::default(),
             signal: OnceLock::new(),
+            no_program: OnceLock::new(),
             input: Mutex::new(input),
             has_read_all: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -66,6 +70,16 @@ impl Stop {
 
     pub(super) fn signal(&self) -> Option<i32> {
         self.signal.get().copied()
+    }
+
+    /// Records that the command cannot be run. Returns false if that was known.
+    pub(super) fn without_program(&self, exit: Exit) -> bool {
+        self.no_program.set(exit).is_ok()
+    }
+
+    /// Returns the exit code for a command that cannot be run.
+    pub(super) fn no_program(&self) -> Option<Exit> {
+        self.no_program.get().copied()
     }
 
     /// Must be called when the input was read to its end.

@@ -283,8 +283,7 @@ impl KeySink for Reading {
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
-    let AddFlags { parked_add, read, summary, unsupported, server, .. } = flags;
-    unsupported.check()?;
+    let AddFlags { parked_add, read, summary, server, .. } = flags;
     let server = server.open()?;
     server.as_ref().map_or(Ok(()), Server::check_token)?;
     if server.is_some() && (parked_add.is_some() || when_early.is_some()) {

@@ -48,8 +48,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
-    let WorkFlags { stdin, dashboard, until_empty, passwords, unsupported, .. } = flags;
-    unsupported.check()?;
+    let WorkFlags { stdin, dashboard, until_empty, passwords, .. } = flags;
     let re_add = re_add(common.re_add)?;
     let own = Subcommand::without_input("work", false, stdin);
     let mut config = Config::of(common, Alone { dashboard, ..Alone::default() }, own)?;

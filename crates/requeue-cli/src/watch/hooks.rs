@@ -64,8 +64,9 @@ impl Hooks for ObjectHooks {
         Box::pin(self.on_success(key))
     }
 
-    fn on_give_up(&self, key: &[u8]) {
+    fn on_give_up(&self, key: &[u8]) -> &'static str {
         self.objects.forget_gone(key);
+        ""
     }
 
     fn is_new(&self, key: &[u8]) -> bool {

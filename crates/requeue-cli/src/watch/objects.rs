@@ -190,7 +190,7 @@ impl Objects {
                 ("REQUEUE_NAME", name.into()),
             ],
             stdin: Some(Arc::clone(&known.json)),
-            dir: None,
+            ..RunInput::default()
         }))
     }
 

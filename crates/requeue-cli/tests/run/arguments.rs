@@ -74,6 +74,25 @@ fn every_mark_is_the_key_and_a_mark_in_a_key_is_none() {
 }
 
 #[test]
+fn the_parts_of_a_path_have_marks_as_in_gnu_parallel() {
+    let args = ["printf", "<%s>", "{.}.o", "{/}", "{//}", "{/.}", "--tagstring={/}"];
+    let ended = run(&args, "src/a b.c\n");
+    assert_eq!(ended.text(), "<src/a b.o><a b.c><src><a b><--tagstring=a b.c>\n");
+    let ended = run(&["--tagstring", "{/.}", "echo", "{/}"], "src/a.c\n");
+    assert_eq!(ended.text(), "a\ta.c\n");
+    // They replace the key at the end of the arguments.
+    assert_eq!(run(&["echo", "{.}"], "a.c\n").text(), "a\n");
+    assert_eq!(run(&["-I", "@", "echo", "{.}"], "a.c\n").text(), "{.} a.c\n");
+    for (mark, variable) in [("{#}", "REQUEUE_SEQ"), ("{%}", "REQUEUE_SLOT")] {
+        let ended = run(&["echo", mark], "a\n");
+        let said =
+            format!("requeue: {mark}: not available; let the command read the variable {variable}");
+        assert_eq!(ended.code(), Some(2));
+        assert!(ended.stderr.starts_with(&said), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_mark_can_be_bytes_that_are_no_text() {
     let bytes = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     let mut command = command(&["-I"]);

@@ -65,11 +65,19 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
 #[test]
 fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
     for (args, said) in [
-        (&["-k", "echo"][..], "requeue: -k, --keep-order: not available; output comes as"),
-        (&["--keep-order", "echo"], "-j1 runs the keys in the order of the input"),
+        #[cfg(feature = "store")]
+        (
+            &["-k", "--store", "sqlite:x", "echo"][..],
+            "requeue: -k, --keep-order: not available for a queue in a store; --tag begins",
+        ),
+        (&["-k", "-u", "echo"][..], "requeue: --keep-order requires --output lines or group"),
+        (&["--keep-order", "--output=none", "echo"], "--keep-order requires --output lines"),
         (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
-        (&["--resume", "echo"], "--resume: not available; --unfinished FILE saves"),
+        // The file of --unfinished would be empty after SIGKILL.
+        #[cfg(feature = "store")]
+        (&["--resume", "echo"], "--resume: not available; --store sqlite:FILE keeps the keys"),
+        (&["--results", "dir", "echo"], "--results: not available; let the command write"),
         (&["--retry-failed", "echo"], "--dead-letter FILE saves"),
         (&["echo", ":::", "a", "b"], "printf '%s\\n' a b | requeue run echo\n"),
         (
@@ -79,6 +87,7 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
         (&["--", "a b", ":::", "it's"], "printf '%s\\n' \"it's\" | requeue run 'a b'\n"),
         (&["-c", "echo", ":::", "a"], "printf '%s\\n' a | requeue run COMMAND\n"),
         (&["echo", "::::", "keys"], "requeue run -a keys echo\n"),
+        (&["echo", ":::", "a"], "requeue: keys on the command line, after ::: as in GNU parallel"),
     ] {
         let ended = run(args, "k\n");
         assert_eq!(ended.code(), Some(2), "{args:?}");
@@ -87,6 +96,67 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
     // The arguments after `parallel` belong to it.
     let ended = run(&["--dry-run", "--", "sh", "-c", "", "parallel", "echo", ":::", "a"], "k\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_suggestion_is_a_flag_that_exists() {
+    let flags = [
+        "retry",
+        "result",
+        "resum",
+        "keeporder",
+        "ba",
+        "et",
+        "retry-faile",
+        "max-arg",
+        "max-line",
+        "xarg",
+        "dela",
+        "min-interva",
+        "orde",
+        "group-b",
+        "group-job",
+        "max-key",
+        "dry-ru",
+        "serv",
+        "debounc",
+        "on-read",
+        "pac",
+        "toke-file",
+        "unfinishe",
+    ];
+    let mut suggestions = 0;
+    let subcommands = [
+        "run",
+        #[cfg(feature = "files")]
+        "files",
+        #[cfg(feature = "kube")]
+        "watch",
+        #[cfg(feature = "store")]
+        "work",
+        #[cfg(feature = "store")]
+        "add",
+    ];
+    for subcommand in subcommands {
+        let requeue = |arg: &str| {
+            let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+            end(requeue.args([subcommand, arg]), "")
+        };
+        let help = requeue("--help").text();
+        for flag in flags {
+            let ended = requeue(&format!("--{flag}"));
+            assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+            let suggested = ended.stderr.split("similar argument exists: '").nth(1);
+            if let Some(suggested) = suggested.and_then(|rest| rest.split('\'').next()) {
+                suggestions += 1;
+                let is_there = help.contains(&format!(" {suggested} "))
+                    || help.contains(&format!(" {suggested}\n"))
+                    || help.contains(&format!(" {suggested}["));
+                assert!(is_there, "{subcommand} --{flag}: {suggested}");
+            }
+        }
+    }
+    assert!(suggestions > 5, "clap suggests flags: {suggestions}");
 }
 
 #[test]
@@ -127,6 +197,8 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
         &["env", "A=b", "dash", "-ec", "echo {}"],
         &["-I", "@", "ksh", "-c", "echo @"],
         &["zsh", "-c", "{}"],
+        &["sh", "-c", "echo {.}", "{}"],
+        &["-c", "echo {/}"],
         &["sh", "-c"],
         &["-c", "echo {}"],
     ] {
@@ -186,6 +258,42 @@ fn a_command_that_is_not_there_is_found_before_anything_is_read() {
         assert_eq!(ended.text(), "a\nb\n", "{program}: the keys are still there");
         let message = format!("requeue: \"{program}\": {why}\n");
         assert_eq!(ended.stderr, message);
+    }
+}
+
+/// GNU parallel takes a command line as one word.
+#[test]
+fn a_command_line_in_one_word_points_at_c() {
+    let cases: &[(&[&str], _)] = &[
+        (&["run", "echo {} | tr a b"], "echo {} | tr a b"),
+        (&["run", "echo hello"], "echo hello"),
+        (&["run", "/bin/echo {}"], "/bin/echo {}"),
+        (&["run", "no-such|command"], "no-such|command"),
+        (&["run", "-I", "@", "--", "echo @", "x"], "echo @"),
+        (&["run", "mv {} {.}.bak"], "mv {} {.}.bak"),
+        #[cfg(feature = "files")]
+        (&["files", ".", "--", "make; ls"], "make; ls"),
+        #[cfg(feature = "kube")]
+        (&["watch", "cm", "echo {}"], "echo {}"),
+        #[cfg(feature = "store")]
+        (&["work", "--store", "sqlite:x", "echo {} >x"], "echo {} >x"),
+    ];
+    for (args, program) in cases {
+        let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        let ended = end(requeue.args(*args), "a\nb\n");
+        assert_eq!(ended.code(), Some(127), "{args:?}: {}", ended.stderr);
+        let message = format!("requeue: \"{program}\": not found; a command is a program and its ");
+        assert!(ended.stderr.starts_with(&message), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.ends_with("with the key as \"$1\"\n"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    // The name of a file may have spaces.
+    let dir = directory("spaces");
+    fs::create_dir(dir.join("my tools")).unwrap();
+    fs::copy("/bin/echo", dir.join("my tools/my echo")).unwrap();
+    for program in ["./my tools/{} echo", "./my tools/my echo"] {
+        let ended = run_in(&dir, &["--", program, "x"], "my\n");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     }
 }
 

@@ -1,8 +1,11 @@
 //! Failed keys are retried with backoff, and given up after the last retry.
 
+use std::fs;
+use std::process::Command;
+
 use rustix::process::Signal;
 
-use crate::support::{Gate, Live, directory, run};
+use crate::support::{Gate, Live, directory, run, run_in};
 
 const HOUR: [&str; 4] = ["--base-delay", "1h", "--max-delay", "1h"];
 const SHORT: [&str; 2] = ["--base-delay", "10ms"];
@@ -191,11 +194,52 @@ fn a_key_that_came_again_before_it_was_given_up_runs_afresh() {
     assert_eq!((ended.code(), ended.count("given up")), (Some(1), 3));
 }
 
+/// Another attempt would not find it either.
 #[test]
-fn a_command_whose_name_is_the_key_can_be_missing() {
-    let ended = run(&["--retries", "1", "--base-delay", "0", "{}"], "no-such-command\ntrue\n");
-    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1));
-    assert!(ended.stderr.contains("\"no-such-command\": given up after 2"), "{}", ended.stderr);
+fn a_command_whose_name_is_the_key_can_be_missing_and_is_not_retried() {
+    for (program, key, why) in [
+        ("{}", "no-such-command", "\"no-such-command\": not found\n"),
+        ("./{}", "no/such", "\"./no/such\": not found\n"),
+        ("/dev/null/{}", "x", "\"/dev/null/x\": not found\n"),
+        ("{}", "/dev/null", "\"/dev/null\": cannot be executed\n"),
+        ("{}", "no such command", "\"no such command\": not found; a command is a program and"),
+    ] {
+        let ended = run(&["--retries", "inf", program], format!("{key}\n"));
+        assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1), "{}", ended.stderr);
+        let message = format!("\"{key}\": given up after 1 attempt: {why}");
+        assert!(ended.stderr.contains(&message), "{}", ended.stderr);
+    }
+    assert_eq!(run(&["{}"], "no-such-command\ntrue\n").count("failures"), 1);
+}
+
+/// No key is given up for a program that a deployment has removed.
+#[test]
+fn a_command_that_vanishes_stops_the_run() {
+    for (change, code, why) in [
+        ("rm program", 127, "\"./program\": not found; no new"),
+        ("chmod -x program", 126, "\"./program\": cannot be executed; no new"),
+        (
+            "echo '#!/no/such' >new; chmod +x new; mv new program",
+            127,
+            "\"./program\": its interpreter was not found; see the first line of the file; no new",
+        ),
+    ] {
+        let dir = directory("vanishes");
+        // Another process writes the program: a file that this one has open cannot be executed.
+        let script = "printf '#!/bin/sh\necho $1\n%s\n' \"$1\" >program; chmod +x program";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "_", change]).current_dir(&dir);
+        assert!(shell.status().unwrap().success());
+        let args = ["-j1", "--retries", "inf", "--unfinished", "left", "./program"];
+        let ended = run_in(&dir, &args, "a\nb\nc\n");
+        assert_eq!((ended.code(), ended.text().as_str()), (Some(code), "a\n"), "{ended:?}");
+        let message = format!("requeue: {why} commands are started\n");
+        assert_eq!(ended.stderr.matches(&message).count(), 1, "{}", ended.stderr);
+        let counts = (ended.count("failures"), ended.count("unfinished"));
+        assert_eq!(counts, (0, 2), "{}", ended.stderr);
+        let left = fs::read_to_string(dir.join("left")).unwrap();
+        assert_eq!(left.lines().count(), 2, "{left}");
+    }
 }
 
 #[test]

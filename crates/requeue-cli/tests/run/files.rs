@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Signal, geteuid};
 
-use crate::support::{Ended, Gate, Live, did_not_run, directory, end, until};
+use crate::support::{Ended, Gate, Live, Terminal, did_not_run, directory, end, until};
 
 /// A directory to watch, beside the directory of the test, so that gates and logs are not watched.
 fn watched(test: &str) -> (std::path::PathBuf, std::path::PathBuf) {
@@ -254,6 +254,8 @@ fn a_file_that_is_gone_when_its_run_would_start_is_skipped() {
             "1ms",
             "--base-delay",
             "10ms",
+            "--retries",
+            "5",
             "-c",
             "echo \"$1\"; [ \"$1\" != tree/a ] || { rm \"$1\"; exit 1; }",
         ],
@@ -261,7 +263,7 @@ fn a_file_that_is_gone_when_its_run_would_start_is_skipped() {
     write(tree.join("a"), "");
     live.wait_for("tree/a");
     live.wait_for_message("attempt 1 of 6 failed");
-    progress(&mut live, "0 ready, 0 waiting");
+    progress(&mut live, "0 waiting, 0 ready");
     let ended = stop(live);
     assert_eq!((ended.text().as_str(), ended.count("runs")), ("tree/a\n", 1), "{}", ended.stderr);
 }
@@ -286,7 +288,7 @@ fn one_run_for_all_gets_the_paths() {
     let script =
         "cat; echo \"[$REQUEUE_PATHS]\"; read _ <gate; [ ! -e fail ] || { rm fail; exit 1; }";
     // The changes must still wait when the progress is asked for.
-    let args = ["tree", "--all-in-one", "--debounce", "2s", "--base-delay", "1ms", "-c", script];
+    let args = ["tree", "--all-in-one", "--debounce", "2s", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "");
     live.wait_for("[tree/a]");
@@ -295,7 +297,7 @@ fn one_run_for_all_gets_the_paths() {
     write(tree.join("e"), "");
     fs::remove_file(tree.join("e")).unwrap();
     progress(&mut live, "1 waiting");
-    // That run fails, so its file is a part of the next.
+    // That run fails and is not retried. Its file is a part of the next run.
     write(dir.join("fail"), "");
     gate.open(1);
     live.wait_for("tree/c d]");
@@ -346,10 +348,117 @@ fn names_are_bytes() {
 }
 
 #[test]
+fn the_terminal_is_cleared_before_a_run() {
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let (dir, tree) = watched("clear");
+    let mut gate = Gate::new(&dir);
+    // A file that changes during the run of another one clears nothing.
+    for (args, cleared) in [(&[][..], 1), (&["--all-in-one"], 2)] {
+        let script = "echo \"ran $1$(cat)\"; read _ <gate";
+        let args = [&["tree", "--clear", "-j1"], args, &["-c", script]];
+        let mut terminal = Terminal::spawn(command(&dir, &args.concat()));
+        terminal.wait_for("watching");
+        write(tree.join("a"), &format!("{cleared}"));
+        terminal.wait_for("ran tree/a");
+        write(tree.join("b"), &format!("{cleared}"));
+        if args[1].is_empty() {
+            terminal.wait_for(", 1 ready, ");
+        }
+        gate.open(2);
+        terminal.wait_for("tree/b");
+        terminal.send("\x03");
+        let (said, _) = terminal.end();
+        assert_eq!(said.matches(CLEAR).count(), cleared, "{said:?}");
+        let (before, _) = said.split_once("ran tree/a").unwrap();
+        assert!(before.contains(CLEAR), "{said:?}");
+    }
+    let mut live = start(&dir, &["tree", "--clear", "--", "echo"]);
+    write(tree.join("a"), "file");
+    live.wait_for("tree/a");
+    assert_eq!(stop(live).text(), "tree/a\n");
+}
+
+/// As a build that fails: the same files would make it fail again.
+#[test]
+fn a_run_that_fails_waits_for_the_next_change() {
+    for all_in_one in [&[][..], &["--all-in-one"]] {
+        let (dir, tree) = watched("fails_once");
+        let script = "echo run; grep -q ok tree/a";
+        let mut live = start(&dir, &[&["tree"], all_in_one, &["-c", script]].concat());
+        for content in ["wrong\n", "still wrong\n"] {
+            write(tree.join("a"), content);
+            let said = live.wait_for_message("given up");
+            let end = ": given up after 1 attempt: exit status: 1; the next change runs it again\n";
+            assert!(said.ends_with(end), "{said}");
+            // Nothing waits for a retry.
+            progress(&mut live, "0 waiting");
+        }
+        write(tree.join("a"), "ok\n");
+        live.wait_for("run");
+        live.wait_for("run");
+        live.wait_for("run");
+        let ended = stop(live);
+        assert_eq!((ended.count("runs"), ended.count("failures")), (3, 2), "{}", ended.stderr);
+    }
+    let (dir, tree) = watched("retries");
+    let args = ["tree", "--retries", "1", "--base-delay", "1ms", "-c", "exit 7"];
+    let mut live = start(&dir, &args);
+    write(tree.join("a"), "1");
+    live.wait_for_message("given up after 2 attempts: exit status: 7");
+    stop(live);
+    let ended = end(&mut command(&dir, &["tree", "--base-delay", "1s", "--", "true"]), "");
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("--max-delay require --retries"), "{}", ended.stderr);
+}
+
+/// As a program that a build replaces.
+#[test]
+fn a_program_that_is_missing_for_a_while_does_not_end_it() {
+    let (dir, tree) = watched("program");
+    let program = dir.join("program");
+    write(&program, "#!/bin/sh\necho ran $1\n");
+    let executable = || fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    executable();
+    let mut live = start(&dir, &["tree", "--retries", "inf", "--", "./program"]);
+    fs::rename(&program, dir.join("old")).unwrap();
+    write(tree.join("a"), "1");
+    let said = live.wait_for_message("given up");
+    assert!(said.contains("after 1 attempt: \"./program\": not found; the next change"), "{said}");
+    fs::rename(dir.join("old"), &program).unwrap();
+    write(tree.join("a"), "2");
+    live.wait_for("ran tree/a");
+    stop(live);
+}
+
+/// A user of a terminal does not wait for a build. A service manager sends SIGTERM, and lets it complete.
+#[test]
+fn the_first_interrupt_terminates_the_commands() {
+    let (dir, tree) = watched("interrupt");
+    let mut gate = Gate::new(&dir);
+    let script = "echo up; read _ <gate; echo done";
+    for (signal, out) in [(Signal::INT, "up\n"), (Signal::TERM, "up\ndone\n")] {
+        let mut live = start(&dir, &["tree", "--all-in-one", "-c", script]);
+        write(tree.join("a"), signal.as_raw().to_string().as_str());
+        live.wait_for("up");
+        live.signal(signal);
+        if signal == Signal::INT {
+            let said = "SIGINT: sent SIGTERM to 1 command in flight; another signal kills them";
+            live.wait_for_message(said);
+        } else {
+            live.wait_for_message("SIGTERM: no new commands are started");
+            gate.open(1);
+        }
+        let ended = live.end();
+        assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{}", ended.stderr);
+        assert_eq!((ended.text().as_str(), ended.count("failures")), (out, 0), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_change_ends_the_backoff() {
     let (dir, tree) = watched("backoff");
-    let args =
-        ["tree", "--base-delay", "1h", "--max-delay", "1h", "-c", "cat \"$1\"; grep -q ok \"$1\""];
+    let script = "cat \"$1\"; grep -q ok \"$1\"";
+    let args = ["tree", "--retries", "5", "--base-delay", "1h", "--max-delay", "1h", "-c", script];
     let mut live = start(&dir, &args);
     write(tree.join("a"), "wrong\n");
     live.wait_for_message("attempt 1 of 6 failed");

@@ -92,6 +92,77 @@ fn a_group_can_be_larger_than_what_is_kept_in_memory() {
 }
 
 #[test]
+fn output_can_keep_the_order_of_the_input() {
+    let dir = directory("keep_order");
+    // The first key completes last. It fails once, and keeps its place. The output of `b` does not fit in memory.
+    let script = "echo $1 $REQUEUE_ATTEMPT; echo $1 err >&2
+                  [ $1 != b ] || yes | head -n 3000000
+                  [ $1 != a ] || until [ -e last ]; do sleep 0.01; done
+                  [ $1 != z ] || touch last
+                  [ $1 != a ] || [ $REQUEUE_ATTEMPT = 2 ]";
+    let args = ["-k", "-j3", "--base-delay", "1ms", "--tag", "-c", script];
+    let ended = end(command(&args).current_dir(&dir), "a\nb\nc\nd\ne\nz\n");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let text = ended.text();
+    let lines = text.lines().filter(|line| !line.ends_with("\ty"));
+    let expected = ["a\ta 1", "a\ta 2", "b\tb 1", "c\tc 1", "d\td 1", "e\te 1", "z\tz 1"];
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
+    let b = text.split("b 1\n").nth(1).unwrap();
+    assert!(
+        b[..b.find("c\tc 1").unwrap()].lines().all(|line| line == "b\ty"),
+        "they are not mixed"
+    );
+    assert_eq!(text.matches("\ty\n").count(), 3_000_000);
+    let errors = ended.stderr.lines().filter_map(|line| line.strip_suffix(" err"));
+    assert_eq!(errors.collect::<String>(), "a\taa\tab\tbc\tcd\tde\tez\tz", "{}", ended.stderr);
+}
+
+#[test]
+fn the_order_of_many_keys_is_kept() {
+    let keys: String = (0..3000).map(|n| format!("{n}\n")).collect();
+    let script = "[ $(($1 % 7)) != 3 ] || [ $REQUEUE_ATTEMPT = 2 ] || exit 1; echo $1";
+    let args = ["-k", "-j8", "--base-delay", "1ms", "-c", script];
+    assert_eq!(run(&args, &keys).text(), keys);
+    let commands: String = (0..3000).map(|n| format!("echo {n}\n")).collect();
+    assert_eq!(run(&["-k", "-j8", "--dry-run", "echo"], &keys).text(), commands);
+}
+
+#[test]
+fn output_that_waits_for_an_unfinished_key_is_printed_at_the_end() {
+    let dir = directory("keep_order_stop");
+    let args =
+        ["-k", "-j1", "--base-delay", "1h", "--max-delay", "1h", "-c", "echo $1; [ $1 != a ]"];
+    let mut live = Live::start(&dir, &args);
+    live.send("a\nb\nc\n");
+    live.wait_for("a");
+    loop {
+        live.signal(Signal::USR1);
+        if live.wait_for_message(" running, ").contains("2/3+ done") {
+            break;
+        }
+    }
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.text().as_str(), ended.count("unfinished")), ("a\nb\nc\n", 1), "{ended:?}");
+}
+
+/// A key that is cancelled has a place too.
+#[test]
+fn a_cancelled_key_does_not_hold_output_back() {
+    let dir = directory("keep_order_cancel");
+    let args = ["-k", "-j1", "--base-delay", "1h", "--max-delay", "1h", "--input", "json"];
+    let mut live = Live::start(&dir, &[&args[..], &["-c", "echo $1; [ $1 != a ]"]].concat());
+    live.send("{\"key\":\"a\"}\n{\"key\":\"b\"}\n");
+    live.wait_for("a");
+    // A cancellation does not reach a key in flight.
+    live.wait_for_message("attempt 1 of 6 failed");
+    live.send("{\"key\":\"a\",\"op\":\"cancel\"}\n{\"key\":\"c\"}\n");
+    live.wait_for("b");
+    live.wait_for("c");
+    assert_eq!(live.end().code(), Some(0));
+}
+
+#[test]
 fn a_group_that_cannot_be_kept_is_a_failure() {
     let dir = directory("no_tmp");
     let mut command =

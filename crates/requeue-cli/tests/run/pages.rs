@@ -124,6 +124,23 @@ fn there_is_a_manual_page_for_each_command() {
 }
 
 #[test]
+fn each_flag_of_each_manual_page_has_a_text() {
+    let dir = directory("man_texts");
+    assert_eq!(end(requeue(&["man"]).arg(&dir), "").code(), Some(0));
+    for page in fs::read_dir(&dir).unwrap() {
+        let path = page.unwrap().path();
+        let page = fs::read_to_string(&path).unwrap();
+        for item in page.split("\n.TP\n").skip(1) {
+            let (name, text) = item.split_once('\n').expect("a name and a text");
+            let text = text.lines().next().unwrap_or_default();
+            assert!(!text.is_empty() && !text.starts_with('.'), "{}: {name}", path.display());
+        }
+    }
+    let page = fs::read_to_string(dir.join("requeue-run.1")).unwrap();
+    assert!(page.contains("\nSeparate keys by C: one byte, or \\\\t,"), "{page}");
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_is_a_failure() {
     let dir = directory("no_man");
     fs::write(dir.join("file"), "").unwrap();

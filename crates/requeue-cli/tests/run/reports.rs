@@ -133,9 +133,34 @@ fn sigusr1_asks_how_far_it_is() {
     live.send("a\n");
     live.wait_for("up");
     live.signal(Signal::USR1);
-    live.wait_for_message("0 ready, 0 waiting, 1 running, 0 done, 0 failed, 0.0/s, \"a\" for ");
+    live.wait_for_message("0/1+ done, 1 running, 0 failed, 0 waiting, 0 ready, 0.0/s, \"a\" for ");
     gate.open(1);
     assert_eq!(live.end().code(), Some(0));
+}
+
+#[test]
+fn the_progress_has_the_total_and_the_next_retry() {
+    let dir = directory("usr1_total");
+    let args = ["-j1", "--base-delay", "1h", "--max-delay", "1h", "-c", "[ $1 != bad ]"];
+    let mut live = Live::start(&dir, &args);
+    live.send("bad\ngood\n");
+    live.close();
+    live.wait_for_message("attempt 1 of 6 failed");
+    let line = loop {
+        live.signal(Signal::USR1);
+        let line = live.wait_for_message(" running, ");
+        if line.contains("1/2 done") {
+            break line;
+        }
+    };
+    assert!(line.starts_with("requeue: 1/2 done, about "), "{line}");
+    let rest = "left, 0 running, 1 failed, 1 waiting (1 for a retry, next in ";
+    assert!(line.contains(rest) && line.contains("), 0 ready, "), "{line}");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    let said =
+        "\nrequeue: 1 unfinished key: --unfinished FILE would have saved them for a later run\n";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 
 #[test]
@@ -144,7 +169,7 @@ fn progress_can_be_had_where_there_is_no_terminal() {
     let mut gate = Gate::new(&dir);
     let args = ["--progress", "always", "-j1", "-c", "echo up; read _ <gate"];
     let mut live = Live::start(&dir, &args);
-    live.wait_for_message("0 ready, 0 waiting, 0 running, 0 done, 0 failed, 0.0/s");
+    live.wait_for_message("0/0+ done, 0 running, 0 failed, 0 waiting, 0 ready, 0.0/s");
     live.send("a\n");
     live.wait_for("up");
     gate.open(1);

@@ -69,6 +69,7 @@ fn the_second_signal_ends_the_process_groups() {
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
+    live.wait_for_message("SIGINT: sent SIGTERM to 1 command in flight; another signal kills them");
     live.wait_for("ending");
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
@@ -85,7 +86,9 @@ fn the_third_signal_kills_them() {
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
+    live.wait_for_message("SIGINT: sent SIGTERM to 1 command in flight");
     live.signal(Signal::HUP);
+    live.wait_for_message("SIGHUP: sent SIGKILL to 1 command in flight");
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
     // One second is left to write the summary.

@@ -56,6 +56,21 @@ fn what_is_added_is_worked_on() {
     assert_eq!((ended.count("runs"), status(&dir)), (2, [0; 4]));
 }
 
+/// A deployment that removes the program must not park the whole queue.
+#[test]
+fn a_command_that_vanishes_parks_no_key() {
+    let dir = directory("store_vanishes");
+    add(&dir, &["a", "b", "c"]);
+    let script = "printf '#!/bin/sh\nrm program\n' >program; chmod +x program";
+    let mut shell = Command::new("sh");
+    assert!(shell.args(["-c", script]).current_dir(&dir).status().unwrap().success());
+    let ended = work(&dir, &["-j1", "--retries", "0", "./program"]);
+    assert_eq!((ended.code(), ended.count("failures")), (Some(127), 0), "{}", ended.stderr);
+    assert_eq!(status(&dir), [2, 0, 0, 0], "{}", ended.stderr);
+    let ended = work(&dir, &["-j1", "-c", "echo attempt $REQUEUE_ATTEMPT"]);
+    assert_eq!(ended.text(), "attempt 1\nattempt 1\n", "{}", ended.stderr);
+}
+
 #[test]
 fn an_input_that_ends_in_blank_records_loses_none_before_them() {
     let dir = directory("store_blank");

@@ -237,7 +237,7 @@ fn a_halt_and_a_rate_are_of_the_process() {
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 1), "{}", ended.stderr);
     assert_eq!(ended.text().trim_end().len(), 1, "{}", ended.text());
     let progress = ended.stderr.lines().next().unwrap();
-    assert!(progress.contains("requeue: 0 running, 0 done, 0 failed, "), "{progress}");
+    assert!(progress.contains("requeue: 0 done, 0 running, 0 failed, "), "{progress}");
 }
 
 #[test]

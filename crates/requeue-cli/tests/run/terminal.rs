@@ -141,6 +141,28 @@ fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     terminal.end()
 }
 
+/// The parts that fit are shown whole, from the most important one on.
+#[test]
+fn a_narrow_terminal_shows_how_much_is_left() {
+    let dir = directory("narrow");
+    let mut gate = Gate::new(&dir);
+    fs::write(dir.join("keys"), "a\nb\nc\n").unwrap();
+    let mut shell = std::process::Command::new("sh");
+    let script = "stty rows 24 cols 40; exec \"$1\" run -a keys -j1 --retries 1 --base-delay 1h --max-delay 1h \
+                  -c '[ $1 != a ] || exit 1; read _ <gate'";
+    shell.args(["-c", script, "_", env!("CARGO_BIN_EXE_requeue")]).current_dir(&dir);
+    let mut terminal = Terminal::spawn(shell);
+    // It is padded to the width.
+    terminal.wait_for(&format!("{:40}\r", "0/3 done, 1 running, 1 failed"));
+    gate.open(1);
+    terminal.wait_for("1/3 done, about ");
+    terminal.wait_for(" left, 1 running");
+    gate.open(1);
+    terminal.wait_for(" left, 0 running");
+    terminal.send("\x03");
+    terminal.end();
+}
+
 #[test]
 fn on_a_terminal_progress_is_a_line_below_the_others() {
     let dir = directory("progress_bar");
@@ -150,7 +172,7 @@ fn on_a_terminal_progress_is_a_line_below_the_others() {
         let mut command = command(args);
         command.args(["-a", "keys", "-c", "read _ <gate; echo a line"]).current_dir(&dir);
         let mut terminal = Terminal::spawn(command);
-        terminal.wait_for("1 running, 0 done, 0 failed, 0.0/s, \"k\" for ");
+        terminal.wait_for("0/1 done, 1 running, 0 failed, 0 waiting, 0 ready, 0.0/s, \"k\" for ");
         gate.open(1);
         let (said, _) = terminal.end();
         // The line is erased before other output.

@@ -1,0 +1,177 @@
+//! `--keep-order`: the output of commands in the order in which their keys start.
+//!
+//! A key gets a place when it first starts, and keeps it until it completes, through all of its retries. Output of a later
+//! place is held until all earlier places are over. One temporary file has all held output. GNU parallel needs a file
+//! for each key.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::RandomState;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::SpooledTempFile;
+
+use crate::key::Key;
+use crate::output::Output;
+
+/// The number of bytes that are held in memory. A file holds more.
+const IN_MEMORY: usize = 8 << 20;
+
+/// The places of keys, and the output that is held.
+#[derive(Debug, Default)]
+pub(super) struct OutputOrder {
+    /// Locked while a key is taken from the queue and gets its place.
+    turn: tokio::sync::Mutex<()>,
+    places: Mutex<Places>,
+    held: tokio::sync::Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    /// The places of keys that have started and have not completed.
+    of_keys: HashMap<Key, u64, RandomState>,
+    next: u64,
+    /// The places that are over, from the first one that is not printed yet.
+    over: BTreeSet<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The first place that is not over.
+    first: u64,
+    /// The output of each place, by its position in the file.
+    outputs: BTreeMap<u64, Vec<Piece>>,
+    file: Option<SpooledTempFile>,
+}
+
+/// The output of a run.
+#[derive(Debug)]
+struct Piece {
+    run: u64,
+    start: u64,
+    stdout: u64,
+    stderr: u64,
+}
+
+impl OutputOrder {
+    /// Waits for the turn to take a key from the queue. Cancel safe.
+    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// Gives a key a place, unless it has one from an earlier attempt.
+    pub(super) fn start(&self, key: &Key) {
+        let mut places = self.places();
+        if !places.of_keys.contains_key(key) {
+            let place = places.next;
+            places.next += 1;
+            places.of_keys.insert(key.clone(), place);
+        }
+    }
+
+    /// Must be called when a key completes, before it can start again.
+    pub(super) fn over(&self, key: &[u8]) {
+        let mut places = self.places();
+        if let Some(place) = places.of_keys.remove(key) {
+            places.over.insert(place);
+        }
+    }
+
+    /// Writes the output of a run, or holds it.
+    pub(super) async fn put(
+        &self,
+        output: &Output,
+        key: &[u8],
+        run: u64,
+        [stdout, stderr]: [SpooledTempFile; 2],
+    ) -> io::Result<()> {
+        let place = self.places().of_keys.get(key).copied();
+        let mut held = self.held.lock().await;
+        self.release_into(output, &mut held).await?;
+        match place {
+            Some(place) if place > held.first => {
+                tokio::task::block_in_place(|| held.keep(place, run, [stdout, stderr]))
+            }
+            _ => {
+                output.write_kept(run, stdout, stderr).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the output whose turn it is.
+    pub(super) async fn release(&self, output: &Output) -> io::Result<()> {
+        let mut held = self.held.lock().await;
+        self.release_into(output, &mut held).await
+    }
+
+    async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
+        loop {
+            held.write(output, held.first).await?;
+            if !self.places().over.remove(&held.first) {
+                return Ok(());
+            }
+            held.first += 1;
+        }
+    }
+
+    /// Writes all output that is held. Called at the end of the run, when keys may be left.
+    pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
+        let mut held = self.held.lock().await;
+        while let Some((&place, _)) = held.outputs.first_key_value() {
+            held.write(output, place).await?;
+        }
+        Ok(())
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn keep(&mut self, place: u64, run: u64, output: [SpooledTempFile; 2]) -> io::Result<()> {
+        let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
+        let start = file.seek(SeekFrom::End(0))?;
+        let mut lengths = [0; 2];
+        for (mut stream, length) in output.into_iter().zip(&mut lengths) {
+            stream.rewind()?;
+            *length = io::copy(&mut stream, file)?;
+        }
+        let [stdout, stderr] = lengths;
+        if stdout + stderr > 0 {
+            self.outputs.entry(place).or_default().push(Piece { run, start, stdout, stderr });
+        }
+        Ok(())
+    }
+
+    /// Writes the output of a place. The last output of all returns the space of the file.
+    async fn write(&mut self, output: &Output, place: u64) -> io::Result<()> {
+        for piece in self.outputs.remove(&place).unwrap_or_default() {
+            let [stdout, stderr] = tokio::task::block_in_place(|| self.read(&piece))?;
+            output.write_kept(piece.run, stdout, stderr).await;
+        }
+        if self.outputs.is_empty() {
+            self.file = None;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, piece: &Piece) -> io::Result<[SpooledTempFile; 2]> {
+        let mut streams = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
+        if let Some(file) = &mut self.file {
+            file.seek(SeekFrom::Start(piece.start))?;
+            for (stream, length) in streams.iter_mut().zip([piece.stdout, piece.stderr]) {
+                io::copy(&mut file.take(length), stream)?;
+            }
+        }
+        Ok(streams)
+    }
+}
+
+/// Returns the output of a command that is only printed.
+pub(super) fn printed(line: &str) -> io::Result<[SpooledTempFile; 2]> {
+    let [mut stdout, stderr] = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
+    stdout.write_all(line.as_bytes())?;
+    Ok([stdout, stderr])
+}
