@@ -140,9 +140,28 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Defines an error that consists of a sentence, and of the engine's error as its source.
+/// The end of the message about a change whose answer was lost.
+const MAYBE: &str = " (the change may have taken effect; repeating it is harmless)";
+
+/// Defines an error that consists of a sentence, and of the engine's error as its source. `changes` stands
+/// before the error of an operation that changes the store.
 macro_rules! error {
+    (changes $(#[$doc:meta])* $name:ident) => {
+        error! { @ $(#[$doc])* $name, MAYBE }
+
+        impl $name {
+            /// Returns true if the change may have been made nevertheless: the request was sent, and its answer
+            /// was lost. Repeating the call is harmless.
+            #[must_use]
+            pub fn may_have_happened(&self) -> bool {
+                self.kind == Kind::Unsure
+            }
+        }
+    };
     ($(#[$doc:meta])* $name:ident) => {
+        error! { @ $(#[$doc])* $name, "" }
+    };
+    (@ $(#[$doc:meta])* $name:ident, $unsure:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
@@ -166,7 +185,8 @@ macro_rules! error {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.said)
+                f.write_str(&self.said)?;
+                if self.kind == Kind::Unsure { f.write_str($unsure) } else { Ok(()) }
             }
         }
 
@@ -179,6 +199,7 @@ macro_rules! error {
 }
 
 error! {
+    changes
     /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
     MigrateError
 }
@@ -187,7 +208,8 @@ error! {
     ReadError
 }
 error! {
-    /// The error of a cancel or revive: the store cannot be reached, another transaction has locked a
+    changes
+    /// The error of a cancel, revive or pause: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
     UpdateError
 }
@@ -407,6 +429,13 @@ impl DropError {
         matches!(self.0, NotDropped::Missing(..))
     }
 
+    /// Returns true if the queue may have been dropped nevertheless: the request was sent, and its answer was
+    /// lost.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        matches!(&self.0, NotDropped::Failed(_, fault) if fault.kind == Kind::Unsure)
+    }
+
     /// Returns true if the same call may succeed later without other changes: the store cannot be reached
     /// now, or other clients have locked a part of it.
     #[must_use]
@@ -431,7 +460,10 @@ impl fmt::Display for DropError {
                 f.write_str(")")
             }
             NotDropped::Missing(queue, similar) => write_missing(f, queue, similar),
-            NotDropped::Failed(said, _) => f.write_str(said),
+            NotDropped::Failed(said, _) => {
+                f.write_str(said)?;
+                if self.may_have_happened() { f.write_str(MAYBE) } else { Ok(()) }
+            }
         }
     }
 }

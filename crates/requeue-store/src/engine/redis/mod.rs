@@ -91,7 +91,7 @@ use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
 use crate::types::add::{Added, Cancelled, ReAdd};
-use crate::types::error::EngineError;
+use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -276,10 +276,15 @@ impl Engine for Redis {
     /// Pauses one shard after the other.
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            for shard in &*self.shards_of(queue)? {
+            for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
                 let mut command = self.scripts.pause.on(shard);
                 command.arg(u8::from(paused));
-                self.run(shard, &self.scripts.pause, &command).await?;
+                let ran = self.run(shard, &self.scripts.pause, &command).await;
+                ran.map_err(|fault| match fault.kind {
+                    // The earlier shards were changed.
+                    Kind::Absent if n > 0 => EngineError { kind: Kind::Unsure, ..fault },
+                    _ => fault,
+                })?;
             }
             Ok(())
         })

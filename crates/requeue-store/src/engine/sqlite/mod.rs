@@ -10,7 +10,7 @@ mod thread;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -67,17 +67,7 @@ impl Sqlite {
         self.reader.as_ref().unwrap_or(&self.thread)
     }
 
-    /// Runs `work`, and wakes the processes that wait for keys of the queue.
-    async fn add_to<T: Send + 'static>(
-        &self,
-        queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        let done = self.change(queue, work).await?;
-        self.wake(queue);
-        Ok(done)
-    }
-
+    /// Wakes the getters of this process that wait for keys of the queue.
     fn wake(&self, queue: &Place) {
         self.sender(queue.id).send_modify(|wakes| *wakes += 1);
     }
@@ -92,6 +82,21 @@ impl Sqlite {
             .call(move |at| unless_dropped(at, place, work))
             .await?
             .ok_or_else(|| gone(queue))
+    }
+
+    /// As [`change`](Self::change), for a caller that does not try again. Waits for other processes as long as an
+    /// add does.
+    async fn update<T: Send + 'static>(
+        &self,
+        queue: &Place,
+        work: impl Fn(&Work<'_>, Place) -> rusqlite::Result<T> + Send + Sync + 'static,
+    ) -> Result<T, EngineError> {
+        let work = Arc::new(work);
+        let attempt = || -> Answer<'_, T> {
+            let work = Arc::clone(&work);
+            Box::pin(self.change(queue, move |at, queue| work(at, queue)))
+        };
+        patiently(attempt).await
     }
 
     async fn look<T: Send + 'static>(
@@ -242,7 +247,11 @@ impl Engine for Sqlite {
     }
 
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(self.add_to(queue, move |at, queue| at.set_paused(&queue, paused)))
+        Box::pin(async move {
+            self.update(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
+            self.wake(queue);
+            Ok(())
+        })
     }
 
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
@@ -254,7 +263,11 @@ impl Engine for Sqlite {
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.finish(&queue, ends)))
+        Box::pin(async move {
+            let held = self.change(queue, move |at, queue| at.finish(&queue, ends)).await?;
+            self.wake(queue);
+            Ok(held)
+        })
     }
 
     fn renew<'a>(
@@ -272,12 +285,12 @@ impl Engine for Sqlite {
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &keys, only)))
+        Box::pin(self.update(queue, move |at, queue| at.cancel(&queue, &keys, only)))
     }
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         let key = key.clone();
-        Box::pin(self.change(queue, move |at, queue| at.cancel_running(&queue, &key)))
+        Box::pin(self.update(queue, move |at, queue| at.cancel_running(&queue, &key)))
     }
 
     fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
@@ -291,7 +304,12 @@ impl Engine for Sqlite {
         keys: Vec<Key>,
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.make_ready(&queue, &keys, from)))
+        Box::pin(async move {
+            let ready =
+                self.update(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
+            self.wake(queue);
+            Ok(ready)
+        })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
