@@ -241,8 +241,8 @@ async fn try_add(
             Ok(Err(fault)) => fault,
             Err(_) => EngineError::unsure("the store did not answer in time"),
         };
-        unsure |= fault.kind == Kind::Unsure;
-        if matches!(fault.kind, Kind::Absent | Kind::Unsure) {
+        unsure |= fault.kind.may_have_happened();
+        if !fault.kind.is_final() {
             place.note_failure(part(), &fault);
         }
         let wait = delay.wait();

@@ -37,10 +37,15 @@ pub(crate) struct EngineError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Nothing was changed. A retry may succeed.
+    /// The store was not reached, and nothing was changed. A retry may succeed.
     Absent,
-    /// The change may have been made. A retry may succeed.
+    /// The answer was lost: the change may have been made. A retry may succeed.
     Unsure,
+    /// The store has answered that it cannot make the change now. Nothing was changed. A retry may succeed.
+    Unable,
+    /// The store has made the change, but it has not confirmed that the change is as durable as requested. A
+    /// retry may succeed.
+    Unconfirmed,
     /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
@@ -54,6 +59,11 @@ impl Kind {
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Refused | Self::Dropped)
     }
+
+    /// Returns true if the change may have been made.
+    pub(crate) const fn may_have_happened(self) -> bool {
+        matches!(self, Self::Unsure | Self::Unconfirmed)
+    }
 }
 
 impl EngineError {
@@ -63,6 +73,10 @@ impl EngineError {
 
     pub(crate) fn unsure(source: impl Into<Source>) -> Self {
         Self { kind: Kind::Unsure, source: source.into() }
+    }
+
+    pub(crate) fn unable(source: impl Into<Source>) -> Self {
+        Self { kind: Kind::Unable, source: source.into() }
     }
 
     pub(crate) fn refused(source: impl Into<Source>) -> Self {
@@ -154,7 +168,7 @@ macro_rules! error {
             /// was lost. Repeating the call is harmless.
             #[must_use]
             pub fn may_have_happened(&self) -> bool {
-                self.kind == Kind::Unsure
+                self.kind.may_have_happened()
             }
         }
     };
@@ -175,7 +189,7 @@ macro_rules! error {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
-            /// Returns true if the same call may succeed later: the store cannot be reached now, or other
+            /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other
             /// clients have locked a part of it.
             #[must_use]
             pub fn is_temporary(&self) -> bool {
@@ -186,7 +200,7 @@ macro_rules! error {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.said)?;
-                if self.kind == Kind::Unsure { f.write_str($unsure) } else { Ok(()) }
+                if self.kind.may_have_happened() { f.write_str($unsure) } else { Ok(()) }
             }
         }
 
@@ -350,7 +364,7 @@ impl OpenError {
         matches!(self.0, NotOpened::Invalid(_))
     }
 
-    /// Returns true if the same call may succeed later: the store cannot be reached now, or other clients
+    /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other clients
     /// have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -433,10 +447,10 @@ impl DropError {
     /// lost.
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
-        matches!(&self.0, NotDropped::Failed(_, fault) if fault.kind == Kind::Unsure)
+        matches!(&self.0, NotDropped::Failed(_, fault) if fault.kind.may_have_happened())
     }
 
-    /// Returns true if the same call may succeed later without other changes: the store cannot be reached
+    /// Returns true if the same call may succeed later without other changes: the store cannot be reached or used
     /// now, or other clients have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -492,7 +506,7 @@ impl AddError {
     }
 
     pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
-        let unsure = unsure || fault.kind == Kind::Unsure;
+        let unsure = unsure || fault.kind.may_have_happened();
         let is_dropped = fault.kind == Kind::Dropped;
         Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }
     }

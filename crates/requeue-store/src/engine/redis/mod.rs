@@ -240,9 +240,9 @@ impl Engine for Redis {
             let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
             if replicas < self.wait {
                 let wanted = self.wait;
-                return Err(EngineError::unsure(format!(
-                    "only {replicas} of {wanted} replicas have confirmed it"
-                )));
+                let source =
+                    format!("only {replicas} of {wanted} replicas have confirmed it").into();
+                return Err(EngineError { kind: Kind::Unconfirmed, source });
             }
             if let Some(receipt) = receipt.filter(|_| is_first) {
                 self.receipts.put_back(receipt);
@@ -282,7 +282,9 @@ impl Engine for Redis {
                 let ran = self.run(shard, &self.scripts.pause, &command).await;
                 ran.map_err(|fault| match fault.kind {
                     // The earlier shards were changed.
-                    Kind::Absent if n > 0 => EngineError { kind: Kind::Unsure, ..fault },
+                    Kind::Absent | Kind::Unable if n > 0 => {
+                        EngineError { kind: Kind::Unsure, ..fault }
+                    }
                     _ => fault,
                 })?;
             }

@@ -23,7 +23,7 @@ use crate::engine::{
     Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
 };
 use crate::types::add::{Added, Cancelled};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -146,7 +146,7 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Engi
     let since = Instant::now();
     loop {
         match attempt().await {
-            Err(fault) if fault.kind == Kind::Absent && since.elapsed() < thread::OPENING => {
+            Err(fault) if !fault.kind.is_final() && since.elapsed() < thread::OPENING => {
                 sleep(thread::PAUSE).await;
             }
             done => return done,

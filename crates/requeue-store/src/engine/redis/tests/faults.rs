@@ -102,6 +102,8 @@ async fn why_nothing_connects_has_a_kind() {
     server.cli(&["config", "set", "requirepass", "n0w"]);
     let error = Store::connect(&server.url("")).await.expect_err("the server requires a password");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
+    let expected = "the server requires a password; set REDISCLI_AUTH, or add it to the address";
+    assert!(chain(&error).contains(expected), "{}", chain(&error));
     let error =
         Store::connect(&server.url("default:wr0ng@")).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
@@ -178,7 +180,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
     let fault = engine.add(&place, asking("d")).await.expect_err("the server is full");
-    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
     // A process that connects only now can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
@@ -212,7 +214,7 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
     let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
-    assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "only 0 of 1 replicas have confirmed it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
 }
@@ -246,7 +248,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     for runs in [1, 0, 0] {
         let fault = engine.add_once(&place, ask(), &mut attempts).await;
         let fault = fault.expect_err("the replica does not answer");
-        assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
+        assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
         assert_eq!(park().await, runs, "only the first attempt revives the key");
     }
     tokio::task::block_in_place(|| replica.thaw());
@@ -254,7 +256,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     let added = loop {
         match engine.add_once(&place, ask(), &mut attempts).await {
             Ok(added) => break added,
-            Err(fault) => assert_eq!(fault.kind, crate::types::error::Kind::Unsure),
+            Err(fault) => assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed),
         }
     };
     assert_eq!(added, [Added::Revived], "the answer of the first attempt");

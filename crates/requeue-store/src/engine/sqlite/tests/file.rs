@@ -106,7 +106,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     // Like a full disk, this prevents the creation of a reserve.
     fs::create_dir(&reserve).expect("the directory is created");
     let (added, fault) = add_until_full(engine, &place).await;
-    assert_eq!(fault.kind, Kind::Absent);
+    assert_eq!(fault.kind, Kind::Unable);
     let said = fault.source.to_string();
     assert!(said.contains("q: the disk is full; free some space, or let workers"), "{said}");
     assert!(added > 10, "{added}: the pages of completed keys are free within the file");
