@@ -368,7 +368,8 @@ impl OpenOptions {
     /// and 5 min.
     ///
     /// Each failure in a row doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s
-    /// takes between 4 s and 8 s.
+    /// takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not
+    /// failed for twice `cap` after its backoff, the next one begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self

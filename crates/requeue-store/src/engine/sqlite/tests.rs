@@ -508,6 +508,34 @@ async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
 }
 
 #[tokio::test]
+async fn a_time_that_no_clock_explains_is_ignored() {
+    let huge = ["9223372036854775807", "9000000000000000"];
+    for (value, column) in huge.into_iter().flat_map(|it| [(it, "latest"), (it, "began")]) {
+        let machine = Machine::new();
+        let process = machine.process().await;
+        for key in ["held", "next"] {
+            process.0.add(&process.1, ask(key, crate::Add::now())).await.expect("added");
+        }
+        let later = crate::Add::after(LEASE);
+        process.0.add(&process.1, ask("later", later)).await.expect("added");
+        assert_eq!(claimed(&process).await.len(), 2);
+        let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
+        file.execute_batch(&format!("update clock set {column} = {value}")).expect("updated");
+        // No lease has expired, and no key is due early.
+        assert_eq!(claimed(&process).await, [], "{column} = {value}");
+        let counts = process.0.counts(&process.1).await.expect("counted");
+        assert_eq!((counts.processing, counts.waiting), (2, 1), "{column} = {value}");
+        // The next change replaces the value.
+        process.0.add(&process.1, ask("new", crate::Add::now())).await.expect("added");
+        let sql = format!("select {column} < 1000000000000 from clock");
+        let is_mended: bool = file.query_row(&sql, [], |row| row.get(0)).expect("it has a row");
+        assert!(is_mended, "{column} = {value}");
+        machine.pass(31 * SECOND);
+        assert_eq!(claimed(&process).await.len(), 4, "{column} = {value}");
+    }
+}
+
+#[tokio::test]
 async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
     for by in [&[-HOUR][..], &[HOUR], &[HOUR, -HOUR], &[-HOUR, 3 * HOUR]] {
         let machine = Machine::new();

@@ -370,7 +370,8 @@ impl Server {
         let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
-            let (time, reading) = (Time::of(transaction)?, clock());
+            let reading = clock();
+            let time = Time::of(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
