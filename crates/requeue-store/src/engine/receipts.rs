@@ -1,8 +1,6 @@
 //! Receipts, by which an engine recognizes a batch of adds that is sent again.
 
-#[cfg(feature = "redis")]
-use std::sync::{Mutex, PoisonError};
-#[cfg(feature = "redis")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,23 +9,16 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Attempts {
     /// The time after which the batch is not sent again.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only some engines use it"))]
     deadline: Instant,
-    #[cfg(feature = "redis")]
     receipt: Option<Receipt>,
 }
 
 impl Attempts {
     pub(crate) const fn until(deadline: Instant) -> Self {
-        Self {
-            deadline,
-            #[cfg(feature = "redis")]
-            receipt: None,
-        }
+        Self { deadline, receipt: None }
     }
 
     /// Returns true if no attempt was made.
-    #[cfg(feature = "redis")]
     pub(crate) const fn is_first(&self) -> bool {
         self.receipt.is_none()
     }
@@ -35,7 +26,6 @@ impl Attempts {
 
 /// The record that a batch of adds has taken effect, and its answers. The store keeps it until the batch is
 /// not sent again.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     /// The name under which the store keeps the record. A later batch may overwrite it.
@@ -47,11 +37,9 @@ pub(crate) struct Receipt {
 }
 
 /// The names of receipts that no batch uses. A name that is used again keeps the number of records small.
-#[cfg(feature = "redis")]
 #[derive(Debug, Default)]
 pub(crate) struct Receipts(Mutex<Vec<u64>>);
 
-#[cfg(feature = "redis")]
 impl Receipts {
     /// Returns the receipt of the next attempt.
     pub(crate) fn of(&self, attempts: &mut Attempts) -> Receipt {
@@ -71,7 +59,7 @@ impl Receipts {
         self.names().push(receipt.name);
     }
 
-    fn names(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+    fn names(&self) -> MutexGuard<'_, Vec<u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
