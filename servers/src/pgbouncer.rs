@@ -22,6 +22,14 @@ impl PgBouncer {
     /// # Panics
     /// If it does not start, with its log.
     pub fn start(server: &Postgres, connections: u32) -> Option<Self> {
+        Self::start_with(server, connections, "transaction")
+    }
+
+    /// As [`start`](Self::start), with this `pool_mode`.
+    ///
+    /// # Panics
+    /// If it does not start, with its log.
+    pub fn start_with(server: &Postgres, connections: u32, mode: &str) -> Option<Self> {
         let Some(program) = program() else {
             did_not_run("there is no pgbouncer here");
             return None;
@@ -38,7 +46,7 @@ impl PgBouncer {
                  unix_socket_dir =\n\
                  logfile = {}\n\
                  auth_type = any\n\
-                 pool_mode = transaction\n\
+                 pool_mode = {mode}\n\
                  default_pool_size = {connections}\n\
                  max_client_conn = 1000\n",
                 server.socket_dir().display(),

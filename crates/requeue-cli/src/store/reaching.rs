@@ -76,7 +76,7 @@ pub(super) async fn patiently<T>(
         let Unopened { mut refusal, is_temporary } = match open().await {
             Ok(opened) => {
                 if last_said.is_some() {
-                    complain(&format!("store reachable after {}", shown(began.elapsed())));
+                    complain(&format!("store ready after {}", shown(began.elapsed())));
                 }
                 return Ok(opened);
             }
@@ -86,7 +86,7 @@ pub(super) async fn patiently<T>(
             return Err(refusal);
         }
         let Some(limit) = wait else {
-            refusal.message += "; --wait retries until the store can be reached";
+            refusal.message += "; --wait retries until the store is ready";
             return Err(refusal);
         };
         let pause = backoff.step(&mut source);
@@ -95,7 +95,7 @@ pub(super) async fn patiently<T>(
             return Err(refusal);
         }
         if last_said.is_none_or(|said| said.elapsed() >= EVERY) {
-            complain(&format!("store unreachable: {}; retrying", refusal.message));
+            complain(&format!("store not ready: {}; retrying", refusal.message));
             last_said = Some(Instant::now());
         }
         tokio::time::sleep(pause).await;

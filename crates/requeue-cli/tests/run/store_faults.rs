@@ -257,7 +257,7 @@ fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     assert_eq!(ended.count("runs"), 1);
     let lines = |what: &str| ended.stderr.lines().filter(|line| line.contains(what)).count();
     assert_eq!(
-        (lines("store rejects"), lines("store reachable again after ")),
+        (lines("store rejects"), lines("store works again after ")),
         (1, 1),
         "{}",
         ended.stderr

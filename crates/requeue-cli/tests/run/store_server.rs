@@ -205,7 +205,7 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
         let ended = call(subcommand, url, if subcommand == "add" { &["k"] } else { &[] });
         assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
         assert!(
-            ended.stderr.trim_end().ends_with("; --wait retries until the store can be reached"),
+            ended.stderr.trim_end().ends_with("; --wait retries until the store is ready"),
             "{}",
             ended.stderr
         );
@@ -218,16 +218,16 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     let work = ["--wait", "-c", "echo $1"];
     let mut working = Live::spawn(requeue(&["work"], url, &work).current_dir(&dir));
     for live in [&mut adding, &mut working] {
-        let said = live.wait_for_message("store unreachable: ");
+        let said = live.wait_for_message("store not ready: ");
         assert!(said.trim_end().ends_with("; retrying"), "{said}");
     }
     is_there_again();
-    adding.wait_for_message("store reachable after ");
+    adding.wait_for_message("store ready after ");
     assert_eq!(adding.end().code(), Some(0));
     working.wait_for("waited");
     working.signal(Signal::TERM);
     let ended = working.end();
-    let lines = ended.stderr.lines().filter(|line| line.contains("store unreachable"));
+    let lines = ended.stderr.lines().filter(|line| line.contains("store not ready"));
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
@@ -293,7 +293,11 @@ fn a_producer_adds_with_the_program() {
 
     // The other settings are refused, and so are other queues and subcommands.
     for (subcommand, args, said) in [
-        ("add", &["--parked-add", "revive", "a"][..], "its parked adds are Keep, not Revive"),
+        (
+            "add",
+            &["--parked-add", "revive", "a"][..],
+            "its adds keep parked keys, and the option says revive",
+        ),
         ("add", &["--queue", "other", "a"], "this role may not create it"),
         ("status", &[], "permission denied"),
         ("cancel", &["a"], "permission denied"),

@@ -274,7 +274,8 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, the queue was dropped, or, in PostgreSQL, another
-    /// transaction keeps the key locked for 5 s.
+    /// transaction keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer
+    /// of the store was lost: the change may have been made.
     ///
     /// # Cancel safety
     ///

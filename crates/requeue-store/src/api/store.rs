@@ -368,7 +368,8 @@ impl OpenOptions {
     /// and 5 min.
     ///
     /// Each failure in a row doubles the backoff, up to `cap`. Its second half is random: a backoff of 8 s
-    /// takes between 4 s and 8 s.
+    /// takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not
+    /// failed for twice `cap` after its backoff, the next one begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self
@@ -565,9 +566,10 @@ impl OpenOptions {
             return Err(bad("invalid name: use 1 to 200 bytes without NUL"));
         }
         if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
-            let why =
-                format!("stores do not support the re-add policy {re_add:?}; use Hold or Replace");
-            return Err(bad(&why));
+            return Err(bad(&format!(
+                "stores do not support the re-add policy {}; use hold or replace",
+                re_add_name(re_add)
+            )));
         }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
@@ -589,15 +591,17 @@ impl OpenOptions {
         };
         if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
             let why = format!(
-                "its re-add policy is {:?}, not {wanted:?}; omit the option, or use another queue",
-                place.re_add
+                "its re-add policy is {}, not {}; omit the option, or use another queue",
+                re_add_name(place.re_add),
+                re_add_name(wanted)
             );
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
             let why = format!(
-                "its parked adds are {:?}, not {wanted:?}; omit the option, or use another queue",
-                place.parked_add
+                "its adds {} parked keys, and the option says {}; omit the option, or use another queue",
+                parked_add_name(place.parked_add),
+                parked_add_name(wanted)
             );
             return Err(bad(&why));
         }
@@ -618,6 +622,22 @@ impl OpenOptions {
 /// Returns true if a queue in a store can have this re-add policy.
 const fn is_supported(re_add: ReAdd) -> bool {
     matches!(re_add, ReAdd::Hold | ReAdd::Replace)
+}
+
+/// Returns the name of a re-add policy in the program's options and in SQL.
+const fn re_add_name(re_add: ReAdd) -> &'static str {
+    match re_add {
+        ReAdd::Hold => "hold",
+        ReAdd::Replace => "replace",
+        _ => "keep-both",
+    }
+}
+
+const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
+    match parked_add {
+        ParkedAdd::Keep => "keep",
+        ParkedAdd::Revive => "revive",
+    }
 }
 
 /// Returns up to three of the names that the user may have meant by `typed`.

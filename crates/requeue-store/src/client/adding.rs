@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::batcher::{Tried, Wish};
 use crate::engine::outage::Part;
+use crate::engine::receipts::Attempts;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Ask, Engine, Place, by_shard};
 use crate::types::add::{Add, AddCounts, Added};
@@ -212,7 +213,7 @@ async fn try_add(
     mut tried: Tried,
 ) -> Result<Free, (bool, EngineError)> {
     let mut delay = RetryDelay::new();
-    let mut unsure = false;
+    let (mut unsure, mut attempts) = (false, Attempts::until(deadline));
     // All keys are in one shard.
     let first = asks.first().map(|ask| ask.key.clone());
     let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(place, key)));
@@ -220,7 +221,10 @@ async fn try_add(
         let sent = asks.clone();
         let added = async {
             match tried {
-                Tried::No => Ok(engine.add(place, sent).await?.into_iter().map(Some).collect()),
+                Tried::No => {
+                    let added = engine.add_once(place, sent, &mut attempts).await?;
+                    Ok(added.into_iter().map(Some).collect())
+                }
                 Tried::InVain => engine.add_free(place, sent).await,
             }
         };
@@ -237,8 +241,8 @@ async fn try_add(
             Ok(Err(fault)) => fault,
             Err(_) => EngineError::unsure("the store did not answer in time"),
         };
-        unsure |= fault.kind == Kind::Unsure;
-        if matches!(fault.kind, Kind::Absent | Kind::Unsure) {
+        unsure |= fault.kind.may_have_happened();
+        if !fault.kind.is_final() {
             place.note_failure(part(), &fault);
         }
         let wait = delay.wait();

@@ -131,10 +131,10 @@ impl Wish for Finishing {
                 Ok(Err(why)) => why,
                 Err(_) => EngineError::unsure("the store did not answer in time"),
             };
-            if matches!(why.kind, Kind::Absent | Kind::Unsure) {
+            if !why.kind.is_final() {
                 place.note_failure(part(), &why);
             }
-            let is_unsure = why.kind == Kind::Unsure;
+            let is_unsure = why.kind.may_have_happened();
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;

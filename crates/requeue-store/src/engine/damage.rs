@@ -173,6 +173,14 @@ impl Raw {
     }
 }
 
+/// Refuses a key that is longer than an add permits.
+pub(crate) fn check_length(key: &[u8]) -> Result<(), Damage> {
+    match key.len() {
+        ..=Key::LONGEST => Ok(()),
+        bytes => Err(Damage::new(format!("the key has {bytes} bytes"))),
+    }
+}
+
 pub(crate) fn bad(name: &str, value: Option<i64>) -> Damage {
     let said = value.map_or_else(|| format!("{name} is null"), |it| format!("{name} is {it}"));
     Damage::new(said)

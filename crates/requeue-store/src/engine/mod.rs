@@ -9,6 +9,7 @@ pub(crate) mod parked;
 pub(crate) mod peer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub(crate) mod receipts;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod retry_delay;
@@ -29,6 +30,7 @@ use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
+use crate::engine::receipts::Attempts;
 use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
@@ -334,6 +336,17 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Adds keys. Returns one answer per add.
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
+
+    /// As [`add`](Self::add), for a batch that may be sent several times. An engine that can recognize the
+    /// batch adds its keys once, and gives the same answers to each attempt.
+    fn add_once<'a>(
+        &'a self,
+        queue: &'a Place,
+        asks: Vec<Ask>,
+        _attempts: &'a mut Attempts,
+    ) -> Answer<'a, Vec<Added>> {
+        self.add(queue, asks)
+    }
 
     /// As [`add`](Self::add), but skips keys that another transaction has
     /// [locked](crate::types::error::Kind::Locked): their answer is `None`.

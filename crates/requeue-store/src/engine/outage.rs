@@ -37,10 +37,44 @@ struct State {
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
-    /// When the last line about an outage was logged.
-    reported: Option<Instant>,
+    /// When the last line about each trouble was logged.
+    reported: [Option<Instant>; 3],
+    /// True if the store was unreachable in this outage.
+    was_gone: bool,
     /// True if the current outage was reported, so that its end is reported too.
     is_known: bool,
+}
+
+/// The ways in which a store fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    Unreachable,
+    /// It answers that it cannot do what it is asked to do, at the moment.
+    Unable,
+    Rejects,
+}
+
+impl Trouble {
+    /// Returns the trouble of this kind, or `None` if the store works.
+    const fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Absent | Kind::Unsure => Some(Self::Unreachable),
+            Kind::Unable | Kind::Unconfirmed => Some(Self::Unable),
+            Kind::Refused => Some(Self::Rejects),
+            Kind::Locked | Kind::Dropped => None,
+        }
+    }
+
+    /// Returns the words of the first line, and of later ones.
+    const fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Unreachable => ["store unreachable", "store still unreachable"],
+            Self::Unable => {
+                ["store cannot complete the request", "store still cannot complete the request"]
+            }
+            Self::Rejects => ["store rejects the request", "store still rejects the request"],
+        }
+    }
 }
 
 /// A part of a store that fails and recovers independently of the others.
@@ -61,35 +95,29 @@ impl Part {
 impl Place {
     /// Records the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
-        // A store that returns one of these errors is reachable.
-        if matches!(fault.kind, Kind::Locked | Kind::Dropped) {
-            return;
-        }
+        let Some(trouble) = Trouble::of(fault.kind) else { return };
         let now = Instant::now();
         let mut state = self.outage.lock();
         state.failing.insert(part, now);
         self.outage.is_on.store(true, Ordering::Relaxed);
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
         let since = *state.since.get_or_insert(now);
+        state.was_gone |= trouble == Trouble::Unreachable;
         let is_first = !state.is_known && !continues;
-        if !is_first && state.reported.is_some_and(|reported| now - reported < EVERY) {
+        let reported = state.reported[trouble as usize].filter(|_| !is_first);
+        if reported.is_some_and(|reported| now - reported < EVERY) {
             return;
         }
-        let is_new = !std::mem::replace(&mut state.is_known, true);
-        state.reported = Some(now);
+        state.is_known = true;
+        state.reported[trouble as usize] = Some(now);
         drop(state);
         let (queue, error) = (&self.name, &fault.source);
-        match (is_new, fault.kind) {
-            (true, Kind::Refused) => {
-                tracing::warn!(target: TARGET, queue, "store rejects the request: \
-                    {error}; retrying");
-            }
-            (true, _) => {
-                tracing::warn!(target: TARGET, queue, "store unreachable: {error}; retrying")
-            }
-            (false, _) => {
+        let [first, later] = trouble.words();
+        match reported.is_some_and(|reported| reported >= since) {
+            false => tracing::warn!(target: TARGET, queue, "{first}: {error}; retrying"),
+            true => {
                 let lasts = shown(now - since);
-                tracing::warn!(target: TARGET, queue, "store still unreachable after {lasts}: {error}; retrying");
+                tracing::warn!(target: TARGET, queue, "{later} after {lasts}: {error}; retrying");
             }
         }
     }
@@ -112,9 +140,11 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
+        let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {
-            tracing::info!(target: TARGET, queue = self.name, "store reachable again after {}", shown(now - since));
+            let what = if was_gone { "reachable" } else { "works" };
+            tracing::info!(target: TARGET, queue = self.name, "store {what} again after {}", shown(now - since));
         }
     }
 }

@@ -47,6 +47,36 @@ fn a_drop_that_is_refused_names_damaged_keys_if_there_are_any() {
 }
 
 #[test]
+fn an_error_of_a_change_says_whether_it_may_have_happened() {
+    let lost = || EngineError::unsure("the connection was closed");
+    let absent = || EngineError::absent("the connection was refused");
+    let update = |fault| {
+        let error = UpdateError::of("the key was not revived", fault);
+        (error.to_string(), error.may_have_happened())
+    };
+    let migrate = |fault| {
+        let error = MigrateError::of("the schema was not created or updated", fault);
+        (error.to_string(), error.may_have_happened())
+    };
+    let drop = |fault| {
+        let error = DropError::of("queue \"q\" was not dropped", fault);
+        (error.to_string(), error.may_have_happened())
+    };
+    for (unsure, sure) in [
+        (update(lost()), update(absent())),
+        (migrate(lost()), migrate(absent())),
+        (drop(lost()), drop(absent())),
+    ] {
+        let expected =
+            format!("{} (the change may have taken effect; repeating it is harmless)", sure.0);
+        assert_eq!((unsure, sure.1), ((expected, true), false));
+    }
+    // A query changes nothing.
+    let error = ReadError::of("the keys were not counted", lost());
+    assert_eq!(error.to_string(), "the keys were not counted");
+}
+
+#[test]
 fn no_error_prints_its_source_which_it_returns() {
     let mut sources = 0;
     for (name, error) in all() {

@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 use crate::engine::outage::Part;
-use crate::types::error::EngineError;
+use crate::types::error::{EngineError, Kind};
 
 thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -133,7 +133,43 @@ async fn what_a_store_refuses_is_reported_as_that() {
         lines(),
         [
             "store rejects the request: it is not allowed; retrying",
-            "store reachable again after less than a second"
+            "store works again after less than a second"
+        ]
+    );
+}
+
+/// A store that answers is not called unreachable.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_is_not_called_unreachable() {
+    keep_lines();
+    let place = Place::new(1, "q", ReAdd::Replace);
+    let part = || Part::Shard(0);
+    let full = || EngineError::unable("the memory is full");
+    place.note_failure(part(), &full());
+    tokio::time::advance(23 * SECOND).await;
+    place.note_failure(part(), &full());
+    place.note_answer(part);
+    let unable = "store cannot complete the request: the memory is full; retrying";
+    assert_eq!(lines(), [unable, "store works again after 23 s"]);
+
+    tokio::time::advance(60 * SECOND).await;
+    let source = "no replica has confirmed it".into();
+    place.note_failure(part(), &EngineError { kind: Kind::Unconfirmed, source });
+    // The server then stops. Each trouble has a line, at most once a minute.
+    for _ in 0..9 {
+        place.note_failure(part(), &EngineError::absent("gone"));
+        place.note_failure(part(), &full());
+        tokio::time::advance(10 * SECOND).await;
+    }
+    place.note_answer(part);
+    assert_eq!(
+        lines(),
+        [
+            "store cannot complete the request: no replica has confirmed it; retrying",
+            "store unreachable: gone; retrying",
+            "store still unreachable after 1 min 0 s: gone; retrying",
+            "store still cannot complete the request after 1 min 0 s: the memory is full; retrying",
+            "store reachable again after 1 min 30 s"
         ]
     );
 }

@@ -37,10 +37,15 @@ pub(crate) struct EngineError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Nothing was changed. A retry may succeed.
+    /// The store was not reached, and nothing was changed. A retry may succeed.
     Absent,
-    /// The change may have been made. A retry may succeed.
+    /// The answer was lost: the change may have been made. A retry may succeed.
     Unsure,
+    /// The store has answered that it cannot make the change now. Nothing was changed. A retry may succeed.
+    Unable,
+    /// The store has made the change, but it has not confirmed that the change is as durable as requested. A
+    /// retry may succeed.
+    Unconfirmed,
     /// Nothing was changed: another transaction has locked a key. It is unknown for how long.
     Locked,
     /// Nothing was changed. A retry gets the same answer.
@@ -54,6 +59,11 @@ impl Kind {
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Refused | Self::Dropped)
     }
+
+    /// Returns true if the change may have been made.
+    pub(crate) const fn may_have_happened(self) -> bool {
+        matches!(self, Self::Unsure | Self::Unconfirmed)
+    }
 }
 
 impl EngineError {
@@ -63,6 +73,10 @@ impl EngineError {
 
     pub(crate) fn unsure(source: impl Into<Source>) -> Self {
         Self { kind: Kind::Unsure, source: source.into() }
+    }
+
+    pub(crate) fn unable(source: impl Into<Source>) -> Self {
+        Self { kind: Kind::Unable, source: source.into() }
     }
 
     pub(crate) fn refused(source: impl Into<Source>) -> Self {
@@ -140,9 +154,28 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Defines an error that consists of a sentence, and of the engine's error as its source.
+/// The end of the message about a change whose answer was lost.
+const MAYBE: &str = " (the change may have taken effect; repeating it is harmless)";
+
+/// Defines an error that consists of a sentence, and of the engine's error as its source. `changes` stands
+/// before the error of an operation that changes the store.
 macro_rules! error {
+    (changes $(#[$doc:meta])* $name:ident) => {
+        error! { @ $(#[$doc])* $name, MAYBE }
+
+        impl $name {
+            /// Returns true if the change may have been made nevertheless: the request was sent, and its answer
+            /// was lost. Repeating the call is harmless.
+            #[must_use]
+            pub fn may_have_happened(&self) -> bool {
+                self.kind.may_have_happened()
+            }
+        }
+    };
     ($(#[$doc:meta])* $name:ident) => {
+        error! { @ $(#[$doc])* $name, "" }
+    };
+    (@ $(#[$doc:meta])* $name:ident, $unsure:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
@@ -156,7 +189,7 @@ macro_rules! error {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
-            /// Returns true if the same call may succeed later: the store cannot be reached now, or other
+            /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other
             /// clients have locked a part of it.
             #[must_use]
             pub fn is_temporary(&self) -> bool {
@@ -166,7 +199,8 @@ macro_rules! error {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.said)
+                f.write_str(&self.said)?;
+                if self.kind.may_have_happened() { f.write_str($unsure) } else { Ok(()) }
             }
         }
 
@@ -179,6 +213,7 @@ macro_rules! error {
 }
 
 error! {
+    changes
     /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
     MigrateError
 }
@@ -187,7 +222,8 @@ error! {
     ReadError
 }
 error! {
-    /// The error of a cancel or revive: the store cannot be reached, another transaction has locked a
+    changes
+    /// The error of a cancel, revive or pause: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
     UpdateError
 }
@@ -328,7 +364,7 @@ impl OpenError {
         matches!(self.0, NotOpened::Invalid(_))
     }
 
-    /// Returns true if the same call may succeed later: the store cannot be reached now, or other clients
+    /// Returns true if the same call may succeed later: the store cannot be reached or used now, or other clients
     /// have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -407,7 +443,14 @@ impl DropError {
         matches!(self.0, NotDropped::Missing(..))
     }
 
-    /// Returns true if the same call may succeed later without other changes: the store cannot be reached
+    /// Returns true if the queue may have been dropped nevertheless: the request was sent, and its answer was
+    /// lost.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        matches!(&self.0, NotDropped::Failed(_, fault) if fault.kind.may_have_happened())
+    }
+
+    /// Returns true if the same call may succeed later without other changes: the store cannot be reached or used
     /// now, or other clients have locked a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -431,7 +474,10 @@ impl fmt::Display for DropError {
                 f.write_str(")")
             }
             NotDropped::Missing(queue, similar) => write_missing(f, queue, similar),
-            NotDropped::Failed(said, _) => f.write_str(said),
+            NotDropped::Failed(said, _) => {
+                f.write_str(said)?;
+                if self.may_have_happened() { f.write_str(MAYBE) } else { Ok(()) }
+            }
         }
     }
 }
@@ -460,7 +506,7 @@ impl AddError {
     }
 
     pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
-        let unsure = unsure || fault.kind == Kind::Unsure;
+        let unsure = unsure || fault.kind.may_have_happened();
         let is_dropped = fault.kind == Kind::Dropped;
         Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }
     }

@@ -74,6 +74,9 @@ declare
     answers smallint[];
     is_due boolean;
 begin
+    -- Raises an error.
+    perform requeue.checked(a.key) from unnest(in_keys) a (key)
+    where a.key is null or octet_length(a.key) > 2048;
     perform requeue.keep_queue(in_queue);
     select * into place from requeue.queues q where q.id = in_queue;
     if not found then

@@ -15,6 +15,11 @@ pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions b
      add pooler=transaction to the options of the address, and listen=HOST:PORT with the address \
      of the server itself";
 
+const STATEMENTS: &str = "the pooler has pool_mode = statement, which does not work with requeue; change it to \
+     transaction, and add pooler=transaction to the options of the address, or change it to session";
+const NO_PASSWORD: &str =
+    "the server requires a password; set PGPASSWORD, or use a password file, such as ~/.pgpass";
+
 /// The SQLSTATE of a dropped queue: see `requeue.check_queue`.
 const DROPPED: &str = "RQ001";
 
@@ -38,6 +43,7 @@ pub(super) fn of_connecting(error: PoolError) -> EngineError {
 fn reason(error: &Error) -> Option<ConnectErrorKind> {
     if let Some(code) = error.code() {
         return Some(match *code {
+            _ if is_unsuitable_pooler(error) => ConnectErrorKind::Refused,
             SqlState::INVALID_CATALOG_NAME => ConnectErrorKind::Refused,
             // Invalid authorization.
             _ if code.code().starts_with("28") => ConnectErrorKind::Authentication,
@@ -48,15 +54,27 @@ fn reason(error: &Error) -> Option<ConnectErrorKind> {
     if guard::refusal(error).is_some() {
         return Some(ConnectErrorKind::Tls);
     }
+    if lacks_password(error) {
+        return Some(ConnectErrorKind::Authentication);
+    }
     // The driver's errors have no public kinds.
     let text = error.to_string();
-    let cause = error.source().map(ToString::to_string).unwrap_or_default();
-    let no_password = text == "invalid configuration" && cause == "password missing";
-    if text == "authentication error" || no_password {
+    if text == "authentication error" {
         return Some(ConnectErrorKind::Authentication);
     }
     let is_tls = text == "error performing TLS handshake" || has_invalid_data(error);
     is_tls.then_some(ConnectErrorKind::Tls)
+}
+
+/// Returns true if the server asks for a password, and there is none.
+fn lacks_password(error: &Error) -> bool {
+    let cause = error.source().map(ToString::to_string);
+    error.to_string() == "invalid configuration" && cause.as_deref() == Some("password missing")
+}
+
+/// Returns true for the error of a pgbouncer with `pool_mode = statement`, which permits no transactions.
+fn is_unsuitable_pooler(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.message().contains("statement pooling mode"))
 }
 
 /// Returns true if TLS has rejected the data that it received, such as a certificate.
@@ -98,18 +116,18 @@ fn kind(error: &Error) -> Kind {
     };
     match *code {
         // A server that reports one of these errors has not committed.
-        SqlState::ADMIN_SHUTDOWN
-        | SqlState::CANNOT_CONNECT_NOW
-        | SqlState::QUERY_CANCELED
-        | SqlState::READ_ONLY_SQL_TRANSACTION
-        | SqlState::IO_ERROR => Kind::Absent,
+        SqlState::ADMIN_SHUTDOWN | SqlState::CANNOT_CONNECT_NOW => Kind::Absent,
+        SqlState::QUERY_CANCELED | SqlState::READ_ONLY_SQL_TRANSACTION | SqlState::IO_ERROR => {
+            Kind::Unable
+        }
         SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
         ref code if code.code() == DROPPED => Kind::Dropped,
         // The server stops at once, possibly between its commit and its answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {
             // Serialization failures and deadlocks; no memory, disk space or connections left.
-            "40" | "53" => Kind::Absent,
+            "40" | "53" => Kind::Unable,
+            "08" if is_unsuitable_pooler(error) => Kind::Refused,
             "08" => Kind::Unsure,
             _ => Kind::Refused,
         },
@@ -121,11 +139,17 @@ fn said(error: &Error) -> String {
     if let Some(refusal) = guard::refusal(error) {
         return refusal.to_string();
     }
+    if lacks_password(error) {
+        return NO_PASSWORD.to_owned();
+    }
     let Some(reported) = error.as_db_error() else {
         let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
         let error = error.to_string();
         return if error.ends_with(&source) { error } else { format!("{error}{source}") };
     };
+    if is_unsuitable_pooler(error) {
+        return format!("{STATEMENTS} ({})", reported.message());
+    }
     if matches!(
         *reported.code(),
         SqlState::DUPLICATE_PSTATEMENT | SqlState::INVALID_SQL_STATEMENT_NAME

@@ -1,11 +1,14 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
 create or replace function requeue.damage_of(k requeue.keys) returns text language sql immutable
-    return requeue.damage(
-        k.state, k.priority, k.at, k.since, k.until, k.not_before, k.adds, k.reasons,
-        k.failures, k.steps, k.epoch, k.lease_until, k.run_since, k.run_priority, k.run_adds,
-        k.run_reasons, k.worker, k.bound, k.cancel_epoch
-    );
+    return case
+        when octet_length(k.key) > 2048 then 'the key has ' || octet_length(k.key)::text || ' bytes'
+        else requeue.damage(
+            k.state, k.priority, k.at, k.since, k.until, k.not_before, k.adds, k.reasons,
+            k.failures, k.steps, k.epoch, k.lease_until, k.run_since, k.run_priority, k.run_adds,
+            k.run_reasons, k.worker, k.bound, k.cancel_epoch
+        )
+    end;
 
 -- (The planner assumes that this accepts half of all rows. With `is null`, it would assume one in 200.)
 create or replace function requeue.is_readable(k requeue.keys) returns boolean language sql immutable

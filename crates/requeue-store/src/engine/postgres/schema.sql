@@ -51,7 +51,7 @@ create table requeue.keys (
     -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
     -- another token, and is not cancelled.
     cancel_epoch bigint,
-    constraint readable check (state = 3 or requeue.damage(
+    constraint readable check (state = 3 or octet_length(key) <= 2048 and requeue.damage(
         state, priority, at, since, until, not_before, adds, reasons, failures, steps, epoch, lease_until,
         run_since, run_priority, run_adds, run_reasons, worker, bound, cancel_epoch
     ) is null),

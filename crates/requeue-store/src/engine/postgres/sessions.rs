@@ -13,7 +13,7 @@ use super::address::{Address, Pooling};
 use super::faults;
 use super::guard::Connector;
 use super::params::{Params, typed};
-use crate::types::error::EngineError;
+use crate::types::error::{ConnectErrorKind, EngineError, Reason};
 
 /// The settings of a session, or of the current transaction, which override those of the role and the
 /// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for other
@@ -166,10 +166,15 @@ impl Drop for Session {
     }
 }
 
-/// Checks that the server can be reached. Unless the address names a pooler, also checks that each
-/// connection has its own session.
+/// Checks that the server can be reached, and is a PostgreSQL server. Unless the address names a pooler, also
+/// checks that each connection has its own session.
 pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), EngineError> {
     let one = some.session().await?;
+    let version = one.client().query_typed_one("select version()", &[]).await;
+    let version = version.map_err(|error| faults::of_statement(&error))?;
+    if let Some(reason) = version.try_get(0).ok().and_then(unsuitable) {
+        return Err(reason.into());
+    }
     if some.pooling == Pooling::None
         // Without a second connection there is nothing to compare.
         && let Ok(other) = others.session().await
@@ -186,6 +191,31 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Engi
     Ok(())
 }
 
+/// Returns the reason not to use a server with this `version()`: it is another database that speaks the protocol of
+/// PostgreSQL. Some report a version of PostgreSQL as their `server_version`.
+fn unsuitable(version: &str) -> Option<Reason> {
+    /// Databases whose `version()` begins as that of PostgreSQL, with the words by which they are recognized.
+    const OTHERS: [(&str, &str); 6] = [
+        ("-YB-", "YugabyteDB"),
+        ("Redshift", "Redshift"),
+        ("QuestDB", "QuestDB"),
+        ("RisingWave", "RisingWave"),
+        ("CedarDB", "CedarDB"),
+        ("Materialize", "Materialize"),
+    ];
+    let other = OTHERS.iter().find(|(mark, _)| version.contains(mark));
+    let name = match (version.strip_prefix("PostgreSQL "), other) {
+        (Some(_), None) => return None,
+        (_, Some((_, name))) => *name,
+        (None, None) => version.split([' ', ',']).next().unwrap_or_default(),
+    };
+    let said = format!(
+        "the server is not PostgreSQL, but {name}, which only speaks its protocol: requeue needs the locks \
+         and the notifications of PostgreSQL itself; use another server ({version})"
+    );
+    Some(Reason::new(ConnectErrorKind::WrongServer, said))
+}
+
 /// Returns the process ID of the session that the client has now.
 async fn pid(client: &Client) -> Result<Option<i32>, EngineError> {
     let found = client.query_typed_one(PID, &[]).await;
@@ -195,4 +225,33 @@ async fn pid(client: &Client) -> Result<Option<i32>, EngineError> {
 /// Runs SQL without parameters or results.
 pub(super) async fn run(client: &Client, sql: &str) -> Result<(), EngineError> {
     client.batch_execute(sql).await.map_err(|error| faults::of_statement(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_that_only_speak_the_protocol_are_named() {
+        for version in [
+            "PostgreSQL 18.1 on x86_64-pc-linux-gnu, compiled by gcc, 64-bit",
+            "PostgreSQL 14.9 (Debian 14.9-1.pgdg120+1) on x86_64-pc-linux-gnu",
+            "PostgreSQL 16.2 (EnterpriseDB Advanced Server 16.2.0) on x86_64-pc-linux-gnu",
+            "PostgreSQL 17devel on aarch64-apple-darwin",
+        ] {
+            assert!(unsuitable(version).is_none(), "{version}");
+        }
+        for (version, name) in [
+            ("CockroachDB CCL v26.3.0 (x86_64-pc-linux-gnu, built 2026/09/01)", "CockroachDB"),
+            ("PostgreSQL 15.2-YB-2.25.1.0-b0 on x86_64-pc-linux-gnu", "YugabyteDB"),
+            ("PostgreSQL 8.0.2 on i686-pc-linux-gnu, Redshift 1.0.12103", "Redshift"),
+            ("PostgreSQL 13.14.0-RisingWave-2.1.0 (fd0ca4e)", "RisingWave"),
+            ("CrateDB 5.8.1 (built 1a2b3c4)", "CrateDB"),
+        ] {
+            let reason = unsuitable(version).expect(version);
+            assert_eq!(reason.kind, ConnectErrorKind::WrongServer, "{version}");
+            let said = format!("the server is not PostgreSQL, but {name}, which only speaks");
+            assert!(reason.said.starts_with(&said) && reason.said.contains(version), "{reason}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tokio_postgres::Row as SqlRow;
 use tokio_postgres::types::FromSql;
 
-use crate::engine::damage::{Damage, Damaged, Raw};
+use crate::engine::damage::{Damage, Damaged, Raw, check_length};
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
 use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
@@ -159,7 +159,8 @@ pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
 /// Returns the entry of a row that has [`COLUMNS`] and the time.
 pub(super) fn seen(row: &SqlRow) -> Entry {
     let key = Key::from(row.get::<_, &[u8]>(0));
-    match raw(row).and_then(Raw::read) {
+    let read = raw(row).and_then(Raw::read);
+    match read.and_then(|kept| check_length(&key).map(|()| kept)) {
         Ok(kept) => kept.seen(key, row.get(21)),
         Err(damage) => Damaged { key, damage }.seen(),
     }

@@ -150,7 +150,7 @@ impl Dropping<'_> {
         // If it is unknown whether the record is marked, the shards stay sealed. Another drop decides.
         let is_open = match &decided {
             Ok((_, is_dropped)) => !is_dropped,
-            Err(fault) => fault.kind != Kind::Unsure,
+            Err(fault) => !fault.kind.may_have_happened(),
         };
         if is_open {
             for shard in self.shards {

@@ -25,7 +25,14 @@ pub(super) fn failed(address: &str, error: &RedisError) -> EngineError {
 fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
     let text = format!("{address}: {error}");
     let source = match (error.code(), error.kind()) {
-        (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
+        (Some("NOAUTH"), _) => {
+            let text = format!(
+                "{address}: the server requires a password; set REDISCLI_AUTH, or add it to the \
+                 address [NOAUTH]"
+            );
+            Reason::new(ConnectErrorKind::Authentication, text).into()
+        }
+        (Some("WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
             Reason::new(ConnectErrorKind::Authentication, text).into()
         }
         // The error code comes from the server.
@@ -58,23 +65,26 @@ pub(super) fn garbled() -> EngineError {
 /// scripts write at their end, after which nothing can fail.
 fn said(error: &RedisError) -> Option<Kind> {
     // Older servers report the codes of scripts in the text.
-    const FOR_NOW: [&str; 15] = [
-        // Raised by alive.lua: a drop is in progress, which may still be refused.
-        "SEALED",
+    // The server is not the one that serves, or serves nobody at the moment.
+    const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",
-        "TRYAGAIN",
         "MASTERDOWN",
-        "READONLY",
-        "OOM",
-        "BUSY",
-        "NOREPLICAS",
-        "MISCONF",
         "MOVED",
         "ASK",
         "UNBLOCKED",
         "NOSCRIPT",
         "max number of clients",
+    ];
+    const UNABLE: [&str; 7] = [
+        // Raised by alive.lua: a drop is in progress, which may still be refused.
+        "SEALED",
+        "TRYAGAIN",
+        "READONLY",
+        "OOM",
+        "BUSY",
+        "NOREPLICAS",
+        "MISCONF",
     ];
     if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
         return None;
@@ -84,5 +94,11 @@ fn said(error: &RedisError) -> Option<Kind> {
     if of_now(&"DROPPED") {
         return Some(Kind::Dropped);
     }
-    Some(if FOR_NOW.iter().any(of_now) { Kind::Absent } else { Kind::Refused })
+    Some(if ABSENT.iter().any(of_now) {
+        Kind::Absent
+    } else if UNABLE.iter().any(of_now) {
+        Kind::Unable
+    } else {
+        Kind::Refused
+    })
 }

@@ -21,6 +21,10 @@
 //!   then lower, so its completion has no effect here, and destinations that compare tokens reject its
 //!   writes.
 //!
+//! An add that replicas do not confirm in time is sent again. The script recognizes it by its receipt: a Redis
+//! key with the answers of the batch, which is written together with the rows, and expires when the batch is
+//! not sent again. So a retried add is one add, also after a failover to a replica that has it.
+//!
 //! Fencing tokens increase regardless of what was lost: each is at least the time of its server in
 //! microseconds. The clocks of servers that replace each other must therefore differ by less than the time
 //! that a failover takes.
@@ -69,6 +73,7 @@ use std::time::Duration;
 use redis::Value;
 use requeue::CancelledRun;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::faults::garbled;
 use self::names::Shard;
@@ -80,12 +85,13 @@ pub(crate) use self::values::read_row;
 use self::values::{REPLACED, Stored, Values};
 use self::waking::Waiting;
 use crate::engine::damage::{Damage, Damaged};
+use crate::engine::receipts::{Attempts, Receipt, Receipts};
 use crate::engine::time::micros;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
 use crate::types::add::{Added, Cancelled, ReAdd};
-use crate::types::error::EngineError;
+use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -108,6 +114,7 @@ pub(crate) struct Redis {
     /// The wake state of each open queue, by the number of its place.
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
+    receipts: Receipts,
     /// Determines the shard with which the next claim begins.
     turn: AtomicUsize,
 }
@@ -138,6 +145,7 @@ impl Redis {
             queues: Mutex::default(),
             waiting: Mutex::default(),
             places: AtomicI64::new(0),
+            receipts: Receipts::default(),
             turn: AtomicUsize::new(0),
         })
     }
@@ -200,19 +208,44 @@ impl Engine for Redis {
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
+            let mut only = Attempts::until(Instant::now());
+            self.add_once(queue, asks, &mut only).await
+        })
+    }
+
+    fn add_once<'a>(
+        &'a self,
+        queue: &'a Place,
+        asks: Vec<Ask>,
+        attempts: &'a mut Attempts,
+    ) -> Answer<'a, Vec<Added>> {
+        Box::pin(async move {
             let Some(first) = asks.first() else { return Ok(Vec::new()) };
             let (shards, number) = self.find(queue, &first.key)?;
-            let mut command = self.scripts.add.on(&shards[number]);
+            let (shard, script) = (&shards[number], &self.scripts.add);
+            let is_first = attempts.is_first();
+            // Without `wait`, a batch is rarely sent again.
+            let receipt = (self.wait > 0).then(|| self.receipts.of(attempts));
+            let mut command = match receipt {
+                Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
+                None => script.on(shard),
+            };
             command.arg(held(queue));
             asks.iter().for_each(|ask| values::ask(&mut command, ask, queue));
+            if let Some(Receipt { number, lasts, .. }) = receipt {
+                // Redis refuses a time to live of zero.
+                command.arg(number).arg(lasts.as_millis().max(1) as u64);
+            }
             let line = (Line::WaitingAdds, WAIT);
-            let ran = self.run_and_wait(&shards[number], &self.scripts.add, &command, line).await;
-            let (answer, replicas) = ran?;
+            let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
             if replicas < self.wait {
                 let wanted = self.wait;
-                return Err(EngineError::unsure(format!(
-                    "only {replicas} of {wanted} replicas have confirmed it"
-                )));
+                let source =
+                    format!("only {replicas} of {wanted} replicas have confirmed it").into();
+                return Err(EngineError { kind: Kind::Unconfirmed, source });
+            }
+            if let Some(receipt) = receipt.filter(|_| is_first) {
+                self.receipts.put_back(receipt);
             }
             let digits = values::digits(answer, asks.len())?;
             for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
@@ -243,10 +276,17 @@ impl Engine for Redis {
     /// Pauses one shard after the other.
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            for shard in &*self.shards_of(queue)? {
+            for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
                 let mut command = self.scripts.pause.on(shard);
                 command.arg(u8::from(paused));
-                self.run(shard, &self.scripts.pause, &command).await?;
+                let ran = self.run(shard, &self.scripts.pause, &command).await;
+                ran.map_err(|fault| match fault.kind {
+                    // The earlier shards were changed.
+                    Kind::Absent | Kind::Unable if n > 0 => {
+                        EngineError { kind: Kind::Unsure, ..fault }
+                    }
+                    _ => fault,
+                })?;
             }
             Ok(())
         })

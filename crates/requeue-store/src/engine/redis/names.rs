@@ -60,6 +60,13 @@ impl Shard {
         &self.keys[12]
     }
 
+    /// Returns the Redis key of a receipt. The key expires, and is not one of the parts of the shard.
+    pub(super) fn receipt(&self, name: u64) -> String {
+        let rows = self.rows();
+        let start = rows.rfind(':').map_or(rows, |end| &rows[..end]);
+        format!("{start}:receipt:{name:x}")
+    }
+
     /// Returns the Redis key of the mark that names the generation.
     pub(super) fn generation(&self) -> &str {
         &self.keys[9]

@@ -136,7 +136,9 @@ impl Nodes {
                 Ok(())
             }
             // The request has no effect, so its outcome is not in doubt.
-            None if fault.kind == Kind::Unsure => Err(EngineError { kind: Kind::Absent, ..fault }),
+            None if fault.kind.may_have_happened() => {
+                Err(EngineError { kind: Kind::Absent, ..fault })
+            }
             None => Err(fault),
         }
     }

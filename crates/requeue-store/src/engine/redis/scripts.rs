@@ -25,6 +25,14 @@ impl Script {
         command
     }
 
+    /// As [`on`](Self::on), with another Redis key after those of the shard.
+    pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        command.arg(&self.hash).arg(shard.keys.len() + 1).arg(&shard.keys).arg(key);
+        command.arg(shard.queue.generation);
+        command
+    }
+
     pub(super) fn with(&self, keys: &[String]) -> Cmd {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(keys.len()).arg(keys);

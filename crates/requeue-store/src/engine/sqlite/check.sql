@@ -1,5 +1,5 @@
 coalesce(
-    typeof(key) = 'blob'
+    typeof(key) = 'blob' and length(key) <= 2048
     and typeof(state) = 'integer' and typeof(priority) = 'integer' and typeof(adds) = 'integer'
     and typeof(reasons) = 'integer' and typeof(failures) = 'integer' and typeof(steps) = 'integer'
     and typeof(until) = 'integer' and typeof(not_before) = 'integer' and typeof(since) = 'integer'

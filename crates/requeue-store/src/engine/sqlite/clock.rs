@@ -15,6 +15,10 @@ use crate::engine::time::Micros;
 /// part, in microseconds.
 const FORGOTTEN: Micros = 1_000_000;
 
+/// The time by which the time of a file may be ahead of the clock of the machine, in microseconds: 100 years. A
+/// machine whose clock was wrong at its start may be ahead by decades.
+const AHEAD: Micros = 100 * 365 * 24 * 3_600_000_000;
+
 /// A reading of the machine's sources of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
@@ -75,12 +79,26 @@ pub(super) struct Time {
 
 impl Time {
     /// Reads the state. The caller has begun a transaction.
-    pub(super) fn of(connection: &Connection) -> Result<Self> {
+    ///
+    /// Ignores a state that no clock explains, and that [`keep`](Self::keep) then replaces. Otherwise all leases
+    /// would have expired.
+    pub(super) fn of(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
             Ok(Self { start: row.get(0)?, began: row.get(1)?, latest: row.get(2)? })
         });
-        Ok(kept.optional()?.unwrap_or_default())
+        let kept: Self = kept.optional()?.unwrap_or_default();
+        let now = kept.now(reading);
+        if now > reading.clock.saturating_add(AHEAD) {
+            tracing::warn!(
+                now,
+                clock = reading.clock,
+                "the file's time is ignored: it is over 100 years ahead of the \
+                machine's clock"
+            );
+            return Ok(Self::default());
+        }
+        Ok(kept)
     }
 
     pub(super) fn now(&self, reading: &Reading) -> Micros {

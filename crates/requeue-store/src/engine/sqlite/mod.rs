@@ -12,7 +12,7 @@ mod thread;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use requeue::CancelledRun;
@@ -25,7 +25,7 @@ use crate::engine::{
     Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
 };
 use crate::types::add::{Added, Cancelled};
-use crate::types::error::{EngineError, Kind};
+use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -76,17 +76,7 @@ impl Sqlite {
         self.readers.as_ref().map_or(&self.thread, |[_, quick]| quick)
     }
 
-    /// Runs `work`, and wakes the processes that wait for keys of the queue.
-    async fn add_to<T: Send + 'static>(
-        &self,
-        queue: &Place,
-        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        let done = self.change(queue, work).await?;
-        self.wake(queue);
-        Ok(done)
-    }
-
+    /// Wakes the getters of this process that wait for keys of the queue.
     fn wake(&self, queue: &Place) {
         self.sender(queue.id).send_modify(|wakes| *wakes += 1);
     }
@@ -101,6 +91,21 @@ impl Sqlite {
             .call(move |at| unless_dropped(at, place, work))
             .await?
             .ok_or_else(|| gone(queue))
+    }
+
+    /// As [`change`](Self::change), for a caller that does not try again. Waits for other processes as long as an
+    /// add does.
+    async fn update<T: Send + 'static>(
+        &self,
+        queue: &Place,
+        work: impl Fn(&Work<'_>, Place) -> rusqlite::Result<T> + Send + Sync + 'static,
+    ) -> Result<T, EngineError> {
+        let work = Arc::new(work);
+        let attempt = || -> Answer<'_, T> {
+            let work = Arc::clone(&work);
+            Box::pin(self.change(queue, move |at, queue| work(at, queue)))
+        };
+        patiently(attempt).await
     }
 
     async fn look<T: Send + 'static>(
@@ -151,7 +156,7 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Engi
     let since = Instant::now();
     loop {
         match attempt().await {
-            Err(fault) if fault.kind == Kind::Absent && since.elapsed() < thread::OPENING => {
+            Err(fault) if !fault.kind.is_final() && since.elapsed() < thread::OPENING => {
                 sleep(thread::PAUSE).await;
             }
             done => return done,
@@ -252,7 +257,11 @@ impl Engine for Sqlite {
     }
 
     fn set_paused<'a>(&'a self, queue: &'a Place, paused: bool) -> Answer<'a, ()> {
-        Box::pin(self.add_to(queue, move |at, queue| at.set_paused(&queue, paused)))
+        Box::pin(async move {
+            self.update(queue, move |at, queue| at.set_paused(&queue, paused)).await?;
+            self.wake(queue);
+            Ok(())
+        })
     }
 
     fn is_paused<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
@@ -264,7 +273,11 @@ impl Engine for Sqlite {
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.finish(&queue, ends)))
+        Box::pin(async move {
+            let held = self.change(queue, move |at, queue| at.finish(&queue, ends)).await?;
+            self.wake(queue);
+            Ok(held)
+        })
     }
 
     fn renew<'a>(
@@ -282,12 +295,12 @@ impl Engine for Sqlite {
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &keys, only)))
+        Box::pin(self.update(queue, move |at, queue| at.cancel(&queue, &keys, only)))
     }
 
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun> {
         let key = key.clone();
-        Box::pin(self.change(queue, move |at, queue| at.cancel_running(&queue, &key)))
+        Box::pin(self.update(queue, move |at, queue| at.cancel_running(&queue, &key)))
     }
 
     fn cancels<'a>(&'a self, queue: &'a Place) -> Answer<'a, u64> {
@@ -301,7 +314,12 @@ impl Engine for Sqlite {
         keys: Vec<Key>,
         from: State,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.make_ready(&queue, &keys, from)))
+        Box::pin(async move {
+            let ready =
+                self.update(queue, move |at, queue| at.make_ready(&queue, &keys, from)).await?;
+            self.wake(queue);
+            Ok(ready)
+        })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

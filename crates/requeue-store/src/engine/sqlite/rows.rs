@@ -4,7 +4,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use crate::engine::damage::{Damage, Damaged, Raw};
+use crate::engine::damage::{Damage, Damaged, Raw, check_length};
 use crate::engine::row::Row;
 use crate::engine::time::Micros;
 use crate::types::inspect::Entry;
@@ -83,10 +83,11 @@ pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
 fn decoded<'a>(
     column: impl Fn(usize) -> rusqlite::Result<ValueRef<'a>>,
 ) -> rusqlite::Result<Result<Row, Damage>> {
-    let is_blob = matches!(column(KEY)?, ValueRef::Blob(_));
-    Ok(raw(column)?
-        .and_then(Raw::read)
-        .and_then(|row| if is_blob { Ok(row) } else { Err(Damage::new("the key is not a blob")) }))
+    let checked = match column(KEY)? {
+        ValueRef::Blob(key) => check_length(key),
+        _ => Err(Damage::new("the key is not a blob")),
+    };
+    Ok(raw(column)?.and_then(Raw::read).and_then(|row| checked.map(|()| row)))
 }
 
 fn raw<'a>(

@@ -268,7 +268,7 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
             Err(fault) => break fault,
         }
     };
-    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     let counted = fixture.engine.counts(&place).await.expect("counted");
     assert_eq!(counted.ready, u64::from(added));
     limit(1_000_000).await;
@@ -298,12 +298,6 @@ async fn a_file_of_another_program_stays_as_it_is() {
     let error = crate::Store::connect(&url).await.expect_err("the file is not a database");
     assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
     assert!(chain(&error).contains("q.txt: file is not a database"), "{error}");
-    let nowhere = at(&dir).join("no").join("such.db");
-    let nowhere = crate::Store::connect(&format!("sqlite:{}", nowhere.display())).await;
-    assert_eq!(
-        nowhere.expect_err("the directory does not exist").kind(),
-        ConnectErrorKind::Unreachable
-    );
 }
 
 #[tokio::test]
@@ -325,7 +319,7 @@ async fn a_queue_says_why_it_does_not_open() {
         .expect_err("the queue has another policy");
     assert_eq!(
         error.to_string(),
-        "queue \"q\": its re-add policy is Hold, not Replace; omit the option, or use another queue"
+        "queue \"q\": its re-add policy is hold, not replace; omit the option, or use another queue"
     );
     let error = store
         .queue("two runs")
@@ -336,14 +330,14 @@ async fn a_queue_says_why_it_does_not_open() {
     assert!(error.is_invalid());
     assert_eq!(
         error.to_string(),
-        "queue \"two runs\": stores do not support the re-add policy KeepBoth; use Hold or Replace"
+        "queue \"two runs\": stores do not support the re-add policy keep-both; use hold or replace"
     );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("the queue revives parked keys").to_string();
     assert_eq!(
         error,
-        "queue \"q\": its parked adds are Revive, not Keep; omit the option, or use another queue"
+        "queue \"q\": its adds revive parked keys, and the option says keep; omit the option, or use another queue"
     );
     let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
     assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
@@ -397,7 +391,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
     other.execute_batch("begin immediate").expect("the file is not locked");
     let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("the file is locked");
-    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
     other.execute_batch("rollback").expect("the lock is held");
@@ -417,6 +411,39 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     go.send(()).expect("the thread waits");
     assert!(blocked.await.expect("the thread was released"));
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+}
+
+#[tokio::test]
+async fn what_prevents_a_file_from_being_opened_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = dir.path().display();
+    std::fs::write(dir.path().join("file"), "").expect("the file is written");
+    for (path, kind, said) in [
+        (
+            format!("{at}"),
+            ConnectErrorKind::Refused,
+            format!("it is a directory; name a file, as in sqlite:{at}/jobs.db"),
+        ),
+        (
+            format!("{at}/file/q"),
+            ConnectErrorKind::Refused,
+            format!("{at}/file is not a directory"),
+        ),
+        // It may be mounted later.
+        (
+            format!("{at}/no/q"),
+            ConnectErrorKind::Unreachable,
+            format!("there is no directory {at}/no; create it"),
+        ),
+    ] {
+        let error = crate::Store::connect(&format!("sqlite:{path}")).await;
+        let error = error.expect_err("the file cannot be opened");
+        let text = chain(&error);
+        assert_eq!(error.kind(), kind, "{text}");
+        assert!(text.ends_with(&format!("{path}: {said}")), "{text}");
+    }
+    let store = crate::Store::connect(&format!("sqlite:{at}/q")).await.expect("the file opens");
+    store.migrate().await.expect("the schema is created");
 }
 
 /// A machine with a clock that can be set, and a directory for files.
@@ -478,6 +505,34 @@ async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
     let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired, poll: LEASE };
     let claimed = engine.claim(place, claim).await.expect("claimed");
     claimed.items.into_iter().map(|out| (out.key.to_string(), out.epoch)).collect()
+}
+
+#[tokio::test]
+async fn a_time_that_no_clock_explains_is_ignored() {
+    let huge = ["9223372036854775807", "9000000000000000"];
+    for (value, column) in huge.into_iter().flat_map(|it| [(it, "latest"), (it, "began")]) {
+        let machine = Machine::new();
+        let process = machine.process().await;
+        for key in ["held", "next"] {
+            process.0.add(&process.1, ask(key, crate::Add::now())).await.expect("added");
+        }
+        let later = crate::Add::after(LEASE);
+        process.0.add(&process.1, ask("later", later)).await.expect("added");
+        assert_eq!(claimed(&process).await.len(), 2);
+        let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
+        file.execute_batch(&format!("update clock set {column} = {value}")).expect("updated");
+        // No lease has expired, and no key is due early.
+        assert_eq!(claimed(&process).await, [], "{column} = {value}");
+        let counts = process.0.counts(&process.1).await.expect("counted");
+        assert_eq!((counts.processing, counts.waiting), (2, 1), "{column} = {value}");
+        // The next change replaces the value.
+        process.0.add(&process.1, ask("new", crate::Add::now())).await.expect("added");
+        let sql = format!("select {column} < 1000000000000 from clock");
+        let is_mended: bool = file.query_row(&sql, [], |row| row.get(0)).expect("it has a row");
+        assert!(is_mended, "{column} = {value}");
+        machine.pass(31 * SECOND);
+        assert_eq!(claimed(&process).await.len(), 4, "{column} = {value}");
+    }
 }
 
 #[tokio::test]

@@ -381,7 +381,8 @@ impl Server {
         let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
-            let (time, reading) = (Time::of(transaction)?, clock());
+            let reading = clock();
+            let time = Time::of(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
@@ -413,7 +414,7 @@ impl Server {
         for reply in replies {
             // An operation that is not committed has had no effect.
             let absent =
-                |error| EngineError { kind: error::Kind::Absent, ..fault(&self.path, error) };
+                |error| EngineError { kind: error::Kind::Unable, ..fault(&self.path, error) };
             reply(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
@@ -566,14 +567,57 @@ fn refused(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
 }
 
+/// Returns the reason why a file at this path cannot be opened, if it is certain.
+fn obstacle(path: &Path) -> Option<EngineError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let (at, within) = (path.display(), directory.display());
+    if path.is_dir() {
+        let file = path.join("jobs.db");
+        let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
+        return Some(EngineError::refused(said));
+    }
+    match std::fs::metadata(directory) {
+        Ok(found) if found.is_dir() => {
+            forbidden(path, directory).map(|why| EngineError::refused(format!("{at}: {why}")))
+        }
+        Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
+        // A file system that contains it may be mounted later.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let said = format!("{at}: there is no directory {within}; create it");
+            Some(EngineError::unable(said))
+        }
+        Err(error) => Some(EngineError::refused(format!("{at}: {within}: {error}"))),
+    }
+}
+
+/// Returns that the permissions prevent this process from writing.
+#[cfg(unix)]
+fn forbidden(path: &Path, directory: &Path) -> Option<String> {
+    use rustix::fs::{Access, access};
+
+    let (place, needed) = match path.exists() {
+        true => (path, Access::READ_OK | Access::WRITE_OK),
+        // SQLite creates the file, and its log beside it.
+        false => (directory, Access::WRITE_OK | Access::EXEC_OK),
+    };
+    let error = access(place, needed).err()?;
+    Some(format!("this process may not write {}: {error}", place.display()))
+}
+
+#[cfg(not(unix))]
+fn forbidden(_: &Path, _: &Path) -> Option<String> {
+    None
+}
+
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
-fn fault(path: &Path, error: &rusqlite::Error) -> EngineError {
-    let path = path.display();
+fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
+    let path = file.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            EngineError::absent(format!("{path}: another process holds the lock on the file"))
+            EngineError::unable(format!("{path}: another process holds the lock on the file"))
         }
-        Some(ErrorCode::DiskFull) => EngineError::absent(format!(
+        Some(ErrorCode::DiskFull) => EngineError::unable(format!(
             "{path}: the disk is full; free some space, or let workers complete keys"
         )),
         Some(
@@ -582,7 +626,7 @@ fn fault(path: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => EngineError::absent(format!("{path}: {error}")),
+        ) => obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()

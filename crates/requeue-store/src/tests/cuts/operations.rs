@@ -1,6 +1,6 @@
 //! The operations: the answer of each, and the state of a key before and after it.
 
-use crate::{Added, FinishError, Item, Queue, State};
+use crate::{Added, CancelledRun, FinishError, Item, Queue, State, UpdateError};
 
 use super::HOUR;
 
@@ -16,7 +16,10 @@ pub(crate) enum Operation {
     Release,
     GiveUp,
     Cancel,
+    CancelRunning,
     Revive,
+    RunNow,
+    Pause,
     Counts,
     Page,
     LookUp,
@@ -26,7 +29,7 @@ pub(crate) enum Operation {
 }
 
 /// The operations that a test calls. The process starts the others itself.
-pub(super) const CALLS: [Operation; 14] = [
+pub(super) const CALLS: [Operation; 17] = [
     Operation::Add,
     Operation::AddAll,
     Operation::Get,
@@ -37,7 +40,10 @@ pub(super) const CALLS: [Operation; 14] = [
     Operation::Release,
     Operation::GiveUp,
     Operation::Cancel,
+    Operation::CancelRunning,
     Operation::Revive,
+    Operation::RunNow,
+    Operation::Pause,
     Operation::Counts,
     Operation::Page,
     Operation::LookUp,
@@ -52,9 +58,14 @@ pub(super) enum Said {
     Ended,
     Unsure,
     Cancelled(bool),
+    CancelledRun(CancelledRun),
     Revived(bool),
+    Paused,
     Seen,
+    /// The operation has failed, and had no effect.
     Failed,
+    /// The operation has failed, and may have taken effect.
+    MayHaveHappened,
 }
 
 /// The state of a key, and its failures.
@@ -68,7 +79,9 @@ impl Operation {
             Self::Get | Self::Cancel | Self::Counts | Self::Page | Self::LookUp | Self::Listen => {
                 Some((State::Ready, 0))
             }
+            Self::Pause => Some((State::Ready, 0)),
             Self::Revive => Some((State::Parked, 1)),
+            Self::RunNow => Some((State::Waiting, 0)),
             _ => Some((State::Processing, 0)),
         }
     }
@@ -77,9 +90,13 @@ impl Operation {
     pub(super) const fn after(self) -> Stand {
         match self {
             Self::Succeed | Self::Cancel => None,
-            Self::Add | Self::AddAll | Self::Release | Self::Revive => Some((State::Ready, 0)),
-            Self::Counts | Self::Page | Self::LookUp => Some((State::Ready, 0)),
-            Self::Get | Self::Renew | Self::Listen => Some((State::Processing, 0)),
+            Self::Add | Self::AddAll | Self::Release | Self::Revive | Self::RunNow => {
+                Some((State::Ready, 0))
+            }
+            Self::Pause | Self::Counts | Self::Page | Self::LookUp => Some((State::Ready, 0)),
+            Self::Get | Self::CancelRunning | Self::Renew | Self::Listen => {
+                Some((State::Processing, 0))
+            }
             Self::Retry | Self::RetryAfter => Some((State::Waiting, 1)),
             Self::RequeueAfter => Some((State::Waiting, 0)),
             Self::GiveUp => Some((State::Parked, 1)),
@@ -88,7 +105,15 @@ impl Operation {
 
     /// Returns true if the library retries the operation itself.
     pub(super) const fn is_tried_again(self) -> bool {
-        !matches!(self, Self::Cancel | Self::Revive | Self::Counts | Self::Page | Self::LookUp)
+        !self.is_update() && !matches!(self, Self::Counts | Self::Page | Self::LookUp)
+    }
+
+    /// Returns true for a change whose error says whether it may have taken effect.
+    pub(super) const fn is_update(self) -> bool {
+        matches!(
+            self,
+            Self::Cancel | Self::CancelRunning | Self::Revive | Self::RunNow | Self::Pause
+        )
     }
 
     /// Returns the answer to the first request, or to a repeated one that already took effect.
@@ -98,7 +123,10 @@ impl Operation {
             Self::AddAll => Said::New(if was_done { 0 } else { 3 }),
             Self::Get | Self::Listen => Said::Attempt(1 + u32::from(was_done)),
             Self::Cancel => Said::Cancelled(!was_done),
-            Self::Revive => Said::Revived(!was_done),
+            Self::CancelRunning if was_done => Said::CancelledRun(CancelledRun::AlreadyCancelled),
+            Self::CancelRunning => Said::CancelledRun(CancelledRun::Cancelled),
+            Self::Revive | Self::RunNow => Said::Revived(!was_done),
+            Self::Pause => Said::Paused,
             Self::Counts | Self::Page | Self::LookUp => Said::Seen,
             _ if was_done => Said::Unsure,
             _ => Said::Ended,
@@ -114,12 +142,23 @@ pub(super) async fn ended(ended: impl Future<Output = Result<(), FinishError>>) 
     }
 }
 
+fn updated<T>(answer: Result<T, UpdateError>, said: impl FnOnce(T) -> Said) -> Said {
+    match answer {
+        Ok(answer) => said(answer),
+        Err(error) if error.may_have_happened() => Said::MayHaveHappened,
+        Err(_) => Said::Failed,
+    }
+}
+
 /// Calls an operation. Returns its answer, and its item if it has one.
 pub(super) async fn call(
     operation: Operation,
     queue: Queue,
     item: Option<Item>,
 ) -> (Said, Option<Item>) {
+    if operation == Operation::CancelRunning {
+        return (updated(queue.cancel_running("a").await, Said::CancelledRun), item);
+    }
     let its = || item.expect("the test has an item");
     let said = match operation {
         Operation::Add => Said::Added(queue.add("a").await.expect("added at last")),
@@ -136,10 +175,12 @@ pub(super) async fn call(
         Operation::RequeueAfter => ended(its().requeue_after(HOUR)).await,
         Operation::Release => ended(its().release()).await,
         Operation::GiveUp => ended(its().give_up("no")).await,
-        Operation::Cancel => {
-            queue.cancel("a").await.map_or(Said::Failed, |c| Said::Cancelled(c.any()))
+        Operation::Cancel => updated(queue.cancel("a").await, |c| Said::Cancelled(c.any())),
+        Operation::Revive => updated(queue.revive("a").await, Said::Revived),
+        Operation::RunNow => {
+            updated(queue.run_now_keys(["a"]).await, |ready| Said::Revived(ready == [true]))
         }
-        Operation::Revive => queue.revive("a").await.map_or(Said::Failed, Said::Revived),
+        Operation::Pause => updated(queue.pause().await, |()| Said::Paused),
         Operation::Counts => match queue.counts().await {
             Ok(counts) => {
                 assert_eq!((counts.ready, counts.processing), (1, 0));
@@ -161,7 +202,7 @@ pub(super) async fn call(
             }
             Err(_) => Said::Failed,
         },
-        Operation::Renew => unreachable!("renewals are not called"),
+        Operation::CancelRunning | Operation::Renew => unreachable!("it has no answer here"),
     };
     (said, None)
 }

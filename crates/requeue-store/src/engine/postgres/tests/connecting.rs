@@ -28,7 +28,7 @@ async fn a_store_is_found_at_its_address() {
         error
             .expect_err("the queue has another policy")
             .to_string()
-            .contains("is Hold, not Replace")
+            .contains("is hold, not replace")
     );
     assert_eq!(queue.add("a").await.expect("added"), Added::New);
     let item = queue.get().await.expect("the queue is not shut down");
@@ -111,7 +111,7 @@ async fn why_nothing_connects_has_a_kind() {
         (
             server.tcp_url("127.0.0.1", "postgres", "postgres?passfile=/nowhere"),
             Authentication,
-            "password missing".to_owned(),
+            "the server requires a password; set PGPASSWORD".to_owned(),
         ),
         (server.tcp_url("127.0.0.1", &right, "n0where"), Refused, "does not exist".to_owned()),
         (
@@ -248,4 +248,56 @@ async fn a_server_that_goes_comes_back() {
     }
     item.succeed().await.expect("the lease was renewed throughout");
     assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+}
+
+#[tokio::test]
+async fn a_database_that_only_speaks_the_protocol_is_refused() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let version = "CockroachDB CCL v26.3.0 (x86_64-pc-linux-gnu, built 2026/09/01, go1.25)";
+    let fake = format!(
+        "create schema fake; \
+         create function fake.version() returns text language sql return '{version}'; \
+         alter database \"{0}\" set search_path = fake, pg_catalog",
+        name(&url)
+    );
+    server.psql(name(&url), &fake);
+    let error = Store::connect(&url).await.expect_err("it is another database");
+    assert_eq!(error.kind(), ConnectErrorKind::WrongServer, "{}", chain(&error));
+    let expected = "the server is not PostgreSQL, but CockroachDB, which only speaks its protocol";
+    assert!(chain(&error).contains(expected) && chain(&error).contains(version), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
+    let Some(server) = Server::start() else { return };
+    let (engine, url) = engine(&server, Duration::ZERO).await;
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
+    engine.add(&queue, ask()).await.expect("added");
+    // A count that waits for the lock takes longer than a statement may take.
+    let database = name(&url);
+    server.psql(database, &format!("alter database \"{database}\" set statement_timeout = '2s'"));
+    let hasty = at(&url, Duration::ZERO);
+    let mut other = super::changing::other(&url).await;
+    let transaction = other.transaction().await.expect("begun");
+    transaction
+        .batch_execute(
+            "set local statement_timeout = 0; lock table requeue.keys in access exclusive mode",
+        )
+        .await
+        .expect("locked");
+    let fault = hasty.counts(&queue).await.expect_err("the table is locked");
+    assert_eq!(fault.kind, Kind::Unable, "{}", fault.source);
+    assert!(fault.source.to_string().contains("statement timeout"), "{}", fault.source);
+    transaction.rollback().await.expect("rolled back");
+
+    server.psql(database, &format!("alter database \"{database}\" reset statement_timeout"));
+    tokio::task::block_in_place(|| server.follow());
+    // The socket of the standby is in its directory.
+    let place = format!(":{}/", server.port());
+    let standby = at(&url.replacen(&place, &format!("%2Freplica{place}"), 1), Duration::ZERO);
+    let fault = standby.add(&queue, ask()).await.expect_err("the standby accepts no writes");
+    assert_eq!(fault.kind, Kind::Unable, "{}", fault.source);
+    assert!(fault.source.to_string().ends_with("[25006]"), "{}", fault.source);
 }

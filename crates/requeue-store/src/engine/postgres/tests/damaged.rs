@@ -301,3 +301,57 @@ async fn a_table_takes_no_malformed_row() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_key_that_is_too_long_is_not_written_or_else_set_aside() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::ZERO).await;
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let ask = crate::engine::Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
+    engine.add(&queue, vec![ask]).await.expect("added");
+    // Text that repeats is compressed, so that the index accepts it.
+    let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");
+    let added = async |function: &str, bytes: u32| {
+        let sql = format!(
+            "select requeue.{function}($1, array[{}], array[0::bigint], array[0::smallint], \
+             array[0::smallint], array[0], array[1])",
+            key(bytes)
+        );
+        let id = i32::try_from(queue.id).expect("the number is small");
+        engine.sessions.row(&sql, &[&id]).await
+    };
+    for bytes in [2049, 3000, 100_000] {
+        for function in ["add_all", "add_all_soon", "add_free"] {
+            let fault = added(function, bytes).await.expect_err(function);
+            let said = fault.source.to_string();
+            let expected = format!("the key has {bytes} bytes; at most 2048 are allowed [54000]");
+            assert_eq!((fault.kind, said), (crate::types::error::Kind::Refused, expected));
+        }
+        // A client that writes into the table.
+        let insert = format!(
+            "insert into requeue.keys (queue, state, priority, at, since, adds, reasons, said, key) \
+             select queue, state, priority, at, since, adds, reasons, said, {} \
+             from requeue.keys where key = 'short'",
+            key(bytes)
+        );
+        let session = engine.sessions.session().await.expect("the server is reachable");
+        let fault = sessions::run(session.client(), &insert).await.expect_err("it is too long");
+        assert!(fault.source.to_string().contains("\"readable\""), "{}", fault.source);
+        session.end();
+        let free = "alter table requeue.keys drop constraint readable";
+        run(&engine, &format!("begin; {free}; {insert}; commit")).await;
+        run(&engine, BOUND_AGAIN).await;
+    }
+    added("add_free", 2048).await.expect("added");
+    let claimed = engine.claim(&queue, super::changing::claim(9, Duration::from_secs(60))).await;
+    let claimed = claimed.expect("claimed");
+    assert_eq!(claimed.items.len(), 2, "{claimed:?}");
+    let mut said: Vec<_> = claimed.damaged.iter().map(|aside| &*aside.damage.said).collect();
+    said.sort_unstable();
+    let expected = ["the key has 100000 bytes", "the key has 2049 bytes", "the key has 3000 bytes"];
+    assert_eq!(said, expected);
+}
+
+/// Adds the constraint again, for new rows.
+const BOUND_AGAIN: &str = "alter table requeue.keys add constraint readable check (state = 3 \
+    or octet_length(key) <= 2048) not valid";

@@ -9,7 +9,7 @@ use super::sql::store;
 use super::*;
 use crate::api::store::Store;
 use crate::tests::get;
-use crate::types::error::chain;
+use crate::types::error::{ConnectErrorKind, chain};
 use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
@@ -102,6 +102,35 @@ async fn a_pooler_that_nobody_has_named_is_refused() {
         let error = client.batch_execute(sql).await.expect_err("the operation fails");
         let fault = faults::of_statement(&error);
         assert!(fault.source.to_string().contains("pooler=transaction"), "{}", fault.source);
+    }
+}
+
+#[tokio::test]
+async fn a_pooler_for_single_statements_is_refused() {
+    let Some(server) = Server::shared() else { return };
+    let direct = server.database();
+    store(&direct).await;
+    let Some(pooler) = PgBouncer::start_with(server, SESSIONS, "statement") else { return };
+    let url = pooler.url(name(&direct));
+    for options in ["", "?pooler=transaction"] {
+        let url = format!("{url}{options}");
+        let said = match Store::connect(&url).await {
+            Err(error) => {
+                assert_eq!(error.kind(), ConnectErrorKind::Refused, "{url}: {}", chain(&error));
+                chain(&error)
+            }
+            Ok(store) => {
+                let error = store.queue("q").open().await.expect_err(&url);
+                assert!(!error.is_temporary(), "{url}: {}", chain(&error));
+                chain(&error)
+            }
+        };
+        let expected = if options.is_empty() {
+            faults::POOLED
+        } else {
+            "the pooler has pool_mode = statement"
+        };
+        assert!(said.contains(expected), "{url}: {said}");
     }
 }
 

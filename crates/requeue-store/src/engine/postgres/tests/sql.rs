@@ -72,7 +72,7 @@ async fn anybody_adds_by_sql() {
     let error = error.expect_err("the queue keeps parked keys").to_string();
     assert_eq!(
         error,
-        "queue \"keeps\": its parked adds are Keep, not Revive; omit \
+        "queue \"keeps\": its adds keep parked keys, and the option says revive; omit \
          the option, or use another queue"
     );
     queue.add("a").await.expect("added");

@@ -1,6 +1,22 @@
--- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. Answers one
--- digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set
--- aside.
+-- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. With a
+-- receipt, these follow: the number of the batch, and the milliseconds to keep the receipt. Answers one digit
+-- per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set aside.
+
+-- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
+local RECEIPT, lasts, number = KEYS[14], nil, nil
+local function record(receipt)
+  redis.call('SET', RECEIPT, receipt, 'PX', lasts)
+end
+if RECEIPT then
+  lasts, number = table.remove(ARGV), table.remove(ARGV)
+  local receipt = redis.call('GET', RECEIPT)
+  if receipt and string.sub(receipt, 1, #number + 1) == number .. ' ' then
+    -- This write makes `WAIT` wait for the writes of the first attempt, too.
+    record(receipt)
+    return string.sub(receipt, #number + 2)
+  end
+end
+
 -- `most` is the longest wait of a debounced add, and missing for others.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
@@ -66,4 +82,8 @@ for i, key in ipairs(keys) do
   end
 end
 keep(changed, at)
-return table.concat(answers)
+answers = table.concat(answers)
+if RECEIPT then
+  record(number .. ' ' .. answers)
+end
+return answers

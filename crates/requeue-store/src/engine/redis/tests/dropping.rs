@@ -51,8 +51,8 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let seal = engine.scripts.drop.on(&shards[0]).arg("seal").arg(7).to_owned();
     engine.nodes.run(shards[0].slot, &seal, Some(&engine.scripts.drop)).await.expect("sealed");
     // No operation is accepted for the time being.
-    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Absent);
-    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Absent);
+    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Unable);
+    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Unable);
     let fault = engine.open(&name, Settings::default()).await.expect_err("a drop is in progress");
     assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
     let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");

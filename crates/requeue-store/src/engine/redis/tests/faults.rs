@@ -1,6 +1,7 @@
 //! Tests errors and losses when servers fail or refuse.
 
 use super::*;
+use crate::engine::receipts::Attempts;
 use crate::engine::{Asked, Delivery, Failure, Finish};
 use crate::{Queue, Store};
 
@@ -101,6 +102,8 @@ async fn why_nothing_connects_has_a_kind() {
     server.cli(&["config", "set", "requirepass", "n0w"]);
     let error = Store::connect(&server.url("")).await.expect_err("the server requires a password");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
+    let expected = "the server requires a password; set REDISCLI_AUTH, or add it to the address";
+    assert!(chain(&error).contains(expected), "{}", chain(&error));
     let error =
         Store::connect(&server.url("default:wr0ng@")).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
@@ -177,7 +180,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
     let fault = engine.add(&place, asking("d")).await.expect_err("the server is full");
-    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
     // A process that connects only now can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
@@ -211,9 +214,92 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
     let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
-    assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "only 0 of 1 replicas have confirmed it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_is_sent_again_is_one_add() {
+    let Some(cluster) = Cluster::start() else { return };
+    let url = format!("{}?wait=1&shards=1", cluster.url());
+    let (engine, place) = engine(&url, "q").await;
+    let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(3600);
+    let mut attempts = Attempts::until(deadline);
+    let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
+    let third = usize::from(slot) * 3 / 16384;
+    let replica = &cluster.nodes()[third + 3];
+    // The key is parked before the add, and after each of its runs.
+    let park = async || {
+        let claimed = engine.claim(&place, ONE).await.expect("claimed").items;
+        let ends = claimed.into_iter().map(|out| {
+            let failure = Failure { asked: Asked::default(), error: "no".to_owned() };
+            End { key: out.key, epoch: out.epoch, how: Finish::GiveUp(failure) }
+        });
+        engine.finish(&place, ends.collect()).await.expect("completed").len()
+    };
+    engine.add(&place, ask()).await.expect("added");
+    assert_eq!(park().await, 1);
+    tokio::task::block_in_place(|| {
+        replica.freeze();
+        cluster.nodes()[third].cli(&["client", "kill", "type", "replica"]);
+    });
+    for runs in [1, 0, 0] {
+        let fault = engine.add_once(&place, ask(), &mut attempts).await;
+        let fault = fault.expect_err("the replica does not answer");
+        assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed, "{}", fault.source);
+        assert_eq!(park().await, runs, "only the first attempt revives the key");
+    }
+    tokio::task::block_in_place(|| replica.thaw());
+    // `WAIT` also waits for the first attempt, although this one adds nothing.
+    let added = loop {
+        match engine.add_once(&place, ask(), &mut attempts).await {
+            Ok(added) => break added,
+            Err(fault) => assert_eq!(fault.kind, crate::types::error::Kind::Unconfirmed),
+        }
+    };
+    assert_eq!(added, [Added::Revived], "the answer of the first attempt");
+    // The receipt survives a failover.
+    tokio::task::block_in_place(|| {
+        cluster.nodes()[third].kill();
+        cluster.take_over(third);
+        cluster.nodes()[third].restart();
+    });
+    let added = loop {
+        match engine.add_once(&place, ask(), &mut attempts).await {
+            Ok(added) => break added,
+            Err(fault) => assert!(!fault.kind.is_final(), "{}", fault.source),
+        }
+    };
+    assert_eq!(added, [Added::Revived], "the answer of the first attempt");
+    assert_eq!(park().await, 0);
+    // Another batch is another add, even if it is equal.
+    let mut others = Attempts::until(deadline);
+    let added = engine.add_once(&place, ask(), &mut others).await.expect("added");
+    assert_eq!(added, [Added::Revived]);
+    assert_eq!(park().await, 1);
+}
+
+#[tokio::test]
+async fn receipts_are_few_and_expire() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (engine, place) = engine(&format!("{}?wait=1&shards=1", cluster.url()), "q").await;
+    let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
+    let server = &cluster.nodes()[usize::from(slot) * 3 / 16384];
+    for n in 0..100 {
+        let mut attempts = Attempts::until(tokio::time::Instant::now() + Duration::from_secs(3600));
+        let asks = asking(&n.to_string());
+        engine.add_once(&place, asks, &mut attempts).await.expect("added");
+    }
+    let found = server.cli(&["keys", "*:receipt:*"]);
+    assert_eq!(found.lines().count(), 1, "one at a time: {found}");
+    let left: i64 = server.cli(&["pttl", &found]).parse().expect("the key expires");
+    assert!(left > 0 && left <= 3_600_000, "{left}");
+    // The last attempt before the deadline keeps its receipt for a millisecond.
+    let mut attempts = Attempts::until(tokio::time::Instant::now());
+    engine.add_once(&place, asking("late"), &mut attempts).await.expect("added");
+    until("the receipt expires", || server.cli(&["keys", "*:receipt:*"]).is_empty());
 }
 
 fn numbered(what: &str, count: usize) -> Vec<String> {

@@ -285,3 +285,39 @@ async fn a_key_of_another_type_is_set_aside_under_its_text() {
     queue.cancel(BAD).await.expect("cancelled");
     assert_eq!(queue.counts().await.expect("counted").damaged, 0);
 }
+
+#[tokio::test]
+async fn a_key_that_is_too_long_is_not_written_or_else_set_aside() {
+    let fixture = Fixture::new().await;
+    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
+    let ask = Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
+    fixture.engine.add(&place, vec![ask]).await.expect("added");
+    let raw = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
+    let copied: Vec<_> = COLUMNS.iter().map(|(column, _)| *column).collect();
+    let copied = copied.join(", ");
+    let insert = format!(
+        "insert into keys (queue, key, {copied}) \
+         select queue, zeroblob(?1), {copied} from keys where key = cast('short' as blob)"
+    );
+    for length in [2049, 3000, 100_000] {
+        let error = raw.execute(&insert, [length]).expect_err("the key is too long");
+        assert!(error.to_string().contains("readable"), "{error}");
+        raw.pragma_update(None, "ignore_check_constraints", true).expect("changed");
+        raw.execute(&insert, [length]).expect("inserted");
+        raw.pragma_update(None, "ignore_check_constraints", false).expect("changed");
+    }
+    assert_eq!(raw.execute(&insert, [2048]).expect("inserted"), 1);
+    assert_eq!(fixture.engine.counts(&place).await.expect("counted").damaged, 3);
+    let failing = crate::engine::Failing {
+        backoff: crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
+        max_failures: None,
+    };
+    let lease = Duration::from_secs(30);
+    let claim = Claim { max: 9, oldest: 0, lease, expired: failing, poll: lease };
+    let claimed = fixture.engine.claim(&place, claim).await.expect("claimed");
+    assert_eq!(claimed.items.len(), 2, "{claimed:?}");
+    let mut said: Vec<_> = claimed.damaged.iter().map(|aside| &*aside.damage.said).collect();
+    said.sort_unstable();
+    let expected = ["the key has 100000 bytes", "the key has 2049 bytes", "the key has 3000 bytes"];
+    assert_eq!(said, expected);
+}

@@ -66,7 +66,30 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
         lock("rollback");
     };
     let (opened, ()) = tokio::join!(engine.open("q", ReAdd::Replace.into()), unlocked);
-    opened.expect("the file was locked for less than 30 s");
+    let place = opened.expect("the file was locked for less than 30 s");
+
+    // The same applies to each change for which the caller makes no second attempt.
+    engine.add(&place, long(1)).await.expect("added");
+    lock("begin immediate");
+    let key = long(1).remove(0).key;
+    let keys = || vec![key.clone()];
+    let unlocked = async {
+        sleep(Duration::from_secs(29)).await;
+        lock("rollback");
+    };
+    let (cancelled, running, revived, ready, paused, ()) = tokio::join!(
+        engine.cancel(&place, keys(), None),
+        engine.cancel_running(&place, &key),
+        engine.revive(&place, keys()),
+        engine.make_ready(&place, keys(), crate::State::Waiting),
+        engine.set_paused(&place, true),
+        unlocked
+    );
+    assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.ready));
+    assert_eq!(running.expect("answered"), CancelledRun::NotInFlight);
+    revived.expect("answered");
+    ready.expect("answered");
+    paused.expect("paused");
 }
 
 #[tokio::test]
@@ -83,7 +106,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     // Like a full disk, this prevents the creation of a reserve.
     fs::create_dir(&reserve).expect("the directory is created");
     let (added, fault) = add_until_full(engine, &place).await;
-    assert_eq!(fault.kind, Kind::Absent);
+    assert_eq!(fault.kind, Kind::Unable);
     let said = fault.source.to_string();
     assert!(said.contains("q: the disk is full; free some space, or let workers"), "{said}");
     assert!(added > 10, "{added}: the pages of completed keys are free within the file");

@@ -1,0 +1,65 @@
+//! Receipts, by which an engine recognizes a batch of adds that is sent again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The attempts to send a batch of adds.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    /// The time after which the batch is not sent again.
+    deadline: Instant,
+    receipt: Option<Receipt>,
+}
+
+impl Attempts {
+    pub(crate) const fn until(deadline: Instant) -> Self {
+        Self { deadline, receipt: None }
+    }
+
+    /// Returns true if no attempt was made.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.receipt.is_none()
+    }
+}
+
+/// The record that a batch of adds has taken effect, and its answers. The store keeps it until the batch is
+/// not sent again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receipt {
+    /// The name under which the store keeps the record. A later batch may overwrite it.
+    pub(crate) name: u64,
+    /// Identifies the batch.
+    pub(crate) number: u64,
+    /// How long the store keeps the record.
+    pub(crate) lasts: Duration,
+}
+
+/// The names of receipts that no batch uses. A name that is used again keeps the number of records small.
+#[derive(Debug, Default)]
+pub(crate) struct Receipts(Mutex<Vec<u64>>);
+
+impl Receipts {
+    /// Returns the receipt of the next attempt.
+    pub(crate) fn of(&self, attempts: &mut Attempts) -> Receipt {
+        let lasts = attempts.deadline.saturating_duration_since(Instant::now());
+        let new = || {
+            let name = self.names().pop().unwrap_or_else(|| fastrand::u64(..));
+            Receipt { name, number: fastrand::u64(..), lasts }
+        };
+        let receipt = attempts.receipt.get_or_insert_with(new);
+        receipt.lasts = lasts;
+        *receipt
+    }
+
+    /// Allows other batches to use the name, after an answer to the only attempt. An earlier attempt without
+    /// an answer may still arrive, and must then find its receipt.
+    pub(crate) fn put_back(&self, receipt: Receipt) {
+        self.names().push(receipt.name);
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
