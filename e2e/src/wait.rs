@@ -6,12 +6,12 @@ use nix::time::{ClockId, clock_gettime};
 
 /// The time limit of every wait. It is long because machines may be slow; nothing is measured by
 /// it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Waits until `condition` holds, and checks it every 20 ms.
 ///
 /// # Panics
-/// After two minutes, with `what`.
+/// After 15 minutes, with `what`.
 ///
 /// ```no_run
 /// # async fn example(server: &requeue_e2e::Server) {

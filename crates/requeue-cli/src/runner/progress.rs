@@ -85,7 +85,11 @@ impl Runner {
                     .map(|left| format!("about {} left", exact(left))),
             );
         }
-        parts.push(format!("{} running", states.in_flight));
+        let running = format!("{} running", states.in_flight);
+        parts.push(match states.dirty {
+            0 => running,
+            dirty => format!("{running} ({dirty} to run again)"),
+        });
         parts.push(format!("{failed} failed"));
         if given_up > 0 {
             parts.push(format!("{given_up} given up"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A time that no test takes unless a program hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(900);
 
 /// Kills a program and all processes that it has started when they take too long, so that the test continues. A drop kills
 /// them too: the test has failed.

@@ -18,7 +18,7 @@ use crate::support::{Gate, Live, directory, run, run_in, until};
 fn ask(server: SocketAddr, host: &str, path: &str) -> (u16, String) {
     let stream = TcpStream::connect(server).expect("it listens");
     // A time that no test takes unless a program hangs.
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(900))).expect("it can be set");
     answer(stream, host, path)
 }
 
@@ -26,7 +26,7 @@ fn ask(server: SocketAddr, host: &str, path: &str) -> (u16, String) {
 #[track_caller]
 fn ask_socket(socket: &Path, host: &str, path: &str) -> (u16, String) {
     let stream = UnixStream::connect(socket).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(900))).expect("it can be set");
     answer(stream, host, path)
 }
 
@@ -341,7 +341,7 @@ const TOKEN: &str = "0123456789abcdef0123";
 #[track_caller]
 fn act(server: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
     let mut stream = TcpStream::connect(server).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(900))).expect("it can be set");
     let body = body.to_string();
     let request = format!(
         "POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer \

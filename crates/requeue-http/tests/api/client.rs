@@ -33,7 +33,7 @@ impl Answer {
 fn connect(server: SocketAddr, head: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(server).expect("the server listens");
     // A time limit that a server exceeds only if it hangs.
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("the timeout can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(900))).expect("the timeout can be set");
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("the server reads");
     BufReader::new(stream)
 }

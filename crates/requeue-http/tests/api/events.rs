@@ -79,7 +79,7 @@ fn the_end_is_not_held_up_by_those_who_stay() {
     served.site.end();
     let ended = served
         .runtime
-        .block_on(async { tokio::time::timeout(Duration::from_secs(60), served.server).await });
+        .block_on(async { tokio::time::timeout(Duration::from_secs(900), served.server).await });
     ended.expect("the server ends").expect("the server does not panic").expect("the server served");
     assert!(TcpStream::connect(served.address).is_err());
 }

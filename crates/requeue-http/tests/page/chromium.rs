@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 /// A time limit that a browser exceeds only if it hangs.
-const DEADLINE: Duration = Duration::from_secs(180);
+const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A browser with one page.
 pub(crate) struct Chromium {

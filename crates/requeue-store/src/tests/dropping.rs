@@ -13,7 +13,7 @@ use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
 
 /// A time limit that is longer than a test takes.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(900);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
     timeout(LONG, what).await.expect("in time")

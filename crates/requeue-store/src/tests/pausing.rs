@@ -12,7 +12,7 @@ use crate::types::add::{Add, Added};
 use crate::types::inspect::State;
 
 /// The limit of the tests.
-const LATEST: Duration = Duration::from_secs(60);
+const LATEST: Duration = Duration::from_secs(900);
 /// No test waits for a poll.
 const POLL: Duration = Duration::from_secs(3600);
 

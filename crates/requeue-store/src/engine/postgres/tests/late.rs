@@ -12,7 +12,7 @@ use crate::engine::time::Micros;
 
 /// An interval that excludes polls and scans from the test.
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 struct Rig {
     engine: Postgres,

@@ -9,7 +9,7 @@ use crate::engine::time::Micros;
 use crate::engine::{Failure, Finish};
 
 /// A generous timeout for events that do not depend on the clock.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 async fn woken(wakes: &mut watch::Receiver<u64>) {
     timeout(PATIENCE, wakes.changed())

@@ -10,7 +10,7 @@ use crate::engine::{Dropped, Failure, Finish};
 use crate::types::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(900);
 
 #[tokio::test]
 async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
