@@ -298,6 +298,7 @@ mod tests {
         assert!(admin.wrong.lock().unwrap().len() <= MOST_ADDRESSES);
         assert_eq!(status(&admin, "12.0.0.1:1", &right), 200);
     }
+
     #[test]
     fn guesses_do_not_fill_the_log() {
         let (mut lines, begin) = (Lines::default(), Instant::now());

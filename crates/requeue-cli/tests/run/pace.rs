@@ -91,8 +91,9 @@ fn a_record_may_have_a_time_or_a_debounce_of_its_own() {
     let dir = directory("own_times");
     let args = ["--input", "json", "--debounce", "1h", "--unfinished", "rest", "echo"];
     let mut live = Live::start(&dir, &args);
-    live.send("{\"key\":\"now\",\"after\":0}\n{\"key\":\"soon\",\"debounce\":\"1ms\"}\n");
+    live.send("{\"key\":\"now\",\"after\":0}\n");
     live.wait_for("now");
+    live.send("{\"key\":\"soon\",\"debounce\":\"1ms\"}\n");
     live.wait_for("soon");
     live.send("{\"key\":\"later\",\"after\":\"2h\"}\n{\"key\":\"waits\"}\n");
     // The end of the input ends the wait of --debounce, and no other.

@@ -681,7 +681,8 @@ impl<K: Key> Shared<K> {
         let Ok(mut state) = self.lock() else { return };
         // If no key waits, no completion needs the time.
         let now = state.time_for(Operation::Promote, now);
-        for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
+        let has_order = state.core.has_order();
+        for item in items.iter_mut().filter(|item| !has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
             let Some(now) = state.time_for(operation, now) else { continue };
             state.watchers.end(item.ticket.epoch());

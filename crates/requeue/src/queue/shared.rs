@@ -100,8 +100,6 @@ pub(crate) struct Shared<K: Key> {
     pub(super) restarts: bool,
     /// True if each release of the lock calls hooks or wakes restarted runs.
     has_news: bool,
-    /// True if the queue has a custom order.
-    pub(super) has_order: bool,
     /// True if the fast paths of gets apply: there is no custom order, and no pace.
     pub(super) has_fast_gets: bool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -161,7 +159,6 @@ impl<K: Key> Shared<K> {
             always_needs_now,
             restarts,
             has_news: restarts || parts.hooks.is_some(),
-            has_order,
             has_fast_gets: !has_order && !has_pace,
             is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
