@@ -10,7 +10,8 @@ import { address, isKey, read, write } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
 const KEPT = 900;
-/** The age in seconds from which the page says how old the numbers of keys are. A store counts them each second. */
+/** The age in seconds from which the page says how old the numbers of keys are. A store counts them each second if it
+ * needs less than 20 ms for that. */
 const OLD = 3;
 const COUNTS = [...document.querySelectorAll("[data-count]")].map(({ dataset }) => dataset.count);
 const STATUS = {

@@ -281,7 +281,7 @@ impl<K> Builder<K> {
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
     /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`, and up to a
-    /// quarter may search for keys or wait for that. When all are in use, a new connection replaces an idle one.
+    /// quarter, but at least one, may search for keys or wait for that. When all are in use, a new connection replaces an idle one.
     ///
     /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
     /// `/readyz`, and reply 503 to all other requests.
@@ -318,7 +318,7 @@ impl<K> Builder<K> {
             ended: watch::Sender::new(false),
             max_connections: self.max_connections,
             streams: Arc::new(Semaphore::new(self.max_connections.div_ceil(2))),
-            walks: Turns::new(self.max_connections / 4),
+            walks: Turns::new(self.max_connections),
         });
         inner.tick();
         tokio::spawn(keep_sampling(Arc::downgrade(&inner)));

@@ -24,10 +24,11 @@ use tokio::net::TcpListener;
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_io_timeout::TimeoutStream;
 
-/// The time limit for the head of a request. It begins when the previous request ends.
-const HEAD: Duration = Duration::from_secs(10);
+/// The time limit for the head of a request. It begins when the previous request ends. In tests it frees no place.
+const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 /// The longest time in which a client may read nothing of a response.
 const STALL: Duration = Duration::from_secs(30);
 /// The size limit of the head of a request. It has space for a key whose bytes take four bytes each.
@@ -37,7 +38,6 @@ const RESERVED: usize = 8;
 /// The time between two looks for a connection that can be replaced, while all places are taken.
 const LOOK: Duration = Duration::from_millis(5);
 /// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
-/// In each of them the runtime reads requests that have arrived. A time would not ensure that on a busy machine.
 const SILENT_LOOKS: u64 = 4;
 /// The time until the next `accept` after one that failed for lack of file descriptors.
 const RETRY: Duration = Duration::from_secs(1);
@@ -84,14 +84,17 @@ pub(crate) async fn serve(
     let mut tasks = JoinSet::new();
     let (mut all, mut reserved) = (Places::new(most), Places::new(RESERVED));
     let mut end = pin!(async { _ = ended.clone().wait_for(|&ended| ended).await }.fuse());
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // New connections in `all` are soon busy or replaceable.
-        let is_full = !all.has_place() && (all.are_new() || !reserved.has_place());
+        let has_place = all.has_place();
+        // While connections in `all` are too new to be judged, wait for them instead of using a reserved place.
+        let is_full = !has_place && (all.are_new() || !reserved.has_place());
         let accepted = tokio::select! {
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
-            () = tokio::time::sleep(LOOK), if is_full => {
+            _ = look.tick(), if !has_place => {
                 all.looks += 1;
                 reserved.looks += 1;
                 continue;
@@ -106,7 +109,7 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (places, router, lives_on) = match all.has_place() {
+        let (places, router, lives_on) = match has_place {
             true => (&mut all, &router, true),
             false => (&mut reserved, &probes, false),
         };
@@ -135,7 +138,7 @@ impl Places {
         self.connections.len() < self.most || self.replaceable().is_some()
     }
 
-    /// Returns true if as many connections as are reserved for probes may still send their first request.
+    /// Returns true if at least [`RESERVED`] connections, or all of them, are too new to be judged.
     fn are_new(&self) -> bool {
         let new = |it: &&Arc<Connection>| !it.has_asked() && !self.is_silent(it);
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
@@ -227,9 +230,11 @@ impl Connection {
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
+            // This order matters: a request that has arrived is read first, and then answered in spite of `close`.
+            biased;
             // Errors of a client need no report.
             _ = &mut connection => return,
-            () = self.close.notified() => return,
+            () = self.close.notified() => if self.requests.load(Ordering::Relaxed) == 0 { return },
             _ = ended.wait_for(|&ended| ended) => {}
         }
         connection.as_mut().graceful_shutdown();
@@ -402,6 +407,17 @@ mod tests {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).await.unwrap();
         assert!(rest.len() > LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_beside_a_busy_one_makes_way() {
+        let (mut reader, _end) = connect(2).await;
+        let address = reader.peer_addr().unwrap();
+        reader.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
+        reader.read_exact(&mut [0; 1]).await.unwrap();
+        let _silent = TcpStream::connect(address).await.unwrap();
+        // Until then, reserved places answer.
+        while answer(send(address, "/").await).await.0 != Some(200) {}
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The number of searches at a time. Each one occupies a processor, which the workers need too.
 const AT_ONCE: usize = 1;
+
 /// The turns, in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -18,10 +19,10 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Returns turns for `most` requests that search or wait, and for one at least. It must be less than the number of
-    /// connections: other requests need connections, too.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most.max(AT_ONCE)) }
+    /// Returns turns for a quarter of the connections, and for one at least: other requests need connections, too.
+    pub(crate) fn new(connections: usize) -> Self {
+        let most = (connections / 4).max(AT_ONCE);
+        Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }
     }
 
     /// Waits for a turn. Returns `None` immediately if too many requests wait.
@@ -42,7 +43,7 @@ mod tests {
     #[test]
     fn one_walks_some_wait_and_the_rest_is_refused() {
         const WAITING: usize = 15;
-        let turns = Turns::new(AT_ONCE + WAITING);
+        let turns = Turns::new(4 * (AT_ONCE + WAITING));
         let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
         let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.take())).collect();
@@ -53,7 +54,7 @@ mod tests {
         // A client that disconnects frees its turn.
         waiting.clear();
         assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
-        // A site with few connections can still search.
-        assert!(matches!(Turns::new(0).take().now_or_never(), Some(Some(_))));
+        // A site with one connection can still search.
+        assert!(matches!(Turns::new(1).take().now_or_never(), Some(Some(_))));
     }
 }

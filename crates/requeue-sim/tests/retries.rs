@@ -35,7 +35,7 @@ fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// Returns the delays in milliseconds or seconds that a block of code sets.
 fn backoff_of(block: &str) -> Option<(Duration, Duration)> {
-    let delay = r"Duration::from_(milli)?s(?:ec)?s\((\d+)\)";
+    let delay = r"Duration::from_(?:secs|(millis))\((\d+)\)";
     let pair = Regex::new(&format!(r"\(\s*{delay},\s*{delay}\s*\)")).expect("a valid pattern");
     let found = pair.captures(block)?;
     let delay = |unit: usize, number: usize| {
@@ -79,9 +79,25 @@ fn a_key_survives_an_outage_of_a_minute_with_the_retries_that_the_pages_show() {
     assert!(wrong.is_empty(), "given up within a minute: {wrong:#?}");
 }
 
-/// The delays of the pages are those of the code.
 #[test]
-fn the_default_backoff_is_the_one_that_the_pages_show() {
+fn delays_of_a_page_are_read_in_both_units() {
+    let block = "backoff(Duration::from_millis(10), Duration::from_secs(300)).max_retries(7)";
+    let delays = backoff_of(block).expect("two delays");
+    assert_eq!(delays, (Duration::from_millis(10), Duration::from_secs(300)));
+    assert!(shortest(delays, 7) < MINUTE && MINUTE < shortest(DEFAULT_BACKOFF, 7));
+}
+
+#[test]
+fn the_default_backoff_is_the_one_of_the_contract() {
+    let contract = include_str!("../../../docs/SEMANTICS.md");
+    let (base, max) = DEFAULT_BACKOFF;
+    let (controller, minutes) = (CONTROLLER.0.as_millis(), max.as_secs() / 60);
+    let rule = format!(
+        "from the base ({} s; {controller} ms in a controller)\n  to the maximum ({minutes} min)",
+        base.as_secs()
+    );
+    assert!(contract.contains(&rule), "docs/SEMANTICS.md lacks: {rule}");
+
     let mut limiter = BackoffLimiter::default();
     let clock = FakeClock::new();
     let queue = Queue::builder().clock(clock.clone()).build().expect("the defaults are valid");

@@ -475,7 +475,7 @@ const FAMILIES: [Family; 18] = [
     },
     Family {
         name: "workqueue_counts_age_seconds",
-        help: "How long in seconds ago the store counted its keys, for the other numbers of keys",
+        help: "Seconds since the store counted its keys, which is the age of the other numbers of keys",
         value: Value::AgeOfSome(|of| of.counts_age),
     },
 ];
