@@ -16,17 +16,11 @@ use super::clock::{Clock, Time};
 #[cfg(unix)]
 use super::place;
 use super::reserve::Reserve;
-use super::rows::{BOUND_CHECK, CANCEL_EPOCH_CHECK, CHECK, define_readable};
+use super::rows::define_readable;
+use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
 use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
 
-/// The `application_id` of requeue's files: "rque".
-const OURS: i32 = 0x7271_7565;
-const VERSION: i32 = 3;
-/// The oldest version that this program upgrades.
-const OLDEST: i32 = 1;
-/// The upgrades from each version to the next, starting with [`OLDEST`].
-const UPGRADES: [&str; 2] = [include_str!("to_2.sql"), include_str!("to_3.sql")];
 /// The maximum number of operations in one transaction.
 const MOST: usize = 256;
 /// The maximum time that a transaction waits while another process has the file locked.
@@ -70,8 +64,8 @@ enum Kind {
 
 enum Job {
     Operation(Operation),
-    Migrate(oneshot::Sender<Result<(), EngineError>>),
-    Check(oneshot::Sender<Result<(), EngineError>>),
+    Migrate(Steps, oneshot::Sender<Result<(), EngineError>>),
+    Check(Steps, oneshot::Sender<Result<(), EngineError>>),
     Close(oneshot::Sender<Result<(), EngineError>>),
 }
 
@@ -164,15 +158,16 @@ impl Thread {
         self.ask(Job::Operation(Operation { run, kind }), answered).await
     }
 
-    pub(super) async fn migrate(&self) -> Result<(), EngineError> {
+    /// Creates the tables, or upgrades them by `steps`.
+    pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Job::Migrate(answer), answered).await
+        self.ask(Job::Migrate(steps, answer), answered).await
     }
 
-    /// Checks that the file has the schema of this version.
-    pub(super) async fn check(&self) -> Result<(), EngineError> {
+    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Job::Check(answer), answered).await
+        self.ask(Job::Check(steps, answer), answered).await
     }
 
     /// Closes the connection after all earlier operations. No operation may follow.
@@ -330,8 +325,8 @@ impl Server {
                     }
                     self.commit_apart(operations);
                 }
-                Job::Migrate(answer) => _ = answer.send(self.migrate()),
-                Job::Check(answer) => _ = answer.send(self.check()),
+                Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
+                Job::Check(steps, answer) => _ = answer.send(self.check(steps)),
                 Job::Close(answer) => {
                     // Drop the receiver first, so that later jobs are refused.
                     drop(come);
@@ -457,87 +452,36 @@ impl Server {
 
     fn found(&self) -> rusqlite::Result<Found> {
         // Read everything in one transaction: another process may be creating the tables.
-        found(&*self.connection.unchecked_transaction()?)
+        schema::found(&*self.connection.unchecked_transaction()?)
     }
 
-    /// Checks that the file has the schema of this version. Upgrades an older schema.
-    fn check(&mut self) -> Result<(), EngineError> {
+    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    fn check(&mut self, steps: Steps) -> Result<(), EngineError> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
-            Found::Ours(VERSION) => Ok(()),
-            found if found.is_older() => self.migrate(),
+            Found::Ours(VERSION) => {
+                schema::verify(&self.connection).map_err(|error| fault(&self.path, &error))
+            }
+            found if found.missing(steps).is_some() => self.migrate(steps),
             Found::Ours(version) => Err(self.refuse(&newer(version, VERSION).source.to_string())),
             Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
             Found::Foreign => Err(self.refuse("the file belongs to another program")),
         }
     }
 
-    /// Creates the tables, or upgrades them.
-    fn migrate(&mut self) -> Result<(), EngineError> {
+    /// Creates the tables, or upgrades them by `steps`.
+    fn migrate(&mut self, steps: Steps) -> Result<(), EngineError> {
+        let has_nothing_to_do =
+            |found: Found| matches!(found, Found::Ours(_)) && found.missing(steps).is_none();
         // Needs no lock if there is nothing to do.
-        if self.found().is_ok_and(|found| matches!(found, Found::Ours(_)) && !found.is_older()) {
-            return self.check();
+        if !self.found().is_ok_and(has_nothing_to_do) {
+            let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
+                schema::migrate(transaction, steps)
+            });
+            migrated.map_err(|error| fault(&self.path, &error))?;
         }
-        let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
-            // Check again within the transaction: another process may have migrated.
-            match found(transaction)? {
-                Found::Nothing => {
-                    transaction.execute_batch(&with_checks(include_str!("schema.sql")))?;
-                    transaction.pragma_update(None, "application_id", OURS)?;
-                    transaction.pragma_update(None, "user_version", VERSION)?;
-                }
-                found @ Found::Ours(version) if found.is_older() => {
-                    let done = (version - OLDEST).unsigned_abs() as usize;
-                    for upgrade in UPGRADES.iter().skip(done) {
-                        transaction.execute_batch(&with_checks(upgrade))?;
-                    }
-                    transaction.pragma_update(None, "user_version", VERSION)?;
-                    tracing::info!(from = version, to = VERSION, "the schema was upgraded");
-                }
-                Found::Ours(_) | Found::Foreign => {}
-            }
-            Ok(())
-        });
-        migrated.map_err(|error| fault(&self.path, &error))?;
-        match self.found().map_err(|error| fault(&self.path, &error))? {
-            found if found.is_older() => Err(self.refuse("the schema was not upgraded")),
-            _ => self.check(),
-        }
+        // No step is missing now, so that this does not migrate again.
+        self.check(&[])
     }
-}
-
-/// The program that a file belongs to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    /// A file of requeue, with the version of its schema.
-    Ours(i32),
-    Foreign,
-}
-
-impl Found {
-    /// Returns true for a file whose schema this program upgrades.
-    const fn is_older(self) -> bool {
-        matches!(self, Self::Ours(OLDEST..VERSION))
-    }
-}
-
-/// Inserts the rules for readable rows into the definition of a table.
-fn with_checks(sql: &str) -> String {
-    sql.replace("{readable}", CHECK)
-        .replace("{bound}", BOUND_CHECK)
-        .replace("{cancel_epoch}", CANCEL_EPOCH_CHECK)
-}
-
-fn found(connection: &Connection) -> rusqlite::Result<Found> {
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let (id, version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables = "select count(*) from sqlite_schema";
-    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
-    Ok(match (id, version, tables) {
-        (OURS, version, _) => Found::Ours(version),
-        (0, 0, 0) => Found::Nothing,
-        _ => Found::Foreign,
-    })
 }
 
 fn transact<T>(
