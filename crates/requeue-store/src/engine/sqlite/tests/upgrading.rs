@@ -53,9 +53,9 @@ async fn a_failed_upgrade_leaves_the_file_as_it_was() {
     let (path, in_flight) = older(&dir).await;
     let before = schema(&path);
     let cases: [(Steps, &str); 2] = [
-        (&["alter table queues add column other; update queues set missing = 1"], "missing"),
+        (&["alter table queues add column other text; update queues set missing = 1"], "missing"),
         // All statements succeed, but the tables are not those of this version.
-        (&["alter table queues add column other"], "needs the column queues.paused"),
+        (&["alter table queues add column other text"], "needs the column queues.paused"),
     ];
     for (steps, expected) in cases {
         let engine = open(&path);
