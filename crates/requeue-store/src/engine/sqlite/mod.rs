@@ -2,7 +2,6 @@
 
 mod clock;
 mod operations;
-#[cfg(unix)]
 mod place;
 mod reserve;
 mod rows;

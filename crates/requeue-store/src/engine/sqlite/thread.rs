@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 
 use super::Synchronous;
 use super::clock::{Clock, Time};
-#[cfg(unix)]
 use super::place;
 use super::reserve::Reserve;
 use super::rows::define_readable;
@@ -193,7 +192,6 @@ struct Server {
     connection: Connection,
     path: PathBuf,
     /// The path without symbolic links.
-    #[cfg(unix)]
     place: PathBuf,
     /// Deferred for the reading thread.
     behaviour: TransactionBehavior,
@@ -213,10 +211,7 @@ impl Server {
         behaviour: TransactionBehavior,
         clock: Clock,
     ) -> Result<Self, EngineError> {
-        #[cfg(unix)]
         let place = place::prepare(path).map_err(|error| refused(path, &error))?;
-        #[cfg(not(unix))]
-        let place = path.to_owned();
         let open = || {
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
@@ -230,7 +225,6 @@ impl Server {
         Ok(Self {
             connection,
             path,
-            #[cfg(unix)]
             place,
             behaviour,
             clock,
@@ -287,7 +281,6 @@ impl Server {
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
-        #[cfg(unix)]
         place::check(&self.place).map_err(|error| refused(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
@@ -506,52 +499,8 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
 }
 
 /// Converts the refusal of a path.
-#[cfg(unix)]
 fn refused(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
-}
-
-/// Returns the reason why a file at this path cannot be opened, if it is certain.
-fn obstacle(path: &Path) -> Option<EngineError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let (at, within) = (path.display(), directory.display());
-    if path.is_dir() {
-        let file = path.join("jobs.db");
-        let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
-        return Some(EngineError::refused(said));
-    }
-    match std::fs::metadata(directory) {
-        Ok(found) if found.is_dir() => {
-            forbidden(path, directory).map(|why| EngineError::refused(format!("{at}: {why}")))
-        }
-        Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
-        // A file system that contains it may be mounted later.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let said = format!("{at}: there is no directory {within}; create it");
-            Some(EngineError::unable(said))
-        }
-        Err(error) => Some(EngineError::refused(format!("{at}: {within}: {error}"))),
-    }
-}
-
-/// Returns that the permissions prevent this process from writing.
-#[cfg(unix)]
-fn forbidden(path: &Path, directory: &Path) -> Option<String> {
-    use rustix::fs::{Access, access};
-
-    let (place, needed) = match path.exists() {
-        true => (path, Access::READ_OK | Access::WRITE_OK),
-        // SQLite creates the file, and its log beside it.
-        false => (directory, Access::WRITE_OK | Access::EXEC_OK),
-    };
-    let error = access(place, needed).err()?;
-    Some(format!("this process may not write {}: {error}", place.display()))
-}
-
-#[cfg(not(unix))]
-fn forbidden(_: &Path, _: &Path) -> Option<String> {
-    None
 }
 
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
@@ -570,7 +519,9 @@ fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
+        ) => {
+            place::obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}")))
+        }
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()
