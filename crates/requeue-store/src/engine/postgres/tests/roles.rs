@@ -118,7 +118,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select requeue.finish_free(1, false, null)",
             "select requeue.renew(1, '{}', '{}', 1)",
             "select requeue.cancel(1, '{now}', null)",
-            "select requeue.revive(1, '{parked}')",
+            "select requeue.revive(1, '{parked}', 3)",
             "select requeue.wait(1, 1)",
             "select requeue.wake(1)",
             "select requeue.is_idle(1)",
