@@ -54,11 +54,11 @@ pub fn rows(data: &[u8]) {
         assert_eq!(row.fields(), (kept, error, worker), "{fields:?}");
         row
     } else {
-        let size = [25, 59, 84, 91, input.byte().into()][usize::from(input.byte() % 5)];
+        let size = [25, 59, 92, 99, input.byte().into()][usize::from(input.byte() % 5)];
         let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
         if kind & 2 == 0 {
             // Use whole numbers for times: of arbitrary bytes, hardly any are valid times.
-            for at in [0, 8, 25, 33, 41, 67, 75] {
+            for at in [0, 8, 25, 33, 41, 67, 75, 84] {
                 let time = input.value().unwrap_or(0) as f64;
                 if let Some(bytes) = packed.get_mut(at..at + 8) {
                     bytes.copy_from_slice(&time.to_be_bytes());
@@ -167,21 +167,21 @@ fn is_readable_packed(packed: &[u8]) -> bool {
         |at: usize, values: &[u8]| packed.get(at).is_none_or(|byte| values.contains(byte));
     let is_pending = packed.len() == 25;
     let length = packed.get(NAME - 1).map_or(0, |length| usize::from(*length));
-    // The start of the part for failures.
-    let failed = NAME + length;
-    let has_failed = packed.len() > failed;
+    // The start of the part for failures and the bound.
+    let extra = NAME + length;
+    let has_extra = packed.len() > extra;
     let has_worker = !is_pending && time(25) > 0.0;
-    let is_parked = has_failed && packed.get(failed + 24) == Some(&1);
-    let name = packed.get(NAME..failed).unwrap_or_default();
-    (is_pending || packed.len() == failed || packed.len() >= failed + 25)
+    let is_parked = has_extra && packed.get(extra + 24) == Some(&1);
+    let name = packed.get(NAME..extra).unwrap_or_default();
+    (is_pending || packed.len() == extra || packed.len() >= extra + 33)
         && [0, 8].into_iter().all(is_time)
         && (is_pending || [25, 33, 41].into_iter().all(is_time))
-        && (!has_failed || [failed + 8, failed + 16].into_iter().all(is_time))
+        && (!has_extra || [extra + 8, extra + 16, extra + 25].into_iter().all(is_time))
         && is_one_of(24, &[0, 1, 255])
         && is_one_of(57, &[0, 1, 255])
         && is_name(name)
         && (has_worker || name.is_empty())
-        && (!has_failed || is_one_of(failed + 24, &[0, 1]))
+        && (!has_extra || is_one_of(extra + 24, &[0, 1]))
         && is_parked != (time(0) > 0.0 || has_worker)
 }
 

@@ -295,8 +295,7 @@ impl Queue {
     /// worker is gone, the run is over when its lease expires.
     ///
     /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never
-    /// cancelled. A run that completes before its worker learns of it counts as it has completed. Workers of
-    /// requeue versions without this feature do not stop their runs.
+    /// cancelled. A run that completes before its worker learns of it counts as it has completed.
     ///
     /// # Errors
     ///
@@ -342,8 +341,7 @@ impl Queue {
     ///
     /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
     /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
-    /// again, and within a second in any case. On SQLite and Redis, workers of requeue versions without this feature
-    /// ignore a pause. On PostgreSQL they do not, because the functions of the database check it.
+    /// again, and within a second in any case.
     ///
     /// # Errors
     ///

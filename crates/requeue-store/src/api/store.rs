@@ -122,7 +122,7 @@ impl Store {
     /// Creates the schema, or upgrades it to this version. Repeating it is harmless.
     ///
     /// It needs more privileges than operations on queues do. Opening a queue upgrades the schema too, if
-    /// this client has these privileges. Processes of the older version that have queues open keep working.
+    /// this client has these privileges. A failed upgrade leaves the store unchanged.
     ///
     /// # Errors
     ///

@@ -24,6 +24,7 @@ pub(crate) mod parking;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) mod pausing;
 mod settling;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) mod upgrade;
 
 use std::future::poll_fn;

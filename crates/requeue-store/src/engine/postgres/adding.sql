@@ -60,7 +60,7 @@ create or replace function requeue.wants_revival(said smallint) returns boolean 
 -- longest waits of debounced adds, and null for others.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
 language plpgsql security definer

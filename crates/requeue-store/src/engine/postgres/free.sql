@@ -5,7 +5,7 @@
 -- locks, so that the other keys of the batch can be processed.
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
@@ -28,7 +28,7 @@ end $$;
 -- As `add_all`. The answer for a locked key is 5.
 create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[] default null
+    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[]
 ) returns smallint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$

@@ -206,33 +206,33 @@ fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineEr
 
 impl Engine for Postgres {
     fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(schema::migrate(&self.sessions))
+        Box::pin(schema::migrate(&self.sessions, schema::STEPS))
     }
 
     fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         Box::pin(async move {
-            schema::check(&self.sessions).await?;
+            schema::check(&self.sessions, schema::STEPS).await?;
             self.sessions.open(name, settings).await
         })
     }
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(async move {
-            schema::check(&self.sessions).await?;
+            schema::check(&self.sessions, schema::STEPS).await?;
             self.sessions.find(name).await
         })
     }
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
         Box::pin(async move {
-            schema::check(&self.sessions).await?;
+            schema::check(&self.sessions, schema::STEPS).await?;
             self.sessions.drop_queue(name, keys_too).await
         })
     }
 
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(async {
-            schema::check(&self.sessions).await?;
+            schema::check(&self.sessions, schema::STEPS).await?;
             self.sessions.queues().await
         })
     }

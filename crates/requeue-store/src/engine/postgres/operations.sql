@@ -589,7 +589,7 @@ end $$;
 -- Makes parked keys ready, or with 1 as `in_state` waiting keys. Returns the numbers of the keys in the batch that were in
 -- that state.
 create or replace function requeue.revive(
-    in_queue integer, in_keys bytea[], in_state integer default 3,
+    in_queue integer, in_keys bytea[], in_state integer,
     out revived integer[], out locked integer[]
 )
 language plpgsql security definer

@@ -31,7 +31,7 @@ end $$;
 -- `answers`.
 create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
-    reasons integer[], mosts bigint[] default null
+    reasons integer[], mosts bigint[]
 ) returns smallint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

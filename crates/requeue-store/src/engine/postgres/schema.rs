@@ -10,9 +10,12 @@ use super::faults;
 use super::sessions::{BEGIN, Sessions, run};
 use crate::types::error::{EngineError, Kind, newer, older};
 
-const VERSION: i32 = 3;
-/// The oldest version that this program upgrades.
-const OLDEST: i32 = 1;
+/// The version of the schema that this program creates and uses.
+pub(super) const VERSION: i32 = 1;
+/// The changes of the tables from each version to the next one, up to [`VERSION`].
+///
+/// All functions are replaced after the last step. A step that changes the parameters of a function drops it.
+pub(super) const STEPS: &[&str] = &[];
 /// The oldest server version that this program was tested with.
 const OLDEST_SERVER: i32 = 140_000;
 /// Serializes migrations. The number is "requeue" in bytes.
@@ -32,11 +35,6 @@ const FUNCTIONS: &str = concat!(
     include_str!("public.sql"),
 );
 
-/// The upgrades of the tables from each version to the next, starting with [`OLDEST`].
-const UPGRADES: [&str; 2] = [
-    concat!(include_str!("damage.sql"), include_str!("upgrades/to_2.sql")),
-    include_str!("upgrades/to_3.sql"),
-];
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
@@ -47,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks that the schema has the version of this program. Upgrades an older schema if this role owns it.
-pub(super) async fn check(sessions: &Sessions) -> Result<(), EngineError> {
+pub(super) async fn check(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
     let session = sessions.session().await?;
     let client = session.client();
     let found = version(client).await?;
@@ -55,22 +53,24 @@ pub(super) async fn check(sessions: &Sessions) -> Result<(), EngineError> {
         session.end();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
-    let may_upgrade = is_older(found) && owns_schema(client).await?;
+    let may_upgrade = missing(found, steps).is_some() && owns_schema(client).await?;
     session.end();
     match found {
-        _ if may_upgrade => migrate(sessions).await,
         VERSION => Ok(()),
-        _ => Err(mismatch(found)),
+        _ if may_upgrade => migrate(sessions, steps).await,
+        _ => Err(mismatch(found, steps)),
     }
 }
 
-const fn is_older(version: i32) -> bool {
-    version >= OLDEST && version < VERSION
+/// Returns the steps that upgrade a schema of this version. Returns `None` if there are none.
+fn missing<'s>(version: i32, steps: &'s [&'s str]) -> Option<&'s [&'s str]> {
+    let count = usize::try_from(VERSION.checked_sub(version)?).ok().filter(|&count| count > 0)?;
+    steps.get(steps.len().checked_sub(count)?..)
 }
 
 /// Returns the error about a schema of another version, which was not upgraded.
-fn mismatch(version: i32) -> EngineError {
-    if is_older(version) {
+fn mismatch(version: i32, steps: &[&str]) -> EngineError {
+    if missing(version, steps).is_some() {
         older(
             version,
             VERSION,
@@ -106,10 +106,10 @@ async fn owns_schema(client: &Client) -> Result<bool, EngineError> {
 }
 
 /// Creates the schema, or upgrades it to the version of this program.
-pub(super) async fn migrate(sessions: &Sessions) -> Result<(), EngineError> {
+pub(super) async fn migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
     let since = Instant::now();
     loop {
-        match try_migrate(sessions).await {
+        match try_migrate(sessions, steps).await {
             Err(fault) if fault.kind == Kind::Locked => {
                 if since.elapsed() >= PATIENCE {
                     return Err(EngineError {
@@ -127,14 +127,14 @@ pub(super) async fn migrate(sessions: &Sessions) -> Result<(), EngineError> {
     }
 }
 
-async fn try_migrate(sessions: &Sessions) -> Result<(), EngineError> {
+async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineError> {
     let session = sessions.session().await?;
     let client = session.client();
     if let Some(version) = version(client).await?
-        && !is_older(version)
+        && missing(version, steps).is_none()
     {
         session.end();
-        return if version == VERSION { Ok(()) } else { Err(mismatch(version)) };
+        return if version == VERSION { Ok(()) } else { Err(mismatch(version, steps)) };
     }
     let row =
         client.query_typed_one("select current_setting('server_version_num')::integer", &[]).await;
@@ -147,17 +147,28 @@ async fn try_migrate(sessions: &Sessions) -> Result<(), EngineError> {
     run(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     // Another process may have migrated in the meantime.
     match version(client).await? {
-        None => run(client, &[TABLES, FUNCTIONS].concat()).await?,
-        Some(version) if is_older(version) => {
-            let steps = UPGRADES.iter().skip((version - OLDEST).unsigned_abs() as usize);
-            let mut sql = vec![WAITING, ";", BEGIN_UPGRADE];
-            sql.extend(steps);
-            sql.extend([FUNCTIONS, END_UPGRADE]);
-            run(client, &sql.concat()).await?;
-            tracing::info!(from = version, to = VERSION, "the schema was upgraded");
+        None => {
+            let record = format!("insert into requeue.version values ({VERSION})");
+            run(client, &[TABLES, FUNCTIONS, &record].concat()).await?;
         }
         Some(VERSION) => {}
-        Some(version) => return Err(mismatch(version)),
+        Some(version) => {
+            let missing = missing(version, steps).ok_or_else(|| mismatch(version, steps))?;
+            // The version changes in the same transaction as the tables: a step that fails changes neither.
+            let record = format!("update requeue.version set version = {VERSION}");
+            let all = [
+                WAITING,
+                ";",
+                BEGIN_UPGRADE,
+                &missing.join(";"),
+                ";",
+                FUNCTIONS,
+                END_UPGRADE,
+                &record,
+            ];
+            run(client, &all.concat()).await?;
+            tracing::info!(from = version, to = VERSION, "the schema was upgraded");
+        }
     }
     run(client, "commit").await?;
     session.end();

@@ -1,6 +1,5 @@
--- The tables of version 3. Times are microseconds since 1970, measured by the server's clock.
+-- The tables. Times are microseconds since 1970, measured by the server's clock.
 create table requeue.version (version integer not null);
-insert into requeue.version values (3);
 
 create table requeue.queues (
     id integer generated always as identity primary key,

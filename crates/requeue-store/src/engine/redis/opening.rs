@@ -19,8 +19,7 @@ use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{EngineError, newer};
 use crate::types::inspect::QueueInfo;
 
-/// The version of the data. It is still the first: the scripts belong to the program, and the rows of later
-/// programs can be read by earlier ones.
+/// The version of the data. Raise it if the scripts of an older program cannot read the data.
 const VERSION: &str = "1";
 /// The maximum number of attempts to open a queue that others drop and create at the same time.
 const ATTEMPTS: u32 = 10;

@@ -270,17 +270,17 @@ impl Stored {
 const PENDING: usize = 25;
 /// The size of a row in flight without the name of its worker, in bytes.
 const RUNNING: usize = PENDING + 34;
-/// The additional size of a row that has failed, without its error, in bytes.
-const FAILED: usize = 25;
+/// The additional size of a row with failures or a bound, without its error, in bytes.
+const EXTRA: usize = 33;
 
 /// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
-/// and one for failures with the error. `epoch` converts a fencing token of the shard to one of the queue.
+/// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
 /// rows.lua has the same rules.
 pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Damage> {
     let size = packed.len();
     // The byte before the worker's name is its length.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
-    if size != PENDING && size != running && size < running + FAILED {
+    if size != PENDING && size != running && size < running + EXTRA {
         return Err(Damage::new(format!("the row has {size} bytes")));
     }
     let mut fields = Fields(packed);
@@ -311,13 +311,8 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
             [1] => true,
             [other] => return Err(bad("parked", Some(i8::from_be_bytes([other]).into()))),
         };
+        row.bound = some(fields.time("bound")?).filter(|_| row.at.is_some());
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
-    }
-    if let Some(at) = row.at
-        && (row.since > at || row.since < at && row.not_before == at)
-    {
-        // It is the bound of debounced adds: see rows.lua.
-        (row.bound, row.since) = (Some(row.since), at);
     }
     let has_run = row.at.is_some() || row.run.is_some();
     match (row.parked, has_run) {

@@ -6,8 +6,10 @@ coalesce(
     and typeof(at) in ('integer', 'null') and typeof(epoch) in ('integer', 'null')
     and typeof(lease_until) in ('integer', 'null') and typeof(run_since) in ('integer', 'null')
     and typeof(run_priority) in ('integer', 'null') and typeof(run_adds) in ('integer', 'null')
-    and typeof(run_reasons) in ('integer', 'null')
+    and typeof(run_reasons) in ('integer', 'null') and typeof(bound) in ('integer', 'null')
+    and typeof(cancel_epoch) in ('integer', 'null')
     and priority between -1 and 1 and since >= 0 and until >= 0 and not_before >= 0
+    and coalesce(bound, 0) >= 0 and coalesce(cancel_epoch, 1) > 0
     and adds between 0 and 4294967295 and reasons between 0 and 4294967295
     and failures between 0 and 4294967295 and steps between 0 and 4294967295
     and case state

@@ -2,10 +2,10 @@
 
 mod clock;
 mod operations;
-#[cfg(unix)]
 mod place;
 mod reserve;
 mod rows;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -167,7 +167,7 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Engi
 impl Engine for Sqlite {
     fn migrate(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            patiently(|| Box::pin(self.thread.migrate())).await?;
+            patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
             // A process may have been killed between a drop and the removal of the keys.
             self.sweep().await
         })
@@ -175,7 +175,7 @@ impl Engine for Sqlite {
 
     fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         let open = move || async move {
-            self.thread.check().await?;
+            self.thread.check(schema::STEPS).await?;
             let name = name.to_owned();
             self.thread.call_growing(move |at| at.open(&name, settings)).await
         };
@@ -184,7 +184,7 @@ impl Engine for Sqlite {
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
         let find = move || async move {
-            self.thread.check().await?;
+            self.thread.check(schema::STEPS).await?;
             let name = name.to_owned();
             self.reader().call(move |at| at.find(&name)).await
         };
@@ -193,7 +193,7 @@ impl Engine for Sqlite {
 
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
         let attempt = move || async move {
-            self.thread.check().await?;
+            self.thread.check(schema::STEPS).await?;
             let name = name.to_owned();
             self.thread.call(move |at| at.drop_queue(&name, keys_too)).await
         };
@@ -223,7 +223,7 @@ impl Engine for Sqlite {
 
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(async {
-            self.thread.check().await?;
+            self.thread.check(schema::STEPS).await?;
             self.reader().call(|at| at.queues()).await
         })
     }

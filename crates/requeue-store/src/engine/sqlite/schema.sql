@@ -1,4 +1,3 @@
--- Version 3.
 create table queues (
     -- Never reused after a drop of the queue: a process may still have the queue open.
     id integer primary key autoincrement,
@@ -51,10 +50,10 @@ create table keys (
     -- For a key in flight: the name of its worker.
     worker text,
     -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
-    bound integer check ({bound}),
+    bound integer,
     -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
     -- another token, and is not cancelled.
-    cancel_epoch integer check ({cancel_epoch}),
+    cancel_epoch integer,
     -- Other programs may write rows without this check: see `damage.rs`, which has the same rules.
     constraint readable check (state = 3 or {readable}),
     primary key (queue, key)

@@ -13,20 +13,13 @@ use tokio::sync::oneshot;
 
 use super::Synchronous;
 use super::clock::{Clock, Time};
-#[cfg(unix)]
 use super::place;
 use super::reserve::Reserve;
-use super::rows::{BOUND_CHECK, CANCEL_EPOCH_CHECK, CHECK, define_readable};
+use super::rows::define_readable;
+use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
 use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
 
-/// The `application_id` of requeue's files: "rque".
-const OURS: i32 = 0x7271_7565;
-const VERSION: i32 = 3;
-/// The oldest version that this program upgrades.
-const OLDEST: i32 = 1;
-/// The upgrades from each version to the next, starting with [`OLDEST`].
-const UPGRADES: [&str; 2] = [include_str!("to_2.sql"), include_str!("to_3.sql")];
 /// The maximum number of operations in one transaction.
 const MOST: usize = 256;
 /// The maximum time that a transaction waits while another process has the file locked.
@@ -70,8 +63,8 @@ enum Kind {
 
 enum Job {
     Operation(Operation),
-    Migrate(oneshot::Sender<Result<(), EngineError>>),
-    Check(oneshot::Sender<Result<(), EngineError>>),
+    Migrate(Steps, oneshot::Sender<Result<(), EngineError>>),
+    Check(Steps, oneshot::Sender<Result<(), EngineError>>),
     Close(oneshot::Sender<Result<(), EngineError>>),
 }
 
@@ -164,15 +157,16 @@ impl Thread {
         self.ask(Job::Operation(Operation { run, kind }), answered).await
     }
 
-    pub(super) async fn migrate(&self) -> Result<(), EngineError> {
+    /// Creates the tables, or upgrades them by `steps`.
+    pub(super) async fn migrate(&self, steps: Steps) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Job::Migrate(answer), answered).await
+        self.ask(Job::Migrate(steps, answer), answered).await
     }
 
-    /// Checks that the file has the schema of this version.
-    pub(super) async fn check(&self) -> Result<(), EngineError> {
+    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    pub(super) async fn check(&self, steps: Steps) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Job::Check(answer), answered).await
+        self.ask(Job::Check(steps, answer), answered).await
     }
 
     /// Closes the connection after all earlier operations. No operation may follow.
@@ -198,7 +192,6 @@ struct Server {
     connection: Connection,
     path: PathBuf,
     /// The path without symbolic links.
-    #[cfg(unix)]
     place: PathBuf,
     /// Deferred for the reading thread.
     behaviour: TransactionBehavior,
@@ -218,10 +211,7 @@ impl Server {
         behaviour: TransactionBehavior,
         clock: Clock,
     ) -> Result<Self, EngineError> {
-        #[cfg(unix)]
         let place = place::prepare(path).map_err(|error| refused(path, &error))?;
-        #[cfg(not(unix))]
-        let place = path.to_owned();
         let open = || {
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
@@ -235,7 +225,6 @@ impl Server {
         Ok(Self {
             connection,
             path,
-            #[cfg(unix)]
             place,
             behaviour,
             clock,
@@ -292,7 +281,6 @@ impl Server {
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
-        #[cfg(unix)]
         place::check(&self.place).map_err(|error| refused(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
@@ -330,8 +318,8 @@ impl Server {
                     }
                     self.commit_apart(operations);
                 }
-                Job::Migrate(answer) => _ = answer.send(self.migrate()),
-                Job::Check(answer) => _ = answer.send(self.check()),
+                Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
+                Job::Check(steps, answer) => _ = answer.send(self.check(steps)),
                 Job::Close(answer) => {
                     // Drop the receiver first, so that later jobs are refused.
                     drop(come);
@@ -457,87 +445,36 @@ impl Server {
 
     fn found(&self) -> rusqlite::Result<Found> {
         // Read everything in one transaction: another process may be creating the tables.
-        found(&*self.connection.unchecked_transaction()?)
+        schema::found(&*self.connection.unchecked_transaction()?)
     }
 
-    /// Checks that the file has the schema of this version. Upgrades an older schema.
-    fn check(&mut self) -> Result<(), EngineError> {
+    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    fn check(&mut self, steps: Steps) -> Result<(), EngineError> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
-            Found::Ours(VERSION) => Ok(()),
-            found if found.is_older() => self.migrate(),
+            Found::Ours(VERSION) => {
+                schema::verify(&self.connection).map_err(|error| fault(&self.path, &error))
+            }
+            found if found.missing(steps).is_some() => self.migrate(steps),
             Found::Ours(version) => Err(self.refuse(&newer(version, VERSION).source.to_string())),
             Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
             Found::Foreign => Err(self.refuse("the file belongs to another program")),
         }
     }
 
-    /// Creates the tables, or upgrades them.
-    fn migrate(&mut self) -> Result<(), EngineError> {
+    /// Creates the tables, or upgrades them by `steps`.
+    fn migrate(&mut self, steps: Steps) -> Result<(), EngineError> {
+        let has_nothing_to_do =
+            |found: Found| matches!(found, Found::Ours(_)) && found.missing(steps).is_none();
         // Needs no lock if there is nothing to do.
-        if self.found().is_ok_and(|found| matches!(found, Found::Ours(_)) && !found.is_older()) {
-            return self.check();
+        if !self.found().is_ok_and(has_nothing_to_do) {
+            let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
+                schema::migrate(transaction, steps)
+            });
+            migrated.map_err(|error| fault(&self.path, &error))?;
         }
-        let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
-            // Check again within the transaction: another process may have migrated.
-            match found(transaction)? {
-                Found::Nothing => {
-                    transaction.execute_batch(&with_checks(include_str!("schema.sql")))?;
-                    transaction.pragma_update(None, "application_id", OURS)?;
-                    transaction.pragma_update(None, "user_version", VERSION)?;
-                }
-                found @ Found::Ours(version) if found.is_older() => {
-                    let done = (version - OLDEST).unsigned_abs() as usize;
-                    for upgrade in UPGRADES.iter().skip(done) {
-                        transaction.execute_batch(&with_checks(upgrade))?;
-                    }
-                    transaction.pragma_update(None, "user_version", VERSION)?;
-                    tracing::info!(from = version, to = VERSION, "the schema was upgraded");
-                }
-                Found::Ours(_) | Found::Foreign => {}
-            }
-            Ok(())
-        });
-        migrated.map_err(|error| fault(&self.path, &error))?;
-        match self.found().map_err(|error| fault(&self.path, &error))? {
-            found if found.is_older() => Err(self.refuse("the schema was not upgraded")),
-            _ => self.check(),
-        }
+        // No step is missing now, so that this does not migrate again.
+        self.check(&[])
     }
-}
-
-/// The program that a file belongs to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    /// A file of requeue, with the version of its schema.
-    Ours(i32),
-    Foreign,
-}
-
-impl Found {
-    /// Returns true for a file whose schema this program upgrades.
-    const fn is_older(self) -> bool {
-        matches!(self, Self::Ours(OLDEST..VERSION))
-    }
-}
-
-/// Inserts the rules for readable rows into the definition of a table.
-fn with_checks(sql: &str) -> String {
-    sql.replace("{readable}", CHECK)
-        .replace("{bound}", BOUND_CHECK)
-        .replace("{cancel_epoch}", CANCEL_EPOCH_CHECK)
-}
-
-fn found(connection: &Connection) -> rusqlite::Result<Found> {
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let (id, version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables = "select count(*) from sqlite_schema";
-    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
-    Ok(match (id, version, tables) {
-        (OURS, version, _) => Found::Ours(version),
-        (0, 0, 0) => Found::Nothing,
-        _ => Found::Foreign,
-    })
 }
 
 fn transact<T>(
@@ -562,52 +499,8 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
 }
 
 /// Converts the refusal of a path.
-#[cfg(unix)]
 fn refused(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
-}
-
-/// Returns the reason why a file at this path cannot be opened, if it is certain.
-fn obstacle(path: &Path) -> Option<EngineError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let (at, within) = (path.display(), directory.display());
-    if path.is_dir() {
-        let file = path.join("jobs.db");
-        let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
-        return Some(EngineError::refused(said));
-    }
-    match std::fs::metadata(directory) {
-        Ok(found) if found.is_dir() => {
-            forbidden(path, directory).map(|why| EngineError::refused(format!("{at}: {why}")))
-        }
-        Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
-        // A file system that contains it may be mounted later.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let said = format!("{at}: there is no directory {within}; create it");
-            Some(EngineError::unable(said))
-        }
-        Err(error) => Some(EngineError::refused(format!("{at}: {within}: {error}"))),
-    }
-}
-
-/// Returns that the permissions prevent this process from writing.
-#[cfg(unix)]
-fn forbidden(path: &Path, directory: &Path) -> Option<String> {
-    use rustix::fs::{Access, access};
-
-    let (place, needed) = match path.exists() {
-        true => (path, Access::READ_OK | Access::WRITE_OK),
-        // SQLite creates the file, and its log beside it.
-        false => (directory, Access::WRITE_OK | Access::EXEC_OK),
-    };
-    let error = access(place, needed).err()?;
-    Some(format!("this process may not write {}: {error}", place.display()))
-}
-
-#[cfg(not(unix))]
-fn forbidden(_: &Path, _: &Path) -> Option<String> {
-    None
 }
 
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
@@ -626,7 +519,9 @@ fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
+        ) => {
+            place::obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}")))
+        }
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()

@@ -314,7 +314,7 @@ async fn a_key_that_is_too_long_is_not_written_or_else_set_aside() {
     let added = async |function: &str, bytes: u32| {
         let sql = format!(
             "select requeue.{function}($1, array[{}], array[0::bigint], array[0::smallint], \
-             array[0::smallint], array[0], array[1])",
+             array[0::smallint], array[0], array[1], null)",
             key(bytes)
         );
         let id = i32::try_from(queue.id).expect("the number is small");

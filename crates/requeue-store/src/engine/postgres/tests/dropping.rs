@@ -116,7 +116,7 @@ fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
         ),
         ("renew", format!("select requeue.renew({queue}, {held}, 60000000)")),
         ("cancel", format!("select requeue.cancel({queue}, array['ready'::bytea], null)")),
-        ("revive", format!("select requeue.revive({queue}, array['parked'::bytea])")),
+        ("revive", format!("select requeue.revive({queue}, array['parked'::bytea], 3)")),
     ]
 }
 

@@ -118,7 +118,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select requeue.finish_free(1, false, null)",
             "select requeue.renew(1, '{}', '{}', 1)",
             "select requeue.cancel(1, '{now}', null)",
-            "select requeue.revive(1, '{parked}')",
+            "select requeue.revive(1, '{parked}', 3)",
             "select requeue.wait(1, 1)",
             "select requeue.wake(1)",
             "select requeue.is_idle(1)",
@@ -130,7 +130,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     })
     .await;
     // The table rejects priorities that no claim searches for.
-    let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}')";
+    let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}', null)";
     let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("the server refuses it");
     assert!(fault.source.to_string().contains("[23514]"), "{}", fault.source);
 }

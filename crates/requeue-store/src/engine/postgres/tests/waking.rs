@@ -278,8 +278,8 @@ async fn an_operation_reads_no_more_than_it_changes() {
         finish(1),
         finish(2),
         "select requeue.add_many('q', array(select n::text from generate_series(1, 30) n))".into(),
-        "select requeue.cancel(1, '{40}', null), requeue.revive(1, '{41}')".to_owned(),
-        "select requeue.cancel(1, '{42, 43}', 0), requeue.revive(1, '{44, 45}')".to_owned(),
+        "select requeue.cancel(1, '{40}', null), requeue.revive(1, '{41}', 3)".to_owned(),
+        "select requeue.cancel(1, '{42, 43}', 0), requeue.revive(1, '{44, 45}', 3)".to_owned(),
         "select requeue.is_idle(1)".to_owned(),
         format!("select count(*) from {}", of_this(30)),
     ];

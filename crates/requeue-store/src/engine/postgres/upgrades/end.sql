@@ -14,4 +14,3 @@ begin
     end loop;
 end $$;
 drop table requeue.kept_grants;
-update requeue.version set version = 3;

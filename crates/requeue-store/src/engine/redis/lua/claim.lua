@@ -134,8 +134,6 @@ if #keys > 0 then
       else
         epoch = math.max(epoch + 1, least)
         adds = math.max(adds, 1)
-        -- A later time is the bound of debounced adds.
-        since = math.min(since, due)
         written[#written + 1] = key
         written[#written + 1] = struct.pack(
           RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,

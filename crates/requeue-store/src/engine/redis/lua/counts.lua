@@ -7,8 +7,7 @@ for _, set in ipairs(BANDS) do
     -- Another client may have deleted the row.
     local row = redis.call('HGET', ROWS, head[1])
     local due = tonumber(head[2])
-    -- A later time is the bound of debounced adds.
-    local added = row and #row >= 16 and math.min(struct.unpack('>d', row, 9), due) or due
+    local added = row and #row >= 16 and struct.unpack('>d', row, 9) or due
     if added >= 0 then
       since = math.min(since, added)
     end

@@ -7,7 +7,7 @@ for i, text in ipairs(find(keys)) do
   answers[i] = 0
   if how == 'succeed' and text and #text == RUNNING_SIZE + (string.byte(text, RUNNING_SIZE) or 0)
     and not rows[key] and not is_aside(key) then
-    -- The key has no failures. Unless it was added again, nothing of it remains.
+    -- The key has neither failures nor a bound. Unless it was added again, nothing of it remains.
     local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
     if again == 0 then
       text = nil

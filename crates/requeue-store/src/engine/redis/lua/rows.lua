@@ -10,19 +10,14 @@ local NOTHING = { __index = {
   bound = 0,
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
--- at the end; and after a failure the additional fields, followed by the error. values.rs reads the same
--- encodings.
---
--- The bound of debounced adds has no field of its own, so that earlier programs can read the row. The `since`
--- of a key that waits equals its `at`. If the key has a bound, the row has the bound instead of `since`. A
--- bound after `at` is then greater than `at`. A bound before `at` occurs only if the backoff determines `at`,
--- which then equals `not_before`. A bound at `at` is no bound.
+-- at the end; and with failures or a bound the additional fields, followed by the error. values.rs reads the
+-- same encodings.
 local PENDING = '>ddI4I4b'
-local RUN, FAILED = '>dddI4I4bBc0', '>I4I4ddb'
+local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- Without the name.
-local RUNNING_SIZE, FAILED_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(FAILED)
+local RUNNING_SIZE, EXTRA_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(EXTRA)
 
 -- The loaded rows by key, and for each unreadable row the reason.
 local rows, unreadable = {}, {}
@@ -74,7 +69,7 @@ end
 local function unpacked(packed)
   local size = #packed
   local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
-  if size ~= PENDING_SIZE and size ~= running and size < running + FAILED_SIZE then
+  if size ~= PENDING_SIZE and size ~= running and size < running + EXTRA_SIZE then
     return nil, 'the row has ' .. size .. ' bytes'
   end
   local at, since, adds, reasons, priority = unpacked_pending(packed)
@@ -94,18 +89,20 @@ local function unpacked(packed)
       return nil, 'worker is not valid'
     end
     if size > running then
-      row.failures, row.steps, row.backing_off, row.not_before, row.parked =
-        struct.unpack(FAILED, packed, running + 1)
-      row.error = string.sub(packed, running + FAILED_SIZE + 1)
-      wrong = wrong_time('backing_off', row.backing_off, 'not_before', row.not_before)
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound =
+        struct.unpack(EXTRA, packed, running + 1)
+      row.error = string.sub(packed, running + EXTRA_SIZE + 1)
+      wrong = wrong_time(
+        'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound
+      )
       if wrong or row.parked ~= 0 and row.parked ~= 1 then
         return nil, wrong or 'parked is ' .. row.parked
       end
     end
   end
   setmetatable(row, NOTHING)
-  if row.at > 0 and (row.since > row.at or row.since < row.at and row.not_before == row.at) then
-    row.bound, row.since = row.since, row.at
+  if row.at == 0 and row.bound > 0 then
+    row.bound = 0
   end
   if row.parked == 1 and (row.at > 0 or row.epoch > 0) then
     return nil, 'the row is parked and has a run'
@@ -120,21 +117,20 @@ local function has_failed(row)
 end
 
 local function packed(row)
-  local failed = has_failed(row)
-  local since = row.bound > 0 and row.bound or row.since
-  if not failed and row.epoch == 0 then
-    return struct.pack(PENDING, row.at, since, row.adds, row.reasons, row.priority)
+  local has_extra = has_failed(row) or row.bound > 0
+  if not has_extra and row.epoch == 0 then
+    return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
   end
   local running = struct.pack(
-    RUNNING, row.at, since, row.adds, row.reasons, row.priority,
+    RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
     row.epoch, row.lease_until, row.run_since,
     row.run_adds, row.run_reasons, row.run_priority, #row.worker, row.worker
   )
-  if not failed then
+  if not has_extra then
     return running
   end
   return running .. struct.pack(
-    FAILED, row.failures, row.steps, row.backing_off, row.not_before, row.parked
+    EXTRA, row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound
   ) .. row.error
 end
 
@@ -458,10 +454,6 @@ local function finish(row, how, error, hold, now)
     -- The key becomes the last of the ready keys. `since` keeps the time of the add.
     row.at = now
     unbind(row)
-    if row.not_before > 0 and row.not_before <= now then
-      -- The backoff is over. (`since` would otherwise be read as a bound.)
-      row.not_before = 0
-    end
   end
   if how.what == 'requeue_after' then
     note(row, how)

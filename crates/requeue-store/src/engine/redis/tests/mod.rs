@@ -9,7 +9,6 @@ mod dropping;
 mod faults;
 mod losing;
 mod nodes;
-mod upgrading;
 
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 

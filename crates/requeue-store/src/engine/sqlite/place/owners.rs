@@ -1,0 +1,126 @@
+//! The owners of a queue's files. Other users may be able to write to its directory, or to one on the way to it.
+
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io::{self, Error, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The suffixes of the files that belong to a queue's file.
+const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", "-reserve"];
+
+/// Returns the path of the file without symbolic links, and creates the file so that only its owner can read
+/// it.
+///
+/// SQLite creates its log and its shared memory with the same mode, and follows no link to them. An
+/// existing file is not opened here: closing it would release the locks that this process has on it.
+///
+/// # Errors
+///
+/// The path contains a symbolic link of another user, or [`check`] refuses a file.
+pub(in super::super) fn prepare(path: &Path) -> io::Result<PathBuf> {
+    if is_special(path) {
+        return Ok(path.to_owned());
+    }
+    let Some(place) = resolve(path)? else { return Ok(path.to_owned()) };
+    check(&place)?;
+    let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place);
+    // SQLite reports any error other than an existing file.
+    drop(new);
+    Ok(place)
+}
+
+/// Refuses files that another user has put into a directory in which all users can create files: they would
+/// receive the keys. Also refuses a FIFO or a device in the place of the queue's file.
+///
+/// SQLite opens the files by their names. They are therefore checked before and after it has opened them.
+pub(in super::super) fn check(place: &Path) -> io::Result<()> {
+    if is_special(place) {
+        return Ok(());
+    }
+    for suffix in std::iter::once("").chain(BESIDE) {
+        let mut name = place.as_os_str().to_owned();
+        name.push(suffix);
+        let file = PathBuf::from(name);
+        let Ok(found) = file.symlink_metadata() else { continue };
+        let kind = found.file_type();
+        if suffix.is_empty() && !(kind.is_file() || kind.is_dir()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        }
+        check_planted(&file, &found)?;
+    }
+    Ok(())
+}
+
+/// Returns true for a database in memory. SQLite does not treat such a name as a path.
+fn is_special(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    bytes.starts_with(b":") || bytes.starts_with(b"file:")
+}
+
+/// Follows the symbolic links of a path one at a time, because each may belong to another user. Returns `None`
+/// if SQLite cannot open the file either, and reports why.
+fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
+    const MOST_LINKS: usize = 40;
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    let mut rest = components(path);
+    while let Some(component) = rest.pop() {
+        at.push(&component);
+        if component == "/" || component == ".." {
+            continue;
+        }
+        let found = match at.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound && rest.is_empty() => break,
+            Err(_) => return Ok(None),
+        };
+        if !found.is_symlink() {
+            if !rest.is_empty() {
+                check_planted(&at, &found)?;
+            }
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Ok(None);
+        }
+        if !trusts(found.uid()) {
+            let what =
+                format!("a symbolic link of another user (uid {}) is not followed", found.uid());
+            return Err(refusal(&at, &what));
+        }
+        let Ok(to) = at.read_link() else { return Ok(None) };
+        at.pop();
+        rest.extend(components(&to));
+    }
+    Ok(Some(at))
+}
+
+/// Returns the components of a path, the last one first.
+fn components(path: &Path) -> Vec<OsString> {
+    let components = path.components().rev().filter(|component| *component != Component::CurDir);
+    components.map(|component| component.as_os_str().to_owned()).collect()
+}
+
+fn check_planted(at: &Path, found: &Metadata) -> io::Result<()> {
+    let dir = at.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(dir) = dir.metadata() else { return Ok(()) };
+    let is_shared = dir.mode() & 0o1000 != 0 && dir.mode() & 0o022 != 0;
+    if !is_shared || trusts(found.uid()) || found.uid() == dir.uid() {
+        return Ok(());
+    }
+    let uid = found.uid();
+    let what =
+        format!("it belongs to another user (uid {uid}), and all users can write to its directory");
+    Err(refusal(at, &what))
+}
+
+fn refusal(at: &Path, what: &str) -> Error {
+    let why = format!("{}: {what}; choose another path", at.display());
+    Error::new(ErrorKind::PermissionDenied, why)
+}
+
+/// Returns true for this user and for root.
+fn trusts(owner: u32) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&owner)
+}

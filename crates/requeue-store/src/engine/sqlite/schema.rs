@@ -1,0 +1,90 @@
+//! Creates the tables of a file, upgrades them, and checks their version.
+
+use rusqlite::{Connection, Error, ffi};
+
+use super::rows::{CHECK, COLUMNS};
+
+/// The `application_id` of requeue's files: "rque".
+const OURS: i32 = 0x7271_7565;
+/// The version of the schema that this program creates and uses.
+pub(super) const VERSION: i32 = 1;
+/// The changes of the tables from each version to the next one, up to [`VERSION`].
+pub(super) const STEPS: Steps = &[];
+/// The columns of the table `queues`.
+const QUEUES: &str = "id, name, re_add, parked_add, paused";
+
+pub(super) type Steps = &'static [&'static str];
+
+/// The program that a file belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// A file of requeue, with the version of its schema.
+    Ours(i32),
+    Foreign,
+}
+
+impl Found {
+    /// Returns the steps that upgrade the file. Returns `None` if there are none.
+    pub(super) fn missing(self, steps: Steps) -> Option<Steps> {
+        let Self::Ours(version) = self else { return None };
+        let count = usize::try_from(VERSION.checked_sub(version)?).ok()?;
+        let first = steps.len().checked_sub(count)?;
+        steps.get(first..).filter(|missing| !missing.is_empty())
+    }
+}
+
+/// Reads several values: `connection` should be in a transaction.
+pub(super) fn found(connection: &Connection) -> rusqlite::Result<Found> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (id, version) = (pragma("application_id")?, pragma("user_version")?);
+    let tables = "select count(*) from sqlite_schema";
+    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
+    Ok(match (id, version, tables) {
+        (OURS, version, _) => Found::Ours(version),
+        (0, 0, 0) => Found::Nothing,
+        _ => Found::Foreign,
+    })
+}
+
+/// Creates the tables, or upgrades them. Does nothing if the file belongs to another program, or has a
+/// version that `steps` do not upgrade.
+///
+/// The caller runs this in a transaction, and rolls it back after an error. The tables and the version
+/// therefore change together or not at all.
+pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Result<()> {
+    // Another process may have migrated since the caller read the version.
+    let found = found(transaction)?;
+    if found == Found::Nothing {
+        transaction.execute_batch(&include_str!("schema.sql").replace("{readable}", CHECK))?;
+        transaction.pragma_update(None, "application_id", OURS)?;
+    } else if let Some(missing) = found.missing(steps) {
+        for step in missing {
+            transaction.execute_batch(&step.replace("{readable}", CHECK))?;
+        }
+        verify(transaction)?;
+        tracing::info!(to = VERSION, "the schema was upgraded");
+    } else {
+        return Ok(());
+    }
+    transaction.pragma_update(None, "user_version", VERSION)
+}
+
+/// Fails if a table lacks a column of this version. The version of a file says what its tables should be, but
+/// another program may have changed them.
+pub(super) fn verify(connection: &Connection) -> rusqlite::Result<()> {
+    let mut has =
+        connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;
+    for (table, columns) in [("queues", QUEUES), ("keys", COLUMNS)] {
+        for column in columns.split(", ") {
+            if !has.exists([table, column])? {
+                let said = format!(
+                    "version {VERSION} of the schema needs the column {table}.{column}, which is missing: \
+                     another program has changed the tables; restore a backup"
+                );
+                return Err(Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_ERROR), Some(said)));
+            }
+        }
+    }
+    Ok(())
+}
