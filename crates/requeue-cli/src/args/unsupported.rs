@@ -70,35 +70,31 @@ const IN_STORE: Table = Table {
 };
 
 const LEFT_OUT: &str = "this program was built without it";
+const STORES: &str = "enable the feature `store` of requeue-cli, and that of an engine: `sqlite`, `postgres` or `redis`";
+const PAGE: &str = "enable the feature `dashboard` of requeue-cli";
 
 /// Flags of the dashboard, in a program that is built without it.
 #[cfg(not(feature = "dashboard"))]
-const DASHBOARD: Table = {
-    const INSTEAD: &str = "enable the feature `dashboard` of requeue-cli";
-    Table {
-        why: LEFT_OUT,
-        flags: &[
-            Flag::new("serve", INSTEAD),
-            Flag::new("serve-admin", INSTEAD),
-            Flag::new("token-file", INSTEAD),
-        ],
-    }
+const DASHBOARD: Table = Table {
+    why: LEFT_OUT,
+    flags: &[
+        Flag::new("serve", PAGE),
+        Flag::new("serve-admin", PAGE),
+        Flag::new("token-file", PAGE),
+    ],
 };
 
 /// Flags of `requeue run --store`, in a program that is built without stores.
 #[cfg(not(feature = "store"))]
-const STORE: Table = {
-    const INSTEAD: &str = "enable the feature `store` of requeue-cli";
-    Table {
-        why: LEFT_OUT,
-        flags: &[
-            Flag::new("store", INSTEAD),
-            Flag::new("queue", INSTEAD),
-            Flag::new("lease", INSTEAD),
-            Flag::new("wait", INSTEAD),
-            Flag::new("pass-passwords", INSTEAD),
-        ],
-    }
+const STORE: Table = Table {
+    why: LEFT_OUT,
+    flags: &[
+        Flag::new("store", STORES),
+        Flag::new("queue", STORES),
+        Flag::new("lease", STORES),
+        Flag::new("wait", STORES),
+        Flag::new("pass-passwords", STORES),
+    ],
 };
 
 /// Flags that scripts for xargs and GNU parallel often have.
@@ -106,7 +102,7 @@ const OF_PARALLEL: Table = {
     const ONE: &str = "each command gets one key, so that it can be retried alone; leave it out";
     const PROGRESS: &str =
         "a terminal shows the progress; --progress always also writes it to files and pipes";
-    const RESUME: &str = if cfg!(feature = "store") {
+    const RESUME: &str = if cfg!(feature = "sqlite") {
         "--store sqlite:FILE keeps the keys until they complete; the same command without input runs the rest"
     } else {
         "--unfinished FILE saves the keys that have not run when a signal stops the run"
@@ -174,21 +170,19 @@ pub(crate) fn refusal(error: &Error, mut args: impl Iterator<Item = OsString>) -
 
 /// Refuses a subcommand that this program was built without.
 fn left_out(subcommand: &str) -> Option<Refusal> {
-    let feature = match subcommand {
-        "files" if !cfg!(feature = "files") => "files",
-        "watch" if !cfg!(feature = "kube") => "kube",
+    let instead = match subcommand {
+        "files" if !cfg!(feature = "files") => "enable the feature `files` of requeue-cli",
+        "watch" if !cfg!(feature = "kube") => "enable the feature `kube` of requeue-cli",
         "add" | "work" | "queues" | "drop" | "status" | "keys" | "explain" | "serve" | "parked"
         | "revive" | "cancel" | "pause" | "resume" | "store"
             if !cfg!(feature = "store") =>
         {
-            "store"
+            STORES
         }
-        "serve" if !cfg!(feature = "dashboard") => "dashboard",
+        "serve" if !cfg!(feature = "dashboard") => PAGE,
         _ => return None,
     };
-    let message =
-        format!("{subcommand}: {LEFT_OUT}; enable the feature `{feature}` of requeue-cli");
-    Some(Refusal::usage(message))
+    Some(Refusal::usage(format!("{subcommand}: {LEFT_OUT}; {instead}")))
 }
 
 /// The first flag on the command line that `requeue run` has only without `--store`.

@@ -74,7 +74,7 @@ fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
         (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
         // The file of --unfinished would be empty after SIGKILL.
-        #[cfg(feature = "store")]
+        #[cfg(feature = "sqlite")]
         (&["--resume", "echo"], "--resume: not available; --store sqlite:FILE keeps the keys"),
         (&["--results", "dir", "echo"], "--results: not available; let the command write"),
         (
