@@ -82,8 +82,9 @@ if [[ features =~ ${ONLY-} ]]; then
     done
     # Its dependency k8s-openapi needs a version of the Kubernetes API.
     check features cargo check --locked --lib -p requeue-kube --features k8s-openapi/latest
-    # A program without its features refuses their flags by name.
+    # A program without its features refuses their flags by name, and one without engines their addresses.
     check features cargo test --locked -p requeue-cli --no-default-features --test run left_out::
+    check features cargo test --locked -p requeue-cli --no-default-features --features store --test run left_out::
 fi
 if [[ minimal-versions =~ ${ONLY-} ]]; then
     check minimal-versions scripts/minimal-versions.sh

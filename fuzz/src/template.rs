@@ -119,22 +119,20 @@ fn part(mark: &str, key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns true if some word is a program that runs scripts, and is given one: by `-c`, by `env
-/// -S`, or in a group of short options.
+/// Returns true if some word is a program that runs scripts, and is given one by `-c` or `--command`, or in a group of
+/// short options.
 fn has_script(words: &[OsString]) -> bool {
     let is_shell = |word: &OsString| {
         let name = word.as_bytes().rsplit(|&byte| byte == b'/').next();
         let name = name.unwrap_or_default();
-        let end = name.iter().rposition(|byte| !(byte.is_ascii_digit() || *byte == b'.'));
+        let end = name.iter().rposition(|byte| !matches!(byte, b'0'..=b'9' | b'.' | b'-'));
         let name = &name[..end.map_or(0, |last| last + 1)];
         // The names of all others end in `sh`, or are those of programs that start another.
-        [&b"elvish"[..], b"env", b"ion", b"nu", b"powershell", b"runuser", b"sg", b"su"]
-            .contains(&name)
-            || name.ends_with(b"sh")
+        [&b"flock"[..], b"runuser", b"script", b"su"].contains(&name) || name.ends_with(b"sh")
     };
     let takes_script = |word: &OsString| {
         let word = word.as_bytes();
-        word.starts_with(b"-") && word.iter().any(|byte| b"cCsS".contains(byte))
+        word.starts_with(b"-") && word.contains(&b'c')
     };
     let shell = words.iter().position(is_shell);
     shell.is_some_and(|shell| words[shell + 1..].iter().any(takes_script))

@@ -178,7 +178,7 @@ impl Config {
     /// Returns the configuration from the flags that all subcommands with commands share.
     pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
-        check_separators(&common.command, own.name)?;
+        check_separators(&common.command)?;
         if own.is_keyless {
             Template::refuse_mark(&common.command, common.mark.as_deref())?;
         }

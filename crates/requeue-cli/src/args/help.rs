@@ -14,9 +14,9 @@ A command that fails is run again after a backoff. After its last retry the key 
 fails if it exits with a code other than 0, is killed by a signal, or exceeds its time limit.
 
 The key is passed as one argument and may have any bytes. A command in which a shell would run the key \
-as code is refused: sh -c 'cmd {}', su -c, env -S. A warning is printed for a command in which an \
-interpreter or another host might do so: python3 -c, awk, ssh. Pass the key to such a script as an \
-argument, as in sh -c 'cmd \"$1\"' _ {}, or let the script read REQUEUE_KEY. Commands are not sandboxed.";
+as code is refused, as in sh -c 'cmd {}' and su -c. Other programs are not checked: python3 -c, awk, ssh. \
+Pass the key to a script as an argument, as in sh -c 'cmd \"$1\"' _ {}, or let the script read \
+REQUEUE_KEY. Commands are not sandboxed.";
 
 /// The description of `requeue files`.
 #[cfg(feature = "files")]

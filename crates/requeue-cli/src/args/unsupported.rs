@@ -9,7 +9,6 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 #[cfg(feature = "store")]
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use os_display::Quotable;
 
 use crate::exit::Refusal;
 
@@ -71,72 +70,56 @@ const IN_STORE: Table = Table {
 };
 
 const LEFT_OUT: &str = "this program was built without it";
+const STORES: &str = "enable the feature `store` of requeue-cli, and that of an engine: `sqlite`, `postgres` or `redis`";
+const PAGE: &str = "enable the feature `dashboard` of requeue-cli";
 
 /// Flags of the dashboard, in a program that is built without it.
 #[cfg(not(feature = "dashboard"))]
-const DASHBOARD: Table = {
-    const INSTEAD: &str = "enable the feature `dashboard` of requeue-cli";
-    Table {
-        why: LEFT_OUT,
-        flags: &[
-            Flag::new("serve", INSTEAD),
-            Flag::new("serve-admin", INSTEAD),
-            Flag::new("token-file", INSTEAD),
-        ],
-    }
+const DASHBOARD: Table = Table {
+    why: LEFT_OUT,
+    flags: &[
+        Flag::new("serve", PAGE),
+        Flag::new("serve-admin", PAGE),
+        Flag::new("token-file", PAGE),
+    ],
 };
 
 /// Flags of `requeue run --store`, in a program that is built without stores.
 #[cfg(not(feature = "store"))]
-const STORE: Table = {
-    const INSTEAD: &str = "enable the feature `store` of requeue-cli";
-    Table {
-        why: LEFT_OUT,
-        flags: &[
-            Flag::new("store", INSTEAD),
-            Flag::new("queue", INSTEAD),
-            Flag::new("lease", INSTEAD),
-            Flag::new("wait", INSTEAD),
-            Flag::new("pass-passwords", INSTEAD),
-        ],
-    }
+const STORE: Table = Table {
+    why: LEFT_OUT,
+    flags: &[
+        Flag::new("store", STORES),
+        Flag::new("queue", STORES),
+        Flag::new("lease", STORES),
+        Flag::new("wait", STORES),
+        Flag::new("pass-passwords", STORES),
+    ],
 };
 
-/// Flags of xargs and GNU parallel.
+/// Flags that scripts for xargs and GNU parallel often have.
 const OF_PARALLEL: Table = {
     const ONE: &str = "each command gets one key, so that it can be retried alone; leave it out";
-    const PROGRESS: &str = "a terminal shows the progress by default; --progress always also \
-                            writes it to files and pipes";
+    const PROGRESS: &str =
+        "a terminal shows the progress; --progress always also writes it to files and pipes";
+    const RESUME: &str = if cfg!(feature = "sqlite") {
+        "--store sqlite:FILE keeps the keys until they complete; the same command without input runs the rest"
+    } else {
+        "--unfinished FILE saves the keys that have not run when a signal stops the run"
+    };
+    const RESULTS: &str = "let the command write the file, as in -c './cmd \"$1\" >\"$1.out\"'";
     Table {
         why: "not available",
         flags: &[
             Flag::new("max-args", ONE).short('n'),
             Flag::new("max-lines", ONE).short('L'),
-            Flag::new("xargs", ONE).short('X'),
             Flag::new("bar", PROGRESS),
             Flag::new("eta", PROGRESS),
-            Flag::new(
-                "resume",
-                if cfg!(feature = "store") {
-                    "--store sqlite:FILE keeps the keys until they complete, even if requeue is killed, and \
-                     the same command without input runs the rest"
-                } else {
-                    "--unfinished FILE saves the keys that have not run when a signal stops the run"
-                },
-            ),
-            Flag::new(
-                "results",
-                "let the command write the file, as in -c './cmd \"$1\" >\"$1.out\"'; --joblog FILE has \
-                 the exit codes",
-            ),
-            Flag::new("resume-failed", FAILED),
-            Flag::new("retry-failed", FAILED),
+            Flag::new("resume", RESUME),
+            Flag::new("results", RESULTS),
         ],
     }
 };
-
-const FAILED: &str =
-    "--dead-letter FILE saves the failed keys, and `requeue run -a FILE` runs them";
 
 /// Returns the tables of a subcommand.
 fn tables(subcommand: &str) -> Vec<Table> {
@@ -187,21 +170,19 @@ pub(crate) fn refusal(error: &Error, mut args: impl Iterator<Item = OsString>) -
 
 /// Refuses a subcommand that this program was built without.
 fn left_out(subcommand: &str) -> Option<Refusal> {
-    let feature = match subcommand {
-        "files" if !cfg!(feature = "files") => "files",
-        "watch" if !cfg!(feature = "kube") => "kube",
+    let instead = match subcommand {
+        "files" if !cfg!(feature = "files") => "enable the feature `files` of requeue-cli",
+        "watch" if !cfg!(feature = "kube") => "enable the feature `kube` of requeue-cli",
         "add" | "work" | "queues" | "drop" | "status" | "keys" | "explain" | "serve" | "parked"
         | "revive" | "cancel" | "pause" | "resume" | "store"
             if !cfg!(feature = "store") =>
         {
-            "store"
+            STORES
         }
-        "serve" if !cfg!(feature = "dashboard") => "dashboard",
+        "serve" if !cfg!(feature = "dashboard") => PAGE,
         _ => return None,
     };
-    let message =
-        format!("{subcommand}: {LEFT_OUT}; enable the feature `{feature}` of requeue-cli");
-    Some(Refusal::usage(message))
+    Some(Refusal::usage(format!("{subcommand}: {LEFT_OUT}; {instead}")))
 }
 
 /// The first flag on the command line that `requeue run` has only without `--store`.
@@ -249,42 +230,16 @@ impl FromArgMatches for InMemoryOnly {
 
 /// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. If `parallel` is itself the command, its
 /// arguments are not checked.
-pub(crate) fn check_separators(command: &[OsString], subcommand: &str) -> Result<(), Refusal> {
-    /// The maximum number of keys in the message.
-    const SHOWN: usize = 3;
-    let is_separator =
-        |word: &&OsString| matches!(word.to_str(), Some(":::" | ":::+" | "::::" | "::::+"));
-    let Some((at, separator)) = command.iter().enumerate().find(|(_, word)| is_separator(word))
-    else {
-        return Ok(());
-    };
-    let is_parallel = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));
-    if command[..at].iter().any(is_parallel) {
-        return Ok(());
+pub(crate) fn check_separators(command: &[OsString]) -> Result<(), Refusal> {
+    let is_parallel =
+        |word: &&OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));
+    let mut words = command.iter().take_while(|word| !is_parallel(word));
+    match words.find(|word| [":::", ":::+", "::::", "::::+"].iter().any(|known| *word == known)) {
+        None => Ok(()),
+        Some(separator) => Err(Refusal::usage(format!(
+            "keys after {} as in GNU parallel are not available; `requeue run` reads keys from standard input, as in \
+             printf '%s\\n' KEY... | requeue run COMMAND, or from a file: -a FILE",
+            separator.display()
+        ))),
     }
-    let quoted = |words: &[OsString]| {
-        words.iter().map(|word| word.maybe_quote().to_string()).collect::<Vec<_>>().join(" ")
-    };
-    let run = match at {
-        0 => "COMMAND".to_owned(),
-        _ => quoted(&command[..at]),
-    };
-    let after = &command[at + 1..];
-    let count = after.iter().position(|word| is_separator(&word)).unwrap_or(after.len());
-    let mut keys = quoted(&after[..count.min(SHOWN)]);
-    if count > SHOWN {
-        keys += " ...";
-    }
-    let instead = match (subcommand, separator.to_str()) {
-        ("work", _) => format!("the keys come from the store: requeue add --store URL {keys}"),
-        ("watch", _) => "the keys are the names of objects".to_owned(),
-        (_, Some(":::" | ":::+")) => {
-            format!("pass the keys on standard input: printf '%s\\n' {keys} | requeue run {run}")
-        }
-        _ => format!("name the file of keys: requeue run -a {keys} {run}"),
-    };
-    Err(Refusal::usage(format!(
-        "keys on the command line, after {} as in GNU parallel, are not available; {instead}",
-        separator.display()
-    )))
 }

@@ -15,8 +15,6 @@ pub(crate) struct Template {
     given: OsString,
     program: Word,
     args: Vec<Word>,
-    /// The reason why the command may not be safe with untrusted keys.
-    pub(crate) warning: Option<String>,
     /// Variables that hold a password of this process. They are removed from the environment of commands.
     pub(crate) hidden: Vec<&'static str>,
 }
@@ -83,23 +81,23 @@ impl Template {
             return Err(Refusal::usage("no COMMAND"));
         };
         words.iter().try_for_each(|word| marks.refuse_others(word))?;
-        let warning = shells::refuse_code_from_keys(&words, marks)?;
+        shells::refuse_code_from_keys(&words, marks)?;
         let mut words = words.iter().map(|word| Word::cut(word, marks));
         let program = words.next().unwrap_or_else(Word::key);
         let mut args: Vec<Word> = words.collect();
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::key());
         }
-        Ok(Self { given, program, args, warning, hidden: Vec::new() })
+        Ok(Self { given, program, args, hidden: Vec::new() })
     }
 
     /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
     pub(crate) fn script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
-        shells::refuse_mark_in_script(&script, Marks::of(mark)?, None)?;
+        shells::refuse_mark_in_script(&script, Marks::of(mark)?)?;
         let args =
             vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
         let program = Word::literal("sh");
-        Ok(Self { given: "sh".into(), program, args, warning: None, hidden: Vec::new() })
+        Ok(Self { given: "sh".into(), program, args, hidden: Vec::new() })
     }
 
     /// Refuses a command with a placeholder, if no key replaces it.

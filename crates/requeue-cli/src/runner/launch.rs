@@ -111,9 +111,6 @@ pub(crate) async fn go(
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
-    if let Some(warning) = &runner.config.commands.template.warning {
-        runner.output.say(warning).await;
-    }
     let page: Option<Page> = match listener {
         #[cfg(feature = "dashboard")]
         Some(listener) => Some(runner.serve(listener).await?),

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[cfg(feature = "kube")]
 use crate::api::{Answer, Api, list, map};
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 use crate::store::{add, requeue};
 use crate::support::{Live, directory, until};
 
@@ -32,7 +32,7 @@ fn commands_of_run_die_with_it() {
     kill(live);
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn commands_of_work_die_with_it() {
     let dir = directory("killed_work");

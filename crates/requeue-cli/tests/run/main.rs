@@ -24,11 +24,11 @@ mod restarts;
 #[cfg(feature = "dashboard")]
 mod serve;
 mod signals;
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 mod store;
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 mod store_faults;
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 mod store_keys;
 #[cfg(all(feature = "dashboard", feature = "postgres", feature = "redis"))]
 mod store_server;
@@ -36,7 +36,7 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
-#[cfg(all(feature = "dashboard", feature = "kube", feature = "postgres"))]
+#[cfg(all(feature = "dashboard", feature = "kube", feature = "postgres", feature = "sqlite"))]
 mod untrusted;
 #[cfg(feature = "kube")]
 mod watch;

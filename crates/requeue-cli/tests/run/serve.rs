@@ -271,7 +271,7 @@ fn what_is_no_socket_is_never_replaced_by_one() {
     assert!(!dir.join("nothing").exists());
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn a_worker_shows_the_queue_of_its_store() {
     use crate::store::{add, requeue};
@@ -305,7 +305,7 @@ fn a_worker_shows_the_queue_of_its_store() {
     run.end();
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn a_store_is_shown_without_a_worker() {
     use std::os::unix::process::ExitStatusExt;
@@ -447,7 +447,7 @@ fn an_add_after_the_end_of_the_input_waits_for_no_further_adds() {
     }
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     use crate::store::{add, requeue};
@@ -480,7 +480,7 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     shown.end();
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     use crate::support::end;
@@ -565,7 +565,7 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert_eq!(run.end().code(), Some(1));
 }
 
-#[cfg(feature = "store")]
+#[cfg(feature = "sqlite")]
 /// Another user may have put a socket where a server was expected.
 #[test]
 fn the_token_is_not_sent_to_a_process_of_another_user() {

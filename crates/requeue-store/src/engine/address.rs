@@ -62,10 +62,8 @@ pub(crate) fn wrong_option(
 
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
 fn without(feature: &str) -> String {
-    format!(
-        "{feature}: this program was built without it; enable the \
-         feature `{feature}` of requeue-store"
-    )
+    // requeue-cli and requeue-store have features of the same names.
+    format!("{feature}: this program was built without it; enable the feature `{feature}`")
 }
 
 #[cfg(not(feature = "sqlite"))]
