@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -480,7 +479,7 @@ fn a_client_with_the_token_changes_a_store_and_pauses_its_worker() {
     shown.end();
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 #[test]
 fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     use crate::support::end;
@@ -565,10 +564,12 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert_eq!(run.end().code(), Some(1));
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 /// Another user may have put a socket where a server was expected.
 #[test]
 fn the_token_is_not_sent_to_a_process_of_another_user() {
+    use std::os::unix::process::CommandExt;
+
     use crate::support::{did_not_run, end};
 
     const OTHER: u32 = 65_534;
