@@ -3,6 +3,9 @@
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
+use std::error::Error;
+use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -583,12 +586,27 @@ fn obstacle(path: &Path) -> Option<EngineError> {
         }
         Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
         // A file system that contains it may be mounted later.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             let said = format!("{at}: there is no directory {within}; create it");
             Some(EngineError::unable(said))
         }
-        Err(error) => Some(EngineError::refused(format!("{at}: {within}: {error}"))),
+        Err(error) => {
+            let said = format!("{at}: {within}: {error}");
+            Some(match is_lasting(error.kind()) {
+                true => EngineError::refused(said),
+                false => EngineError::unable(said),
+            })
+        }
     }
+}
+
+/// Returns true if a retry of the access would get the same error. Other errors, such as those of a network
+/// file system, may disappear.
+pub(super) const fn is_lasting(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// Returns that the permissions prevent this process from writing.
@@ -596,13 +614,21 @@ fn obstacle(path: &Path) -> Option<EngineError> {
 fn forbidden(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
 
-    let (place, needed) = match path.exists() {
-        true => (path, Access::READ_OK | Access::WRITE_OK),
-        // SQLite creates the file, and its log beside it.
-        false => (directory, Access::WRITE_OK | Access::EXEC_OK),
+    let (file, within) = (Access::READ_OK | Access::WRITE_OK, Access::WRITE_OK | Access::EXEC_OK);
+    let exists = |suffix| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).exists()
     };
-    let error = access(place, needed).err()?;
-    Some(format!("this process may not write {}: {error}", place.display()))
+    let file = exists("").then_some((path, file));
+    // SQLite creates these files.
+    let is_complete = ["", "-wal", "-shm"].into_iter().all(exists);
+    let within = (!is_complete).then_some((directory, within));
+    file.into_iter().chain(within).find_map(|(place, needed)| {
+        let error = std::io::Error::from(access(place, needed).err()?);
+        let why = || format!("this process may not write {}: {error}", place.display());
+        is_lasting(error.kind()).then(why)
+    })
 }
 
 #[cfg(not(unix))]
@@ -610,12 +636,24 @@ fn forbidden(_: &Path, _: &Path) -> Option<String> {
     None
 }
 
+/// The source of the error about a file that another process has locked.
+#[derive(Debug)]
+pub(super) struct Busy(String);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Busy {}
+
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
-fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
+pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
     let path = file.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            EngineError::unable(format!("{path}: another process holds the lock on the file"))
+            EngineError::unable(Busy(format!("{path}: another process holds the lock on the file")))
         }
         Some(ErrorCode::DiskFull) => EngineError::unable(format!(
             "{path}: the disk is full; free some space, or let workers complete keys"
@@ -627,6 +665,9 @@ fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
         ) => obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}"))),
+        Some(ErrorCode::ReadOnly) => {
+            obstacle(file).unwrap_or_else(|| EngineError::refused(format!("{path}: {error}")))
+        }
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()
