@@ -172,14 +172,14 @@ fn is_of_proc(dir: &OwnedFd) -> bool {
 }
 
 /// Refuses a symbolic link of another user. Also refuses a directory or file of another user in a directory such as
-/// `/tmp`, in which all users can create files: that user may have put it there for this program.
+/// `/tmp`, in which others can create files: that user may have put it there for this program.
 fn check(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
     let (owner, user) = (found.st_uid, geteuid().as_raw());
     let why = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
         (!trusts(owner, user)).then_some("a symbolic link of another user")
     } else {
         let is_planted = is_shared(dir.st_mode) && !trusts(owner, user) && owner != dir.st_uid;
-        is_planted.then_some("it belongs to another user, and all users can write to its directory")
+        is_planted.then_some("it belongs to another user, and others can write to its directory")
     };
     let Some(why) = why else { return Ok(()) };
     let at = escaped(at.as_os_str().as_bytes());
@@ -192,10 +192,11 @@ const fn trusts(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
-/// Returns true if a directory with this mode is one in which several users create files, and in which each may delete
-/// only those of their own.
+/// Returns true if a directory with this mode is one in which users plant files for others: all users can write to it,
+/// or a group whose members cannot replace the files of each other. `engine/sqlite/place.rs` of the stores has the same
+/// rule.
 const fn is_shared(mode: RawMode) -> bool {
-    mode & 0o1000 != 0 && mode & 0o022 != 0
+    mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
 
 /// A file that is replaced at the end. Devices and open files are appended to.
@@ -414,10 +415,13 @@ mod tests {
                 return;
             }
         }
-        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
-        for error in open_all().map(Result::unwrap_err) {
-            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
-            assert!(error.to_string().contains("belongs to another user"), "{error}");
+        for mode in [0o1777, 0o777, 0o1770] {
+            fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+            for error in open_all().map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{mode:o}: {error}");
+                let why = "it belongs to another user, and others can write to its directory";
+                assert!(error.to_string().contains(why), "{mode:o}: {error}");
+            }
         }
         assert!(!at("dir/f").exists());
         // A file of another user is usual in a directory of that user, or of a group.

@@ -69,8 +69,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may have been revived. Reviving all of them again is
-    /// harmless.
+    /// As [`cancel`](Self::cancel). Some of the keys may have been revived. Repeating the call may revive them after
+    /// a later failure.
     ///
     /// # Cancel safety
     ///
@@ -107,7 +107,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call is harmless.
+    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call also makes
+    /// those ready that wait by then.
     ///
     /// # Cancel safety
     ///
@@ -218,17 +219,26 @@ impl Queue {
             let Shared { engine, place, .. } = &*self.shared;
             let batch = batch.iter().map(|&n| (n, keys[n].clone())).collect();
             for part in by_shard(&**engine, place, batch, |(_, key): &(usize, Key)| key) {
-                let apply = async |keys| {
+                let apply = async |keys, changed: &[bool]| {
                     let answers = change.apply(&self.shared, keys).await;
-                    answers.map_err(|fault| error(change, 0, fault))
+                    answers.map_err(|fault| {
+                        let fault = fault.of_a_key();
+                        let is_partial = changed.contains(&true);
+                        error(change, 0, if is_partial { fault.after_a_part() } else { fault })
+                    })
                 };
-                let answers = apply(part.iter().map(|(_, key)| key.clone()).collect()).await?;
+                let all = part.iter().map(|(_, key)| key.clone()).collect();
+                let answers = apply(all, &changed).await?;
+                let mut locked = Vec::new();
                 for ((n, key), answer) in part.into_iter().zip(answers) {
-                    changed[n] = match answer {
-                        Some(answer) => answer,
-                        // A request for a single key waits for its lock.
-                        None => apply(vec![key]).await? == [Some(true)],
-                    };
+                    match answer {
+                        Some(answer) => changed[n] = answer,
+                        None => locked.push((n, key)),
+                    }
+                }
+                for (n, key) in locked {
+                    // A request for a single key waits for its lock.
+                    changed[n] = apply(vec![key], &changed).await? == [Some(true)];
                 }
             }
         }

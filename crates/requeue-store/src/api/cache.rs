@@ -15,14 +15,15 @@ use crate::types::inspect::{Counts, Entry, State};
 const FRESH: Duration = Duration::from_secs(1);
 /// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
 const SHARE: u32 = 50;
-/// The longest pause after a query that took less than a few seconds. A query can be slow once, because the
-/// store was stopped or the machine was busy. The results must not be out of date for long after that.
+/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was
+/// stopped or the machine was busy. The results must not be out of date for long after that.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum pause after long queries, as a multiple of their duration.
 const LONG_SHARE: u32 = 4;
 /// The time limit of a query. PostgreSQL counts 100 million keys in about half of it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The longest pause after a query of a store that could not be reached.
+/// The longest pause after a query that failed before its time limit, such as that of a store that could not be
+/// reached.
 const REST: Duration = Duration::from_secs(10);
 /// The maximum number of keys in flight that are searched for the longest runs.
 const RUNNING: usize = 256;
@@ -47,13 +48,16 @@ struct Turn {
     /// The number of queries in a row that failed, and the error of the last one.
     faults: u32,
     fault: String,
+    /// The number of queries in a row that reached their time limit.
+    timeouts: u32,
 }
 
 impl<T: Clone + Send + 'static> Cache<T> {
     pub(crate) fn new() -> Arc<Self> {
         // The first query may be slow once, so its duration counts as short.
         let took = FRESH;
-        let turn = Turn { until: Instant::now(), took, faults: 0, fault: String::new() };
+        let turn =
+            Turn { until: Instant::now(), took, faults: 0, fault: String::new(), timeouts: 0 };
         let turn = Arc::new(tokio::sync::Mutex::new(turn));
         Arc::new(Self { found: Mutex::new(None), turn })
     }
@@ -89,7 +93,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         let begin = Instant::now();
         let found = timeout(LONGEST, look).await;
         let took = begin.elapsed();
-        let rest = if found.is_ok() { REST } else { LONGEST * LONG_SHARE };
+        turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
         let found =
             found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
         let pause = match found {
@@ -103,14 +107,23 @@ impl<T: Clone + Send + 'static> Cache<T> {
             Err(fault) => {
                 // The store may recover soon, so the pauses are short at first: they double with
                 // each failure.
-                let pause = FRESH.saturating_mul(2u32.saturating_pow(turn.faults)).min(rest);
+                let short = doubled(FRESH, turn.faults).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
-                pause.min(took * SHARE)
+                // A store that is only slow must not count all the time.
+                let long = match turn.timeouts {
+                    0 | 1 => Duration::ZERO,
+                    timeouts => doubled(took, timeouts - 2).min(took * LONG_SHARE),
+                };
+                short.min(took * SHARE).max(long)
             }
         };
         turn.until = Instant::now() + pause.max(FRESH);
     }
+}
+
+fn doubled(time: Duration, times: u32) -> Duration {
+    time.saturating_mul(2u32.saturating_pow(times))
 }
 
 impl Shared {
@@ -135,12 +148,16 @@ impl Scrape for Shared {
 }
 
 impl Queue {
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause: fifty times the duration
-    /// of the last count, but at least 1 s, and at most 30 s or four times that duration. If the count before
-    /// was shorter, its duration is used: a stall of the store makes no long pause.
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
+    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
     ///
-    /// So this process makes the engine count for at most a fiftieth of the time if a count takes up to 0.6 s,
-    /// and for at most a fifth if it takes longer. That holds for any number of callers and keys.
+    /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
+    /// - Up to 7.5 s: the pause is 30 s.
+    /// - Over 7.5 s: the pause is four times the duration.
+    ///
+    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
+    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
+    /// reach their time limit, can take more.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
     /// without waiting, and their age.
@@ -148,8 +165,8 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
-    /// After a failure, the engine is not queried again for 1 s to 10 s; if counts take too long again and
-    /// again, for up to 4 min.
+    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
+    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
     ///
     /// # Cancel safety
     ///
@@ -159,7 +176,7 @@ impl Queue {
     }
 
     /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
-    /// as often as [`recent_counts`](Self::recent_counts). [`Entry::since`] counts up to now.
+    /// as often as [`recent_counts`](Self::recent_counts). The times of an entry count up or down to now.
     ///
     /// If more than 256 keys are in flight, only the first 256 by key are considered.
     ///
@@ -182,8 +199,11 @@ impl Queue {
         let longest = longest.or(look).await;
         let (mut longest, age) =
             longest.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
-        for since in longest.iter_mut().filter_map(|entry| entry.since.as_mut()) {
-            *since += age;
+        for Entry { since, due, bound, lease, .. } in &mut longest {
+            *since = since.map(|since| since.saturating_add(age));
+            for until in [due, bound, lease] {
+                *until = until.map(|until| until.saturating_sub(age));
+            }
         }
         Ok(longest)
     }
@@ -197,6 +217,9 @@ impl Queue {
     /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
     ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
     /// - Adds are those of this process, including delayed ones.
+    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
+    ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
+    ///   it becomes ready.
     /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
     ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
     ///   runs again with its failures reset. It includes the keys that claims of this process have parked.

@@ -379,7 +379,7 @@ impl Item {
     fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
-            meters.lost(worked, &how);
+            meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
                 let _ = reply.send(Err(FinishError::Lost));

@@ -279,7 +279,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been cancelled. Repeating the call is harmless.
+    /// If the future is dropped, the key may have been cancelled. Repeating the call also
+    /// removes a later add.
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
@@ -303,7 +304,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the run may have been cancelled. Repeating the call is harmless.
+    /// If the future is dropped, the run may have been cancelled. Repeating the call may
+    /// cancel a later run.
     ///
     /// # Examples
     ///
@@ -403,7 +405,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been revived. Repeating the call is harmless.
+    /// If the future is dropped, the key may have been revived. Repeating the call may
+    /// revive it after a later failure.
     ///
     /// # Examples
     ///

@@ -188,7 +188,8 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the queue may or may not have been dropped. Dropping it again is harmless.
+    /// If the future is dropped, the queue may or may not have been dropped. Repeating the call
+    /// also drops a queue of this name that was created since.
     ///
     /// # Examples
     ///

@@ -73,12 +73,12 @@ impl Counters {
     }
 
     /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure,
-    /// whether or not the run succeeded. The process that finds it counts the key if that parks it.
-    pub(crate) fn lost(&self, worked: Duration, how: &Finish) {
+    /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
+    /// parks it.
+    pub(crate) fn lost(&self, worked: Duration, is_cancelled: bool) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
-        let is_undone = matches!(how, Finish::Release(_) | Finish::Unclaim(..) | Finish::Cancelled);
-        done.counts.failures += u64::from(!is_undone);
+        done.counts.failures += u64::from(!is_cancelled);
     }
 
     /// Counts keys that claims have parked because their leases expired.

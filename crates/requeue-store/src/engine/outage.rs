@@ -60,7 +60,7 @@ impl Trouble {
         match kind {
             Kind::Absent | Kind::Unsure => Some(Self::Unreachable),
             Kind::Unable | Kind::Unconfirmed => Some(Self::Unable),
-            Kind::Refused => Some(Self::Rejects),
+            Kind::Refused | Kind::PartlyRefused => Some(Self::Rejects),
             Kind::Locked | Kind::Dropped => None,
         }
     }

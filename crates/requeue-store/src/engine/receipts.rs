@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// The time for which the store keeps a receipt after the deadline of its batch. A server that was frozen may
+/// execute the last attempt late.
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
+
 /// The attempts to send a batch of adds.
 #[derive(Debug)]
 pub(crate) struct Attempts {
@@ -24,8 +28,8 @@ impl Attempts {
     }
 }
 
-/// The record that a batch of adds has taken effect, and its answers. The store keeps it until the batch is
-/// not sent again.
+/// The record that a batch of adds has taken effect, and its answers. The store keeps it a minute longer than
+/// the batch may be sent again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     /// The name under which the store keeps the record. A later batch may overwrite it.
@@ -44,6 +48,7 @@ impl Receipts {
     /// Returns the receipt of the next attempt.
     pub(crate) fn of(&self, attempts: &mut Attempts) -> Receipt {
         let lasts = attempts.deadline.saturating_duration_since(Instant::now());
+        let lasts = lasts.saturating_add(GRACE);
         let new = || {
             let name = self.names().pop().unwrap_or_else(|| fastrand::u64(..));
             Receipt { name, number: fastrand::u64(..), lasts }

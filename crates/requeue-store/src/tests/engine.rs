@@ -29,6 +29,8 @@ pub(super) enum Mishap {
     /// Nothing is done, and no answer ever comes.
     Silent,
     Refused,
+    /// The call takes effect, and has its answer. A later call fails.
+    Fine,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,11 @@ impl Memory {
         lock(&self.mishaps).extend(mishaps);
     }
 
+    /// Removes the failures that no operation has met.
+    pub(super) fn clear(&self) {
+        lock(&self.mishaps).clear();
+    }
+
     pub(super) fn batches(&self) -> Vec<usize> {
         std::mem::take(&mut lock(&self.batches))
     }
@@ -136,7 +143,7 @@ impl Memory {
             }
             let mishap = lock(&self.mishaps).pop_front();
             match mishap {
-                None => lock(&self.batches).push(keys),
+                None | Some(Mishap::Fine) => lock(&self.batches).push(keys),
                 Some(Mishap::Unheard) => {}
                 Some(Mishap::Absent) => return Err(EngineError::absent("nobody is there")),
                 Some(Mishap::Refused) => return Err(EngineError::refused("it is not allowed")),
@@ -148,8 +155,8 @@ impl Memory {
             }
             let done = work(&mut lock(&self.rows), self.now());
             match mishap {
+                None | Some(Mishap::Fine) => Ok(done),
                 Some(_) => Err(EngineError::unsure("the line is cut")),
-                None => Ok(done),
             }
         })
     }

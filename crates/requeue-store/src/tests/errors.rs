@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 
+use super::*;
 use crate::types::error::*;
 use crate::types::inspect::Counts;
 
@@ -62,18 +63,56 @@ fn an_error_of_a_change_says_whether_it_may_have_happened() {
         let error = DropError::of("queue \"q\" was not dropped", fault);
         (error.to_string(), error.may_have_happened())
     };
-    for (unsure, sure) in [
-        (update(lost()), update(absent())),
-        (migrate(lost()), migrate(absent())),
-        (drop(lost()), drop(absent())),
+    // A second cancel, revive or drop may also affect later adds.
+    for (unsure, sure, advice) in [
+        (update(lost()), update(absent()), "check before you repeat it"),
+        (migrate(lost()), migrate(absent()), "repeating it is harmless"),
+        (drop(lost()), drop(absent()), "check before you repeat it"),
     ] {
-        let expected =
-            format!("{} (the change may have taken effect; repeating it is harmless)", sure.0);
+        let expected = format!("{} (the change may have taken effect; {advice})", sure.0);
         assert_eq!((unsure, sure.1), ((expected, true), false));
     }
     // A query changes nothing.
     let error = ReadError::of("the keys were not counted", lost());
     assert_eq!(error.to_string(), "the keys were not counted");
+}
+
+/// The first transaction changes 1,000 keys.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_fails_after_its_first_part_may_have_happened() {
+    let keys = || (0..1001).map(|n| format!("{n:04}"));
+    for (mishap, is_temporary) in [
+        (Mishap::Absent, true),
+        (Mishap::Lost, true),
+        (Mishap::Unheard, true),
+        (Mishap::Refused, false),
+    ] {
+        let (engine, queue) = queue();
+        queue.add_all(keys()).await.expect("added");
+        engine.fail([Mishap::Fine, mishap]);
+        let error = queue.cancel_keys(keys()).await.expect_err("the second part fails");
+        assert!(error.may_have_happened(), "{mishap:?}");
+        assert_eq!(error.is_temporary(), is_temporary, "{mishap:?}");
+        assert!(queue.counts().await.expect("counted").ready <= 1, "{mishap:?}");
+        // The first part is the only one.
+        engine.fail([mishap]);
+        let error = queue.cancel_keys(["1000"]).await.expect_err("the only part fails");
+        let is_unsure = matches!(mishap, Mishap::Lost | Mishap::Unheard);
+        assert_eq!(error.may_have_happened(), is_unsure, "{mishap:?}");
+        assert_eq!(error.is_temporary(), is_temporary, "{mishap:?}");
+    }
+    // The key that is locked is changed after the others.
+    for locked in ["a", "b"] {
+        let (engine, queue) = queue();
+        queue.add_all(["a", "b"]).await.expect("added");
+        engine.set_locked(locked, true);
+        let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
+        assert!(error.may_have_happened() && error.is_temporary());
+        assert!(chain(&error).ends_with("another transaction has locked the key; try again later"));
+        // No other key is changed now.
+        let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
+        assert!(!error.may_have_happened() && error.is_temporary());
+    }
 }
 
 #[test]

@@ -46,24 +46,37 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_is_undone() {
-    for (completion, failures) in [
-        (Completion::Succeed, 1),
-        (Completion::Retry, 1),
-        (Completion::GiveUp, 1),
-        (Completion::Release, 0),
-        (Completion::Cancelled, 0),
-    ] {
+async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_was_cancelled() {
+    let completions = [
+        Completion::Succeed,
+        Completion::Retry,
+        Completion::GiveUp,
+        Completion::Release,
+        Completion::Cancelled,
+    ];
+    let both = |completion| [(completion, false), (completion, true)];
+    for (completion, is_cancelled) in completions.into_iter().flat_map(both) {
         let (engine, queue) = queue();
         queue.add("a").await.expect("added");
         let item = get(&queue).await;
-        engine.fail([Mishap::Silent, Mishap::Absent, Mishap::Absent]);
+        if is_cancelled {
+            let cancelled = queue.cancel_running("a").await.expect("answered");
+            assert_eq!(cancelled, requeue::CancelledRun::Cancelled);
+            item.cancelled().await;
+        }
+        engine.fail([Mishap::Absent; 500]);
         item.lost().await;
+        engine.clear();
         item.complete(completion).await.expect_err("the lease has expired");
         queue.recent_counts().await.expect("counted");
         let sample = queue.sample().expect("counted");
         let counted = (sample.counts.failures, sample.given_up, sample.times.worked.count());
-        assert_eq!(counted, (failures, 0, 1), "{completion:?}");
+        let failures = u64::from(!is_cancelled);
+        assert_eq!(counted, (failures, 0, 1), "{completion:?}, {is_cancelled}");
+        // The store has the same number of failures.
+        queue.add("a").await.expect("added");
+        let attempt = u64::from(get(&queue).await.attempt());
+        assert_eq!(attempt, 1 + failures, "{completion:?}, {is_cancelled}");
     }
 }
 
@@ -151,7 +164,7 @@ async fn a_count_without_an_answer_fails_and_the_last_numbers_remain() {
     queue.recent_counts().await.expect("counted");
     tokio::time::advance(SECOND).await;
     let counting = engine.counting.lock().await;
-    for pause in [1, 2, 4, 8, 16, 32, 64, 128, 240, 240] {
+    for pause in [1, 60, 120, 240, 240] {
         let begin = Instant::now();
         let error = queue.recent_counts().await.expect_err("it takes too long");
         assert_eq!(begin.elapsed(), 60 * SECOND);
@@ -168,6 +181,77 @@ async fn a_count_without_an_answer_fails_and_the_last_numbers_remain() {
     drop(counting);
     queue.recent_counts().await.expect("the store is back");
     assert_eq!(queue.sample().and_then(|sample| sample.counts_age), Some(Duration::ZERO));
+}
+
+/// Counts without success for `fault`, or until the time limit. Checks that the next count is due after a
+/// pause of this length.
+async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32) {
+    match fault {
+        Some(fault) => {
+            let counting = engine.counting.lock().await;
+            let asked = tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.recent_counts().await }
+            });
+            settle().await;
+            tokio::time::advance(SECOND).await;
+            engine.fail([fault]);
+            drop(counting);
+            asked.await.expect("the task completes").expect_err("the count fails");
+        }
+        None => {
+            engine.fail([Mishap::Silent]);
+            let begin = Instant::now();
+            queue.recent_counts().await.expect_err("the count takes too long");
+            assert_eq!(begin.elapsed(), 60 * SECOND);
+        }
+    }
+    let (pause, moment) = (pause * SECOND, Duration::from_millis(1));
+    // A query would get this answer.
+    engine.fail([Mishap::Refused]);
+    tokio::time::advance(pause - moment).await;
+    let error = queue.recent_counts().await.expect_err("the error is cached");
+    assert!(!chain(&error).contains("not allowed"), "{pause:?} are not over");
+    engine.clear();
+    tokio::time::advance(moment).await;
+}
+
+/// An outage fails in both ways. The numbers must not be old for long after it.
+#[tokio::test(start_paused = true)]
+async fn only_counts_that_take_too_long_in_a_row_make_long_pauses() {
+    let (engine, queue) = queue();
+    let absent = Some(Mishap::Absent);
+    for pause in [1, 2, 4, 8, 10, 10, 10, 10] {
+        fails(&engine, &queue, absent, pause).await;
+    }
+    for _ in 0..2 {
+        for (fault, pause) in [(None, 10), (None, 60), (None, 120), (absent, 10)] {
+            fails(&engine, &queue, fault, pause).await;
+        }
+    }
+    queue.recent_counts().await.expect("the store is back");
+    tokio::time::advance(SECOND).await;
+    fails(&engine, &queue, None, 1).await;
+    fails(&engine, &queue, None, 60).await;
+    queue.recent_counts().await.expect("the store is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_times_of_what_runs_longest_count_to_now() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let _a = get(&queue).await;
+    queue.add_after("a", 90 * SECOND).await.expect("added");
+    let first = queue.recent_longest().await.expect("listed").remove(0);
+    engine.batches();
+    let ago = SECOND / 2;
+    tokio::time::advance(ago).await;
+    let second = queue.recent_longest().await.expect("listed").remove(0);
+    assert_eq!(engine.batches(), vec![], "the entries are cached");
+    let later = |time: Option<Duration>| time.map(|time| time - ago);
+    assert!(first.lease.is_some() && first.due.is_some(), "{first:?}");
+    assert_eq!((second.lease, second.due), (later(first.lease), later(first.due)));
+    assert_eq!(second.since, first.since.map(|since| since + ago));
 }
 
 #[tokio::test(start_paused = true)]

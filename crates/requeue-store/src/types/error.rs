@@ -50,6 +50,8 @@ pub(crate) enum Kind {
     Locked,
     /// Nothing was changed. A retry gets the same answer.
     Refused,
+    /// A part of the change was made. A retry gets the same answer for the rest.
+    PartlyRefused,
     /// Nothing was changed, and a retry is useless: the queue was dropped.
     Dropped,
 }
@@ -57,12 +59,12 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns true if a retry would get the same answer.
     pub(crate) const fn is_final(self) -> bool {
-        matches!(self, Self::Refused | Self::Dropped)
+        matches!(self, Self::Refused | Self::PartlyRefused | Self::Dropped)
     }
 
     /// Returns true if the change may have been made.
     pub(crate) const fn may_have_happened(self) -> bool {
-        matches!(self, Self::Unsure | Self::Unconfirmed)
+        matches!(self, Self::Unsure | Self::Unconfirmed | Self::PartlyRefused)
     }
 }
 
@@ -92,6 +94,16 @@ impl EngineError {
 
     pub(crate) fn dropped(queue: &str) -> Self {
         Self { kind: Kind::Dropped, source: format!("queue {queue:?} was dropped").into() }
+    }
+
+    /// Returns the error of a change of which an earlier part was made. A dropped queue has lost that part.
+    pub(crate) fn after_a_part(self) -> Self {
+        let kind = match self.kind {
+            Kind::Absent | Kind::Unable | Kind::Locked => Kind::Unsure,
+            Kind::Refused => Kind::PartlyRefused,
+            kind => kind,
+        };
+        Self { kind, ..self }
     }
 
     /// Replaces the message of a lock on a single key. Engines report the name of the lock instead.
@@ -154,18 +166,21 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The end of the message about a change whose answer was lost.
-const MAYBE: &str = " (the change may have taken effect; repeating it is harmless)";
+/// The end of the message about a change whose answer was lost, if a second change has no further effect.
+const HARMLESS: &str = " (the change may have taken effect; repeating it is harmless)";
+/// The end of the message about a change whose answer was lost. A second cancel, revive or drop also affects
+/// runs, keys or queues that were added after the first.
+const CHECK: &str = " (the change may have taken effect; check before you repeat it)";
 
-/// Defines an error that consists of a sentence, and of the engine's error as its source. `changes` stands
-/// before the error of an operation that changes the store.
+/// Defines an error that consists of a sentence, and of the engine's error as its source. `changes` and the end
+/// of its message stand before the error of an operation that changes the store.
 macro_rules! error {
-    (changes $(#[$doc:meta])* $name:ident) => {
-        error! { @ $(#[$doc])* $name, MAYBE }
+    (changes($unsure:expr) $(#[$doc:meta])* $name:ident) => {
+        error! { @ $(#[$doc])* $name, $unsure }
 
         impl $name {
-            /// Returns true if the change may have been made nevertheless: the request was sent, and its answer
-            /// was lost. Repeating the call is harmless.
+            /// Returns true if the change, or a part of it, may have been made nevertheless: the answer to a
+            /// request was lost, or only a part succeeded.
             #[must_use]
             pub fn may_have_happened(&self) -> bool {
                 self.kind.may_have_happened()
@@ -213,7 +228,7 @@ macro_rules! error {
 }
 
 error! {
-    changes
+    changes(HARMLESS)
     /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated.
     MigrateError
 }
@@ -222,9 +237,12 @@ error! {
     ReadError
 }
 error! {
-    changes
+    changes(CHECK)
     /// The error of a cancel, revive or pause: the store cannot be reached, another transaction has locked a
     /// key, or the queue was dropped.
+    ///
+    /// If it [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a revive:
+    /// a second one also affects later adds and failures. Repeating a pause or a resume is harmless.
     UpdateError
 }
 
@@ -444,7 +462,7 @@ impl DropError {
     }
 
     /// Returns true if the queue may have been dropped nevertheless: the request was sent, and its answer was
-    /// lost.
+    /// lost. Check before you repeat the call: a queue of this name may have been created since.
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
         matches!(&self.0, NotDropped::Failed(_, fault) if fault.kind.may_have_happened())
@@ -476,7 +494,7 @@ impl fmt::Display for DropError {
             NotDropped::Missing(queue, similar) => write_missing(f, queue, similar),
             NotDropped::Failed(said, _) => {
                 f.write_str(said)?;
-                if self.may_have_happened() { f.write_str(MAYBE) } else { Ok(()) }
+                if self.may_have_happened() { f.write_str(CHECK) } else { Ok(()) }
             }
         }
     }

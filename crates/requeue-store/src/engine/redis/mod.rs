@@ -233,8 +233,7 @@ impl Engine for Redis {
             command.arg(held(queue));
             asks.iter().for_each(|ask| values::ask(&mut command, ask, queue));
             if let Some(Receipt { number, lasts, .. }) = receipt {
-                // Redis refuses a time to live of zero.
-                command.arg(number).arg(lasts.as_millis().max(1) as u64);
+                command.arg(number).arg(lasts.as_millis() as u64);
             }
             let line = (Line::WaitingAdds, WAIT);
             let (answer, replicas) = self.run_and_wait(shard, script, &command, line).await?;
@@ -280,13 +279,8 @@ impl Engine for Redis {
                 let mut command = self.scripts.pause.on(shard);
                 command.arg(u8::from(paused));
                 let ran = self.run(shard, &self.scripts.pause, &command).await;
-                ran.map_err(|fault| match fault.kind {
-                    // The earlier shards were changed.
-                    Kind::Absent | Kind::Unable if n > 0 => {
-                        EngineError { kind: Kind::Unsure, ..fault }
-                    }
-                    _ => fault,
-                })?;
+                // The earlier shards were changed.
+                ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
             }
             Ok(())
         })

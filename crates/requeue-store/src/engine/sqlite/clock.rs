@@ -19,6 +19,10 @@ const FORGOTTEN: Micros = 1_000_000;
 /// machine whose clock was wrong at its start may be ahead by decades.
 const AHEAD: Micros = 100 * 365 * 24 * 3_600_000_000;
 
+/// The time by which the time of a file may be behind the latest time that was stored since the machine's start,
+/// in microseconds: a minute. A reader may be stopped between its reading of the clock and its transaction.
+const BEHIND: Micros = 60_000_000;
+
 /// A reading of the machine's sources of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
@@ -75,6 +79,8 @@ pub(super) struct Time {
     began: Micros,
     /// The latest time that was stored. The time of the file was never much later.
     latest: Micros,
+    /// True if the state in the file is ignored.
+    is_replaced: bool,
 }
 
 impl Time {
@@ -85,18 +91,20 @@ impl Time {
     pub(super) fn of(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
-            Ok(Self { start: row.get(0)?, began: row.get(1)?, latest: row.get(2)? })
+            let (start, began, latest) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(Self { start, began, latest, is_replaced: false })
         });
         let kept: Self = kept.optional()?.unwrap_or_default();
-        let now = kept.now(reading);
-        if now > reading.clock.saturating_add(AHEAD) {
-            tracing::warn!(
-                now,
-                clock = reading.clock,
-                "the file's time is ignored: it is over 100 years ahead of the \
-                machine's clock"
-            );
-            return Ok(Self::default());
+        let ignored = Self { is_replaced: true, ..Self::default() };
+        if kept.now(reading) > reading.clock.saturating_add(AHEAD) {
+            return Ok(ignored);
+        }
+        // Otherwise time would stand still until the machine has run for that long.
+        let latest = kept.latest.max(0);
+        let is_known = *kept.start == *reading.start;
+        let since = kept.began.saturating_add(reading.running);
+        if is_known && since < latest.saturating_sub(BEHIND) {
+            return Ok(Self { latest, ..ignored });
         }
         Ok(kept)
     }
@@ -126,6 +134,13 @@ impl Time {
         let began = if is_known { self.began } else { now.saturating_sub(reading.running) };
         let sql = "insert or replace into clock (id, start, began, latest) values (1, ?1, ?2, ?3)";
         connection.prepare_cached(sql)?.execute(params![&*reading.start, began, now])?;
+        if self.is_replaced {
+            tracing::warn!(
+                now,
+                clock = reading.clock,
+                "the file's time was replaced: another program has written one that no clock explains"
+            );
+        }
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
-use self::thread::{Thread, Work};
+use self::thread::{Busy, Thread, Work};
 use crate::engine::{
     Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
 };
@@ -151,14 +151,16 @@ fn gone(queue: &Place) -> EngineError {
     EngineError::dropped(&queue.name)
 }
 
-/// Retries temporary failures, for example while another process has the file locked.
+/// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
+/// that has found the disk full has released the reserve for the next one.
 async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
-    let since = Instant::now();
+    let (since, mut has_failed) = (Instant::now(), false);
     loop {
         match attempt().await {
-            Err(fault) if !fault.kind.is_final() && since.elapsed() < thread::OPENING => {
+            Err(fault) if fault.source.is::<Busy>() && since.elapsed() < thread::OPENING => {
                 sleep(thread::PAUSE).await;
             }
+            Err(fault) if !fault.kind.is_final() && !has_failed => has_failed = true,
             done => return done,
         }
     }

@@ -41,8 +41,23 @@ pub(super) fn obstacle(path: &Path) -> Option<EngineError> {
             let said = format!("{at}: there is no directory {within}; create it");
             Some(EngineError::unable(said))
         }
-        Err(error) => Some(EngineError::refused(format!("{at}: {within}: {error}"))),
+        Err(error) => {
+            let said = format!("{at}: {within}: {error}");
+            Some(match is_lasting(error.kind()) {
+                true => EngineError::refused(said),
+                false => EngineError::unable(said),
+            })
+        }
     }
+}
+
+/// Returns true if a retry of the access would get the same error. Other errors, such as those of a network
+/// file system, may disappear.
+pub(super) const fn is_lasting(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// Returns that the permissions prevent this process from writing.
@@ -50,13 +65,21 @@ pub(super) fn obstacle(path: &Path) -> Option<EngineError> {
 fn forbidden(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
 
-    let (place, needed) = match path.exists() {
-        true => (path, Access::READ_OK | Access::WRITE_OK),
-        // SQLite creates the file, and its log beside it.
-        false => (directory, Access::WRITE_OK | Access::EXEC_OK),
+    let (file, within) = (Access::READ_OK | Access::WRITE_OK, Access::WRITE_OK | Access::EXEC_OK);
+    let exists = |suffix| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).exists()
     };
-    let error = access(place, needed).err()?;
-    Some(format!("this process may not write {}: {error}", place.display()))
+    let file = exists("").then_some((path, file));
+    // SQLite creates these files.
+    let is_complete = ["", "-wal", "-shm"].into_iter().all(exists);
+    let within = (!is_complete).then_some((directory, within));
+    file.into_iter().chain(within).find_map(|(place, needed)| {
+        let error = std::io::Error::from(access(place, needed).err()?);
+        let why = || format!("this process may not write {}: {error}", place.display());
+        is_lasting(error.kind()).then(why)
+    })
 }
 
 #[cfg(not(unix))]

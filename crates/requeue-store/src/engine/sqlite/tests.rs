@@ -418,7 +418,19 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let at = dir.path().display();
     std::fs::write(dir.path().join("file"), "").expect("the file is written");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(".", dir.path().join("self")).expect("the link is created");
+    let names_none = |path: &str, file: &str| {
+        let said = format!("it is a directory; name a file, as in sqlite:{file}");
+        (path.to_owned(), ConnectErrorKind::Refused, said)
+    };
     for (path, kind, said) in [
+        names_none(".", "./jobs.db"),
+        names_none("./", "./jobs.db"),
+        names_none("./.", "././jobs.db"),
+        names_none("src/..", "src/../jobs.db"),
+        #[cfg(unix)]
+        names_none(&format!("{at}/self"), &format!("{at}/self/jobs.db")),
         (
             format!("{at}"),
             ConnectErrorKind::Refused,
@@ -444,6 +456,33 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
     }
     let store = crate::Store::connect(&format!("sqlite:{at}/q")).await.expect("the file opens");
     store.migrate().await.expect("the schema is created");
+}
+
+#[tokio::test]
+async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
+    for value in [i64::MIN, -HOUR, 0, 8 * HOUR] {
+        let machine = Machine::new();
+        let process = machine.process().await;
+        process.0.add(&process.1, ask("held", crate::Add::now())).await.expect("added");
+        assert_eq!(claimed(&process).await.len(), 1);
+        let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
+        file.execute("update clock set began = ?1", [value]).expect("updated");
+        // Neither a read nor a write ends the lease.
+        let counts = process.0.counts(&process.1).await.expect("counted");
+        assert_eq!(counts.processing, 1, "{value}");
+        assert_eq!(claimed(&process).await, [], "{value}");
+        let later = crate::Add::after(LEASE);
+        process.0.add(&process.1, ask("later", later)).await.expect("added");
+        // The clock does not matter after that.
+        machine.set_clock(-HOUR);
+        machine.pass(29 * SECOND);
+        assert_eq!(claimed(&process).await, [], "{value}");
+        machine.pass(2 * SECOND);
+        assert_eq!(claimed(&process).await.len(), 2, "{value}");
+        let began: i64 =
+            file.query_row("select began from clock", [], |row| row.get(0)).expect("it has a row");
+        assert_eq!(began, 9 * HOUR - 500 * SECOND, "{value}: it is the clock's again");
+    }
 }
 
 /// A machine with a clock that can be set, and a directory for files.

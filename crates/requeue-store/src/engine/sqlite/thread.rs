@@ -3,6 +3,9 @@
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and thereby the cost of its commit.
 
+use std::error::Error;
+use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -503,12 +506,24 @@ fn refused(path: &Path, error: &std::io::Error) -> EngineError {
     EngineError::refused(format!("{}: {error}", path.display()))
 }
 
+/// The source of the error about a file that another process has locked.
+#[derive(Debug)]
+pub(super) struct Busy(String);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Busy {}
+
 /// Converts an error of SQLite. A transaction that was not committed has had no effect.
-fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
+pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
     let path = file.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            EngineError::unable(format!("{path}: another process holds the lock on the file"))
+            EngineError::unable(Busy(format!("{path}: another process holds the lock on the file")))
         }
         Some(ErrorCode::DiskFull) => EngineError::unable(format!(
             "{path}: the disk is full; free some space, or let workers complete keys"
@@ -522,6 +537,8 @@ fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
         ) => {
             place::obstacle(file).unwrap_or_else(|| EngineError::unable(format!("{path}: {error}")))
         }
+        Some(ErrorCode::ReadOnly) => place::obstacle(file)
+            .unwrap_or_else(|| EngineError::refused(format!("{path}: {error}"))),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()

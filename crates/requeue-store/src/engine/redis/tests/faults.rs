@@ -1,7 +1,7 @@
 //! Tests errors and losses when servers fail or refuse.
 
 use super::*;
-use crate::engine::receipts::Attempts;
+use crate::engine::receipts::{Attempts, GRACE};
 use crate::engine::{Asked, Delivery, Failure, Finish};
 use crate::{Queue, Store};
 
@@ -294,12 +294,16 @@ async fn receipts_are_few_and_expire() {
     }
     let found = server.cli(&["keys", "*:receipt:*"]);
     assert_eq!(found.lines().count(), 1, "one at a time: {found}");
-    let left: i64 = server.cli(&["pttl", &found]).parse().expect("the key expires");
-    assert!(left > 0 && left <= 3_600_000, "{left}");
-    // The last attempt before the deadline keeps its receipt for a millisecond.
+    // A frozen server may execute an attempt after the deadline. The receipt therefore lasts longer. It is the
+    // same receipt, which the last batch has overwritten.
+    let lasts = || -> i64 { server.cli(&["pttl", &found]).parse().expect("the key expires") };
+    let grace = GRACE.as_millis() as i64;
+    let left = lasts();
+    assert!(left > 0 && left <= 3_600_000 + grace, "{left}");
     let mut attempts = Attempts::until(tokio::time::Instant::now());
     engine.add_once(&place, asking("late"), &mut attempts).await.expect("added");
-    until("the receipt expires", || server.cli(&["keys", "*:receipt:*"]).is_empty());
+    let left = lasts();
+    assert!(left > 0 && left <= grace, "{left}");
 }
 
 fn numbered(what: &str, count: usize) -> Vec<String> {

@@ -30,7 +30,7 @@ pub(in super::super) fn prepare(path: &Path) -> io::Result<PathBuf> {
     Ok(place)
 }
 
-/// Refuses files that another user has put into a directory in which all users can create files: they would
+/// Refuses files that another user has put into a directory in which others can create files: they would
 /// receive the keys. Also refuses a FIFO or a device in the place of the queue's file.
 ///
 /// SQLite opens the files by their names. They are therefore checked before and after it has opened them.
@@ -93,7 +93,8 @@ fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
         at.pop();
         rest.extend(components(&to));
     }
-    Ok(Some(at))
+    // The path may be `.`, or a link to it. SQLite would open a temporary database under an empty name.
+    Ok(Some(if at.as_os_str().is_empty() { PathBuf::from(".") } else { at }))
 }
 
 /// Returns the components of a path, the last one first.
@@ -105,19 +106,25 @@ fn components(path: &Path) -> Vec<OsString> {
 fn check_planted(at: &Path, found: &Metadata) -> io::Result<()> {
     let dir = at.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(dir) = dir.metadata() else { return Ok(()) };
-    let is_shared = dir.mode() & 0o1000 != 0 && dir.mode() & 0o022 != 0;
-    if !is_shared || trusts(found.uid()) || found.uid() == dir.uid() {
+    if !is_shared(dir.mode()) || trusts(found.uid()) || found.uid() == dir.uid() {
         return Ok(());
     }
     let uid = found.uid();
     let what =
-        format!("it belongs to another user (uid {uid}), and all users can write to its directory");
+        format!("it belongs to another user (uid {uid}), and others can write to its directory");
     Err(refusal(at, &what))
 }
 
 fn refusal(at: &Path, what: &str) -> Error {
     let why = format!("{}: {what}; choose another path", at.display());
     Error::new(ErrorKind::PermissionDenied, why)
+}
+
+/// Returns true if a directory with this mode is one in which users plant files for others: all users can
+/// write to it, or a group whose members cannot replace the files of each other. `output/files.rs` of the
+/// program has the same rule.
+const fn is_shared(mode: u32) -> bool {
+    mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
 
 /// Returns true for this user and for root.

@@ -6,6 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use super::super::place::is_lasting;
+use super::super::thread::fault;
 use super::*;
 use crate::engine::Finish;
 use crate::types::error::{Kind, chain};
@@ -90,6 +92,34 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     revived.expect("answered");
     ready.expect("answered");
     paused.expect("paused");
+}
+
+/// The disk may stay full for days. The first attempt may have released the reserve for the second.
+#[tokio::test(start_paused = true)]
+async fn only_a_locked_file_is_waited_for() {
+    use rusqlite::ffi::{self, Error};
+    use std::sync::atomic::AtomicU32;
+
+    for (code, is_lock, attempts) in [
+        (ffi::SQLITE_BUSY, true, 1),
+        (ffi::SQLITE_LOCKED, true, 1),
+        (ffi::SQLITE_FULL, false, 2),
+        (ffi::SQLITE_IOERR_WRITE, false, 2),
+        (ffi::SQLITE_NOMEM, false, 2),
+        (ffi::SQLITE_CORRUPT, false, 1),
+    ] {
+        let made = AtomicU32::new(0);
+        let attempt = || -> Answer<'_, ()> {
+            made.fetch_add(1, Ordering::SeqCst);
+            let error = rusqlite::Error::SqliteFailure(Error::new(code), None);
+            Box::pin(std::future::ready(Err(fault(Path::new("q"), &error))))
+        };
+        let since = Instant::now();
+        patiently(attempt).await.expect_err("each attempt fails");
+        assert_eq!(since.elapsed() >= Duration::from_secs(30), is_lock, "code {code}");
+        let made = made.into_inner();
+        assert!(made == attempts || (is_lock && made > 1), "code {code}: {made} attempts");
+    }
 }
 
 #[tokio::test]
@@ -260,6 +290,104 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
     }
 }
 
+/// The tests of paths that depend on the directory or the user of the process. They run in a separate
+/// process.
+#[cfg(unix)]
+fn in_a_process(test: &str, set_up: impl FnOnce(&mut Command)) -> bool {
+    const CHILD: &str = "REQUEUE_TEST_CHILD";
+
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let test = format!("engine::sqlite::tests::file::{test}");
+    let program = std::env::current_exe().expect("the program has a path");
+    let mut command = Command::new(program);
+    command.args(["--exact", &test, "--nocapture"]).env(CHILD, "1");
+    set_up(&mut command);
+    match command.output() {
+        Ok(done) => {
+            let said =
+                [done.stdout, done.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+            let passed = done.status.success() && said[0].contains("1 passed");
+            assert!(passed, "{}{}", said[0], said[1]);
+        }
+        Err(error) => requeue_servers::did_not_run(&format!("{test}: {error}")),
+    }
+    false
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_the_current_directory_is_no_temporary_database() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let is_child =
+        in_a_process("a_link_to_the_current_directory_is_no_temporary_database", |command| {
+            let links = [("one", "."), ("two", "./"), ("three", "one")];
+            for (link, to) in links {
+                std::os::unix::fs::symlink(to, dir.path().join(link)).expect("created");
+            }
+            command.current_dir(dir.path());
+        });
+    for path in ["one", "two", "three", "./three"].iter().filter(|_| is_child) {
+        let error = Sqlite::open(Path::new(path), Synchronous::Normal).expect_err("refused");
+        let said = error.source.to_string();
+        assert!(said.starts_with(&format!("{path}: it is a directory; name a file")), "{said}");
+    }
+}
+
+/// Permissions do not limit root.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_that_forbids_the_log_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let as_another = |command: &mut Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534).current_dir("/");
+        }
+    };
+    if !in_a_process("a_directory_that_forbids_the_log_is_named", as_another) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    store(&at(&dir)).await.close().await;
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the mode is changed");
+    };
+    let refused = async || {
+        let error = crate::Store::connect(&format!("sqlite:{}", at(&dir).display())).await;
+        let error = error.expect_err("the file cannot be written");
+        assert_eq!(error.kind(), crate::ConnectErrorKind::Refused, "{}", chain(&error));
+        chain(&error)
+    };
+    set_mode(dir.path(), 0o555);
+    let expected = format!("q: this process may not write {}: ", dir.path().display());
+    let said = refused().await;
+    assert!(said.contains(&expected), "{said}");
+    set_mode(dir.path(), 0o755);
+    set_mode(&at(&dir), 0o444);
+    let expected = format!("q: this process may not write {}: ", at(&dir).display());
+    let said = refused().await;
+    assert!(said.contains(&expected), "{said}");
+}
+
+#[test]
+fn an_error_that_may_disappear_is_not_final() {
+    use std::io::{Error, ErrorKind};
+
+    for kind in [ErrorKind::PermissionDenied, ErrorKind::NotADirectory] {
+        assert!(is_lasting(kind), "{kind}");
+    }
+    for kind in [ErrorKind::StaleNetworkFileHandle, ErrorKind::TimedOut, ErrorKind::HostUnreachable]
+    {
+        assert!(!is_lasting(kind), "{kind}");
+    }
+    #[cfg(unix)]
+    assert!(!is_lasting(Error::from(rustix::io::Errno::IO).kind()));
+    assert!(!is_lasting(Error::other("unknown").kind()));
+}
+
 /// In a directory that several users can write to, another user may have created the link.
 #[cfg(unix)]
 #[tokio::test]
@@ -369,8 +497,17 @@ async fn a_file_that_another_user_planted_for_the_queue_receives_no_key() {
     if chown(at("dir"), Some(65534), None).is_err() {
         return;
     }
-    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("the mode is changed");
-    assert!(connect("dir/q").await.contains("it belongs to another user (uid 65534)"));
+    let set_mode = |mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(&shared, mode).expect("the mode is changed");
+    };
+    for mode in [0o777, 0o1770, 0o1777] {
+        set_mode(mode);
+        let error = connect("dir/q").await;
+        let why =
+            "it belongs to another user (uid 65534), and others can write to its directory; choose";
+        assert!(error.contains(why), "{mode:o}: {error}");
+    }
     for suffix in ["", "-wal", "-shm", "-journal", "-reserve"] {
         let planted = at(&format!("q{suffix}"));
         fs::write(&planted, "").expect("the file is written");
@@ -382,4 +519,7 @@ async fn a_file_that_another_user_planted_for_the_queue_receives_no_key() {
     }
     // A directory in which all users can create files is not refused.
     store(&at("q")).await.close().await;
+    // A file of another user is usual in a directory of a group.
+    set_mode(0o775);
+    store(&at("dir/q")).await.close().await;
 }
