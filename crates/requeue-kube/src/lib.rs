@@ -66,7 +66,7 @@
 //! an error policy that returns a fixed delay by [`policy::backoff`].
 //!
 //! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
-//! a closure that borrows must `move`. `docs/KUBE.md` lists all differences from kube and from
+//! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
 //! controller-runtime. `examples/website` is a complete controller with leader election, metrics,
 //! dashboard and manifests.
 //!
