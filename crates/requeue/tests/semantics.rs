@@ -45,7 +45,7 @@ fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     keys
 }
 
-/// Returns true if a waiting getter would go on waiting.
+/// Returns true if a waiting getter would keep waiting.
 fn would_wait(queue: &Queue<&'static str>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)

@@ -38,7 +38,7 @@ fn get(queue: &Queue<Key>) -> Item<'_, Key> {
     queue.try_get().unwrap()
 }
 
-/// Returns true if a waiting getter would go on waiting.
+/// Returns true if a waiting getter would keep waiting.
 fn would_wait(queue: &Queue<Key>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
