@@ -29,7 +29,7 @@ const KEY: usize = 20;
 /// The part of the rules that SQL can express, for a constraint that also applies to other programs. It
 /// accepts each readable row, and rejects all others except those with an invalid worker.
 pub(super) const CHECK: &str = include_str!("check.sql");
-/// As [`CHECK`], for the columns that an upgrade has added: each has a constraint of its own.
+/// As [`CHECK`], for the columns that an upgrade has added: each has its own constraint.
 pub(super) const BOUND_CHECK: &str = "bound is null or typeof(bound) = 'integer' and bound >= 0";
 pub(super) const CANCEL_EPOCH_CHECK: &str =
     "cancel_epoch is null or typeof(cancel_epoch) = 'integer' and cancel_epoch > 0";
