@@ -8,7 +8,7 @@
 //!   a request comes from. An object that changes during its run is reconciled once more
 //!   afterwards.
 //! - **Backoff per object.** A failed object is retried after its own delay. Events do not run it
-//!   earlier, and it does not delay other objects. A new generation of the object runs at once.
+//!   earlier, and it does not delay other objects. A new generation of the object runs immediately.
 //! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
 //!   a deleted object, and the other objects that it concerned, are reconciled.
 //! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
