@@ -35,7 +35,7 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a position of its own,
+/// Duplicates the handle of the standard stream with this name. A newly opened handle would have its own position,
 /// and the two handles would overwrite each other's output.
 pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {
@@ -193,7 +193,7 @@ const fn trusts(owner: u32, user: u32) -> bool {
 }
 
 /// Returns true if a directory with this mode is one in which several users create files, and in which each may delete
-/// only those of their own.
+/// only their own.
 const fn is_shared(mode: RawMode) -> bool {
     mode & 0o1000 != 0 && mode & 0o022 != 0
 }
