@@ -1,4 +1,4 @@
-//! Compares queues: contestants, each in a process of its own, and a runner that lets them take
+//! Compares queues: contestants, each in its own process, and a runner that lets them take
 //! turns. `peers-go/README.md` describes the protocol between them and each scenario.
 
 pub mod busy;

@@ -195,7 +195,7 @@ fn queued_from_when_it_was_seen_due() {
     let _key = take(&queue);
     assert_eq!(*seen.0.lock().unwrap(), [secs(1)]);
 
-    // If a getter waits, the key is added at once.
+    // If a getter waits, the key is added immediately.
     let mut get = Box::pin(queue.get());
     assert!(!is_ready(get.as_mut()));
     queue.add_after('b', secs(1));

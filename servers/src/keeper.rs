@@ -58,7 +58,7 @@ impl Keeper {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("{script}\n{}", include_str!("keeper.sh")));
         command.arg("keeper").arg(&dir).args(args).current_dir(&dir);
-        // In a process group of its own, the shell survives the signal that ends the tests, and
+        // In its own process group, the shell survives the signal that ends the tests, and
         // cleans up.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some((user, group)) = nobody {

@@ -16,7 +16,7 @@ pub enum Language {
 pub(crate) enum Sent {
     /// A request, which has one answer, and the text that it asks for.
     Request(Vec<u8>, Vec<u8>),
-    /// A message without an answer of its own.
+    /// A message without its own answer.
     Aside(Vec<u8>),
 }
 
@@ -55,7 +55,7 @@ impl Requests {
             let kind = if self.has_begun { rest[0] } else { 0 };
             self.has_begun = true;
             self.whole += length;
-            // A password or the end of the session. Any other request goes on until it asks for its
+            // A password or the end of the session. Any other request continues until it asks for its
             // answer.
             let is_aside = self.whole == length && matches!(kind, b'p' | b'X');
             if !is_aside && !matches!(kind, 0 | b'Q' | b'S') {

@@ -144,7 +144,7 @@ impl Postgres {
         self.keeper.order("stopped");
     }
 
-    /// Kills the server at once.
+    /// Kills the server immediately.
     ///
     /// # Panics
     /// If that fails.

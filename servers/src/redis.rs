@@ -131,7 +131,7 @@ impl Redis {
         printed
     }
 
-    /// Kills the server at once.
+    /// Kills the server immediately.
     ///
     /// # Panics
     /// If that fails.

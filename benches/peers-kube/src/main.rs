@@ -87,7 +87,7 @@ struct Queue<T> {
     requests: UnboundedSender<ScheduleRequest<T>>,
     scheduler: Pin<Box<Scheduler<T, Requests<T>>>>,
     running: HashSet<T, RandomState>,
-    /// A time before the first timer, for keys that are due at once.
+    /// A time before the first timer, for keys that are due immediately.
     past: Instant,
 }
 

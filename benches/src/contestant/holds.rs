@@ -51,7 +51,7 @@ pub(super) fn growing<K: Key>(request: &Request) -> Answer {
     longest.answer()
 }
 
-/// Measures gets and completions after all keys have fallen due at once.
+/// Measures gets and completions after all keys have fallen due at the same time.
 pub(super) fn due<K: Key>(request: &Request) -> Answer {
     let (keys, mut longest) = (K::some(request.n), Longest::default());
     for _ in 0..ROUNDS {

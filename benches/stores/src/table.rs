@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// Returns the number of keys that requeue processes at once: its best setting.
+    /// Returns the number of keys that requeue processes at the same time: its best setting.
     const fn at_once(self) -> usize {
         match self {
             Self::Postgres | Self::PostgresUnsynced => 1000,
@@ -64,12 +64,12 @@ impl Engine {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// The number of keys that it processes at once: its best setting.
+    /// The number of keys that it processes at the same time: its best setting.
     at_once: usize,
     /// True if its adds are measured.
     adds: bool,
     /// The targets, as multiples of the peer's rate: adds of one key, adds of a hundred, work, and
-    /// work with the same number of keys at once.
+    /// work with the same number of keys at the same time.
     add: Option<f64>,
     batched: Option<f64>,
     work: Option<f64>,
@@ -231,7 +231,7 @@ pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
 }
 
 impl Heat {
-    /// Creates a heat of requeue and peers, each with the number of keys at once that suits it
+    /// Creates a heat of requeue and peers, each with the number of keys at a time that suits it
     /// best.
     fn new(engine: Engine, what: &'static str, request: Request, peers: &[Peer]) -> Self {
         let works = matches!(request.scenario, Scenario::Work | Scenario::Latency);

@@ -1,7 +1,7 @@
 //! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes
 //! object that changes. It is a library only for its tests and fuzz targets, and has no public interface.
 //!
-//! A module imports only modules of the lines above it, or of its own folder, and there are no import
+//! A module imports only modules of the lines above it, or of the same folder, and there are no import
 //! cycles:
 //!
 //! 1. `exit`, `key`, `duration`: exit codes and refusals; keys and durations as text

@@ -1,6 +1,6 @@
 //! Backoff and jitter, as in apimachinery's `wait`. This module computes delays, and does not wait.
 //!
-//! No function here sleeps, reads a clock or draws a random number of its own. The caller provides
+//! No function here sleeps, reads a clock or draws a random number. The caller provides
 //! `now`, and a [`JitterSource`] made from a seed. The loops that wait for the delays are in the
 //! crate `requeue`.
 //!

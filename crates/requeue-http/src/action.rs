@@ -6,7 +6,7 @@ use crate::rows::State as RowState;
 /// A change of keys that the queue knows, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// Removes the pending run. A run in flight goes on.
+    /// Removes the pending run. A run in flight continues.
     Cancel,
     /// Cancels the run in flight. A pending run stays.
     CancelRun,

@@ -28,7 +28,7 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 const MOST_NAMED: usize = 1_000;
 /// The number of keys that a request for all matching keys may change.
 pub(crate) const MOST_MATCHING: usize = 1_000_000;
-/// The number of keys that are changed at once.
+/// The number of keys that are changed in one request.
 const PART: usize = 1_000;
 
 // --- Requests --------------------------------------------------------------------------------

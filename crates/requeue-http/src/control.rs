@@ -7,7 +7,7 @@ use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
-/// A [`Queue`] is its own control. Implement it if the program has state of its own per key, such as failures that a
+/// A [`Queue`] is its own control. Implement it if the program has its own state per key, such as failures that a
 /// cancel must forget.
 ///
 /// # Examples

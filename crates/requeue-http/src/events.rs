@@ -17,7 +17,7 @@ use crate::site::Inner;
 /// The next event of a stream.
 enum Next {
     History,
-    /// The first tick, which is sent at once.
+    /// The first tick, which is sent immediately.
     First(watch::Receiver<Arc<str>>),
     Tick(watch::Receiver<Arc<str>>),
     Nothing,

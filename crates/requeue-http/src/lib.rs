@@ -21,7 +21,7 @@
 //!
 //! Ages and latencies are shown only if the queue [keeps times](requeue::Builder::track_times).
 //!
-//! # Serve it on a port of its own
+//! # Serve it on its own port
 //!
 //! ```
 //! # use requeue::Queue;

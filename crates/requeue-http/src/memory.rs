@@ -195,7 +195,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Some(walked)
     }
 
-    /// Calls `visit` for up to `most` keys with a state of their own, until it returns false. Returns the number of keys
+    /// Calls `visit` for up to `most` keys with their own state, until it returns false. Returns the number of keys
     /// that were read, and whether there are more.
     async fn visit(
         &self,

@@ -34,7 +34,7 @@ impl Problem {
         Self { error, parameter: None, matched: None, results, changed: 0, status }
     }
 
-    /// Returns a response for too many requests at once.
+    /// Returns a response for too many requests at the same time.
     pub(crate) fn busy(error: &str) -> Response {
         let problem =
             Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"));

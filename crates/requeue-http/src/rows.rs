@@ -234,7 +234,7 @@ impl Row {
         if let Some(epoch) = entry.epoch {
             detail = detail.field("epoch", epoch);
         }
-        // The worker and the error are properties of their own, and must not be repeated in the reason.
+        // The worker and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escaped(worker.as_bytes()));

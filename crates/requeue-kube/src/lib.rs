@@ -8,7 +8,7 @@
 //!   a request comes from. An object that changes during its run is reconciled once more
 //!   afterwards.
 //! - **Backoff per object.** A failed object is retried after its own delay. Events do not run it
-//!   earlier, and it does not delay other objects. A new generation of the object runs at once.
+//!   earlier, and it does not delay other objects. A new generation of the object runs immediately.
 //! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
 //!   a deleted object, and the other objects that it concerned, are reconciled.
 //! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
@@ -66,7 +66,7 @@
 //! an error policy that returns a fixed delay by [`policy::backoff`].
 //!
 //! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
-//! a closure that borrows must `move`. `docs/KUBE.md` lists all differences from kube and from
+//! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
 //! controller-runtime. `examples/website` is a complete controller with leader election, metrics,
 //! dashboard and manifests.
 //!

@@ -22,8 +22,8 @@ use crate::intercept::{intercept, set_query, until};
 pub enum ShardBy {
     /// The object's uid. This is the most even distribution.
     ///
-    /// The API server selects the objects of the controller's own kind. Owned objects have uids of
-    /// their own, so each replica receives all of them, and drops those of other owners.
+    /// The API server selects the objects of the controller's own kind. Owned objects have their
+    /// own uids, so each replica receives all of them, and drops those of other owners.
     #[default]
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the

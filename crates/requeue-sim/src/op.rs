@@ -41,7 +41,7 @@ pub enum Op {
     FinishStale(usize, How),
     /// Detaches a delivery from its ticket.
     Detach(usize),
-    /// Makes sure that nothing cancels a delivery any more.
+    /// Makes sure that nothing can cancel a delivery.
     Seal(usize),
     /// Makes a delivery count toward the pace from now on, or not at all.
     CountStart(usize, bool),

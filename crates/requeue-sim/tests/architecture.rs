@@ -1,5 +1,5 @@
 //! Checks the source tree against `docs/ARCHITECTURE.md`: every file that the page names exists,
-//! every module has its line, and a module imports only modules that are lower on the page.
+//! every module has one line, and a module imports only modules that are lower on the page.
 //!
 //! `CRATE=crates/requeue cargo test -p requeue-sim --test architecture -- --nocapture` also prints the
 //! imports of a crate.
@@ -269,7 +269,11 @@ impl Section {
     fn complaints(&self) -> Vec<String> {
         let src = self.src.strip_prefix(root()).unwrap_or(&self.src).display();
         let mut complaints = Vec::new();
+        let mut named = BTreeSet::new();
         for name in self.layers.iter().flatten() {
+            if !named.insert(name) {
+                complaints.push(format!("{src}: the page has two lines for `{name}`"));
+            }
             let (file, folder) = (self.src.join(format!("{name}.rs")), self.src.join(name));
             if !file.is_file() && !folder.is_dir() {
                 complaints.push(format!("{src}: there is no `{name}`, which the page names"));
@@ -323,6 +327,14 @@ fn the_page_and_the_source_tree_agree() {
     }
     let complaints: Vec<_> = sections.iter().flat_map(Section::complaints).collect();
     assert!(complaints.is_empty(), "docs/ARCHITECTURE.md:\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_module_with_two_lines_is_reported() {
+    let page = "### `crates/requeue-sim`\n\n- `model/`: The model.\n- `model/`: The model.\n";
+    let complaints = sections(page)[0].complaints();
+    let twice = |complaint: &&String| complaint.ends_with("the page has two lines for `model`");
+    assert_eq!(complaints.iter().filter(twice).count(), 1, "{complaints:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A loop of your own calls [`Queue::get`] and completes each [`Item`]:
+//! Your own loop calls [`Queue::get`] and completes each [`Item`]:
 //!
 //! ```
 //! # use requeue_store::Store;
@@ -141,7 +141,7 @@
 //! # Shut down
 //!
 //! Workers that were started with `run_until` shut the queue down themselves, and return when the
-//! store has recorded their completions. With a loop of your own, wait for [`Queue::settled`].
+//! store has recorded their completions. With your own loop, wait for [`Queue::settled`].
 //! Otherwise, keys that this process has claimed return only when their leases expire.
 //!
 //! ```

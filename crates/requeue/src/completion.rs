@@ -38,13 +38,13 @@ pub enum Completion {
     /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added
     /// during the run, it is not given up: it runs again, and its failures are reset.
     GiveUp,
-    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready at
-    /// once, at the tail. This is for a worker that must not continue, because it is paused or has
+    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready
+    /// immediately, at the tail. This is for a worker that must not continue, because it is paused or has
     /// lost its leadership.
     Release,
     /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again.
     /// [`Duration::MAX`] waits only for an add. This is for a worker that finds that the run cannot
-    /// begin yet. A queue in a store releases the key at once.
+    /// begin yet. A queue in a store releases the key immediately.
     ReleaseAfter(Duration),
     /// The run was cancelled, and has stopped before its end. No failure is counted and none is
     /// forgotten; the key runs again only if it was added again. The next run of a key that was

@@ -2,7 +2,9 @@
 //! Rust.
 //!
 //! - **Deduplicated**: a key that is added ten times before a worker takes it is delivered once.
-//! - **Exclusive**: a key is never in flight with two workers at the same time.
+//! - **Exclusive**: a key is never delivered to two workers at the same time. There are two exceptions:
+//!   blocking code that continues after its time limit, and, in a store, a worker that stalls for
+//!   longer than its lease.
 //! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards. A
 //!   worker that panics, is cancelled or returns early has failed, and its key is retried.
 //! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its

@@ -5,7 +5,7 @@
 //! threads that took two such locks in opposite order would wait for each other forever.
 //!
 //! Therefore each mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a
-//! higher rank. Any other attempt fails with [`Reentered`] at once, even for a mutex of another
+//! higher rank. Any other attempt fails with [`Reentered`] immediately, even for a mutex of another
 //! queue.
 
 use std::cell::Cell;

@@ -104,7 +104,7 @@ fn a_limiter_that_panics_yields_its_longest_delay() {
     }
 }
 
-/// Makes every possible call of the queue in each of its own calls.
+/// Makes every possible call of the queue in each of the calls that it receives.
 struct Calls(Arc<OnceLock<Queue<&'static str>>>);
 
 impl Calls {
@@ -126,7 +126,7 @@ impl RateLimiter<&'static str> for Calls {
     }
 
     fn forget(&mut self, key: &&'static str) {
-        // It makes no calls for the success of its own key, because they would recurse without end.
+        // It makes no calls for the success of the key itself, because they would recurse without end.
         if *key == "a" {
             self.call();
         }

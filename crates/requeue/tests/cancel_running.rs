@@ -54,7 +54,7 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
     item.succeed();
 }
 
-/// A series would otherwise go on to its old bound, and leave the next run alone.
+/// A series would otherwise continue to its old bound, and leave the next run alone.
 #[test]
 fn a_cancel_of_a_key_in_flight_ends_its_series() {
     let (queue, clock) = restarting_for(secs(10));

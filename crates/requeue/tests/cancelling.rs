@@ -57,7 +57,7 @@ fn getters_dropped_while_keys_come_lose_none() {
     thread::scope(|scope| {
         let dropper = scope.spawn(|| {
             while !queue.is_closed() {
-                // The item is dropped at once, and its key is retried.
+                // The item is dropped immediately, and its key is retried.
                 let _ = poll(&mut queue.get(), Waker::noop());
             }
         });
@@ -282,7 +282,7 @@ fn cancelling_clears_failures() {
     assert_eq!(queue.try_get().unwrap().attempt(), 1);
 }
 
-/// A getter that was woken for a key goes on waiting if the key is cancelled before the getter
+/// A getter that was woken for a key keeps waiting if the key is cancelled before the getter
 /// checks.
 #[test]
 fn a_getter_woken_for_a_cancelled_key_waits_on() {

@@ -1,5 +1,5 @@
-//! The promises of `SystemClock`. Its thread is global to the process, so this is one test in a
-//! binary of its own.
+//! The promises of `SystemClock`. Its thread is global to the process, so this is one test in its
+//! own binary.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -82,7 +82,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
 
     // A waker that panics does not stop the thread, and all alarms that are due together are woken.
     let at = soon();
-    // An alarm that is already due here is woken at once, and panics on this thread.
+    // An alarm that is already due here is woken immediately, and panics on this thread.
     let arm = |waker: Waker| {
         catch_unwind(|| SystemClock.arm(at, &waker)).unwrap_or_else(|_| Alarm::none())
     };

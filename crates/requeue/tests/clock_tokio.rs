@@ -181,7 +181,7 @@ fn wakes_from_the_system_timer(clock: &TokioClock) {
         let (to, from) = channel();
         let at = clock.now() + wait;
         let _alarm = clock.arm(at, &Tell::waker(&to));
-        // An alarm that is due when it is armed wakes at once.
+        // An alarm that is due when it is armed wakes immediately.
         let was_early_enough = clock.now() < at;
         let woken_by = from.recv().unwrap();
         if was_early_enough {

@@ -1,4 +1,4 @@
-//! The memory of an idle queue. It is one test in a binary of its own, because it reads the memory
+//! The memory of an idle queue. It is one test in its own binary, because it reads the memory
 //! of the whole process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]

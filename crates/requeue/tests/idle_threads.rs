@@ -1,4 +1,4 @@
-//! A queue has no thread, task or timer of its own. This is one test in a binary of its own,
+//! A queue has no thread, task or timer. This is one test in its own binary,
 //! because it counts the threads of the process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]

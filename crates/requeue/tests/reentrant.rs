@@ -348,7 +348,7 @@ impl Subject {
     }
 }
 
-/// Both threads' progress: the first enters its user code, then the second, then both go on.
+/// Both threads' progress: the first enters its user code, then the second, then both continue.
 struct Meeting {
     prepared: Barrier,
     entered: Mutex<[bool; 2]>,
@@ -376,9 +376,9 @@ struct Caller {
     kind: Kind,
     own: Subject,
     other: Subject,
-    /// Two sets of items of its own queue, and one set of the other queue's.
+    /// Two sets of items of the thread's queue, and one set of the other queue's.
     items: [Vec<Item<'static, Key>>; 3],
-    /// The first id of its own keys.
+    /// The first id of the thread's keys.
     ids: u32,
 }
 

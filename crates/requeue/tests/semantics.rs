@@ -45,7 +45,7 @@ fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     keys
 }
 
-/// Returns true if a waiting getter would go on waiting.
+/// Returns true if a waiting getter would keep waiting.
 fn would_wait(queue: &Queue<&'static str>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
@@ -160,7 +160,7 @@ fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
 }
 
 #[test]
-fn replace_a_failed_dirty_key_runs_at_once() {
+fn replace_a_failed_dirty_key_runs_immediately() {
     let (_clock, queue) = queue(ReAdd::Replace);
     queue.add("a");
     let item = get(&queue);
@@ -184,7 +184,7 @@ fn keep_both_an_add_while_waiting_makes_two_runs() {
 }
 
 #[test]
-fn keep_both_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
+fn keep_both_a_failed_dirty_key_runs_immediately_and_after_its_backoff() {
     let (clock, queue) = queue(ReAdd::KeepBoth);
     queue.add("a");
     let item = get(&queue);

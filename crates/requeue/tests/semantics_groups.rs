@@ -38,7 +38,7 @@ fn get(queue: &Queue<Key>) -> Item<'_, Key> {
     queue.try_get().unwrap()
 }
 
-/// Returns true if a waiting getter would go on waiting.
+/// Returns true if a waiting getter would keep waiting.
 fn would_wait(queue: &Queue<Key>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
@@ -95,7 +95,7 @@ fn group_a_paused_group_collects_keys_and_delivers_none() {
 }
 
 #[test]
-fn group_a_run_in_flight_goes_on_and_its_key_waits_for_resume() {
+fn group_a_run_in_flight_continues_and_its_key_waits_for_resume() {
     let (_clock, queue) = queue();
     let x = group(&queue, "x");
     queue.add(("x", 0));
@@ -196,7 +196,7 @@ fn group_cancel_running_then_wait_until_none_is_in_flight() {
 }
 
 #[test]
-fn group_the_wait_is_over_even_if_the_next_run_starts_at_once() {
+fn group_the_wait_is_over_even_if_the_next_run_starts_immediately() {
     let (_clock, queue) = queue();
     queue.add_all([("x", 0), ("x", 1)]);
     let first = get(&queue);

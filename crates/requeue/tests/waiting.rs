@@ -227,7 +227,7 @@ fn blocking_and_async_getters_share_one_queue() {
     assert_eq!(keys, (0..KEYS).collect::<Vec<_>>(), "each key is delivered once");
 }
 
-// --- Several keys at once ------------------------------------------------------------------------
+// --- Several keys in one call ------------------------------------------------------------------------
 
 #[test]
 fn get_many_waits_for_one_and_takes_what_is_there() {
@@ -256,8 +256,8 @@ fn a_thousand_keys_due_at_once_are_all_served() {
     assert_eq!(take_all(&queue), (1..1000).collect::<Vec<_>>());
 }
 
-/// More keys are due than one operation makes ready, and their group is at its limit. A getter goes
-/// on until it finds a key that can be delivered.
+/// More keys are due than one operation makes ready, and their group is at its limit. A getter
+/// continues until it finds a key that can be delivered.
 #[test]
 fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
     for due_before in [255, 256, 257, 512, 700] {
@@ -286,7 +286,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
 }
 
 /// As in client-go, `get` returns `None` when no key is ready, even if keys are in flight. A getter
-/// that waits for a final `None` goes on waiting.
+/// that waits for a final `None` keeps waiting.
 #[test]
 fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     let (queue, _clock) = fake();

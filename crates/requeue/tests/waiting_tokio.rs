@@ -82,7 +82,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
     let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
-        // Each time, both branches are ready at once.
+        // Each time, both branches are ready immediately.
         queue.add(key);
         sender.send(key).unwrap();
     }

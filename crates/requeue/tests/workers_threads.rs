@@ -13,7 +13,7 @@ use requeue::{Added, Drained, Queue};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns a queue on a fake clock whose failures are retried at once.
+/// Returns a queue on a fake clock whose failures are retried immediately.
 fn queue() -> (Queue<u32>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(Duration::ZERO, Duration::ZERO);
@@ -204,7 +204,7 @@ fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     assert_eq!(queue.add(1), Added::Dirty);
     let workers = ThreadWorkers::new(queue.clone(), |_, _| Ok(Action::succeed()));
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);
-    // The threads that wait for a key stop at once, so the grace period is not used.
+    // The threads that wait for a key stop immediately, so the grace period is not used.
     let drained = while_time_passes(&clock, move || workers.run_until(|| {}));
     assert_eq!((drained.finished, drained.processing), (false, 1));
     held.succeed();

@@ -13,16 +13,16 @@ macro_rules! pages {
 pages! {
     Readme = "README.md";
     ClientGo = "docs/CLIENT_GO.md";
-    Kube = "docs/KUBE.md";
+    FirstController = "docs/kube/first-controller.md";
+    Features = "docs/kube/features.md";
+    Shards = "docs/kube/shards.md";
     GettingStarted = "docs/getting-started.md";
     Stores = "docs/guides/stores.md";
     Testing = "docs/guides/testing.md";
     Shutdown = "docs/guides/shutdown.md";
     Debouncing = "docs/guides/debouncing.md";
-    Pace = "docs/guides/pace.md";
     Cancelling = "docs/guides/cancelling.md";
     Priorities = "docs/guides/priorities.md";
-    ScalingOut = "docs/guides/scaling-out.md";
     Migrating = "docs/guides/migrating.md";
     Deployment = "docs/operations/deployment.md";
     Metrics = "docs/operations/metrics.md";

@@ -93,7 +93,7 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
         await_condition(definitions, DEFINITION, deleted).await.unwrap();
         until("the owner of the deleted object runs", async || count() > before).await;
     }
-    // A kind that was installed again at once makes the watch list again. That is no absence.
+    // A kind that was installed again immediately makes the watch list again. That is no absence.
     let is_expected = |error: &String| error.contains("Expired");
     let errors = errors.lock().unwrap();
     assert!(errors.iter().all(is_expected), "{errors:?}");

@@ -1,4 +1,4 @@
-//! A controller in a process of its own: the test's program, started again.
+//! A controller in its own process: the test's program, started again.
 //!
 //! It reports its runs on standard output, as one line of JSON each.
 
@@ -60,7 +60,7 @@ fn say(said: &Said) {
 
 const ORDERS: &str = "REQUEUE_E2E_CONTROLLER";
 
-/// A controller's process, with a network of its own.
+/// A controller's process, with its own network.
 pub(crate) struct Process {
     pub(crate) node: Node<'static>,
     pub(crate) proxy: Proxy,

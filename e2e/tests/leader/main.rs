@@ -1,4 +1,4 @@
-//! Leader election between replicas in processes of their own, against an API server. They are
+//! Leader election between replicas in their own processes, against an API server. They are
 //! killed, cut off, frozen and stopped while they lead.
 
 mod handovers;

@@ -61,7 +61,7 @@ fn say(said: Said, at: Nanos) {
     std::io::stdout().write_all(line.as_bytes()).expect("standard output is open");
 }
 
-/// A replica with a network of its own. It leads at most once.
+/// A replica with its own network. It leads at most once.
 pub(crate) struct Replica {
     pub(crate) node: Node<'static>,
     pub(crate) proxy: Proxy,

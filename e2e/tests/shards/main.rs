@@ -1,4 +1,4 @@
-//! Shard groups against an API server: members, and replicas in processes of their own that are
+//! Shard groups against an API server: members, and replicas in their own processes that are
 //! killed, frozen, cut off, stopped and replaced.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]

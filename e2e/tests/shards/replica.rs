@@ -162,7 +162,7 @@ pub(crate) enum Fault {
     Refuse,
 }
 
-/// A replica in a process of its own, with a network of its own.
+/// A replica in its own process, with its own network.
 pub(crate) struct Replica {
     pub(crate) number: usize,
     pub(crate) node: Node<'static>,
@@ -298,7 +298,7 @@ struct Context {
     held: HeldShards,
     maps: Api<ConfigMap>,
     work: Work,
-    /// The writes in flight. They go on if their run is dropped, like requests that the process has
+    /// The writes in flight. They continue if their run is dropped, like requests that the process has
     /// sent.
     writes: TaskTracker,
 }
@@ -367,7 +367,7 @@ impl Run {
                 | LeadershipLost::Deleted => true,
                 // The group has noticed the loss before the run.
                 LeadershipLost::Abandoned => self.has_stalled,
-                // A run must not go on although its shard was handed over.
+                // A run must not continue although its shard was handed over.
                 _ => false,
             },
             _ => false,

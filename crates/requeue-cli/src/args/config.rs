@@ -47,7 +47,7 @@ pub(crate) struct InputConfig {
 #[derive(Debug)]
 pub(crate) struct CommandConfig {
     pub(crate) template: Template,
-    /// The number of commands at once, at least 1.
+    /// The number of commands that run at the same time, at least 1.
     pub(crate) jobs: usize,
     pub(crate) limits: Limits,
     /// The effect of Ctrl-C as the first signal.

@@ -44,7 +44,7 @@ again. If the cause may pass by itself, as with an upload, use --retries.
 Only changes after the message `watching` are certain to run. The command of a file that no longer exists \
 is skipped, except with --deleted. The new name of a renamed file is a new file.
 
-If the system loses events because too many files change at once, all files are read again and compared.";
+If the system loses events because too many files change at the same time, all files are read again and compared.";
 
 /// The description of `requeue watch`.
 #[cfg(feature = "kube")]
@@ -58,7 +58,7 @@ standard input, without managedFields. The JSON is the state at the start of the
 is gone, it is the last state that was seen.
 
 A command that fails is run again after a backoff. Changes of the object do not shorten the backoff, \
-except a new generation: then the command runs at once. Changes run before the objects that existed at \
+except a new generation: then the command runs immediately. Changes run before the objects that existed at \
 the start, and before resyncs. A deletion while nothing watches is missed, unless a finalizer keeps the \
 object.
 
@@ -158,7 +158,7 @@ const SIGNALS: [Item; 5] = [
         "SIGKILL",
         "Cannot be caught. A second process, kills-commands-left-by PID, then sends SIGKILL to the \
          process groups of the commands. It does not reach processes that left these groups or run as \
-         another user. If both processes are killed at once, commands keep running.",
+         another user. If both processes are killed at the same time, commands keep running.",
     ),
 ];
 
@@ -274,7 +274,7 @@ pub(crate) fn wrapped(command: Command) -> Command {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let filled = fill(&help, WIDTH - INDENT);
-        // If the long help is equal, clap would move the default value to a paragraph of its own.
+        // If the long help is equal, clap would move the default value to its own paragraph.
         if filled == help { arg } else { arg.long_help(filled) }
     });
     match command.get_long_about().map(|about| fill(&about.to_string(), WIDTH)) {

@@ -107,7 +107,7 @@ pub(crate) enum Subcommand {
     /// Remove a queue without keys from a store
     ///
     /// With --force, also removes its keys. Processes that have the queue open get errors: adds fail, and
-    /// workers stop with exit code 125. A command in flight goes on until its worker finds that the lease
+    /// workers stop with exit code 125. A command in flight continues until its worker finds that the lease
     /// is lost, at the next renewal. Then the command is terminated with SIGTERM.
     ///
     /// Exits with 0 if the queue is removed, with 1 if it has keys and is unchanged, and with 125 if there is
@@ -116,7 +116,7 @@ pub(crate) enum Subcommand {
     Drop(store::DropFlags),
     /// Pause a queue: no worker gets a key of it
     ///
-    /// The pause is stored, and applies to the workers of all machines until `requeue resume`. Commands in flight go on,
+    /// The pause is stored, and applies to the workers of all machines until `requeue resume`. Commands in flight continue,
     /// and keys can be added. With --server, pauses the queue of that process.
     ///
     /// Exits with 0 if the queue is paused now, and with 125 if there is no such queue or the store cannot be reached.
@@ -124,7 +124,7 @@ pub(crate) enum Subcommand {
     Pause(store::PauseFlags),
     /// Resume a paused queue
     ///
-    /// Waiting workers start at once, except those of another process on a SQLite file: these start within their poll
+    /// Waiting workers start immediately, except those of another process on a SQLite file: these start within their poll
     /// interval of a second.
     ///
     /// Exits with 0 if the queue is not paused now, and with 125 if there is no such queue or the store cannot be reached.
@@ -175,7 +175,7 @@ pub(crate) enum Subcommand {
     Revive(store::ReviveFlags),
     /// Remove the pending runs of keys, or stop their runs in flight
     ///
-    /// Runs in flight go on, except with --running.
+    /// Runs in flight continue, except with --running.
     ///
     /// --all cancels 1,000 keys at a time. After an interruption the rest is unchanged.
     ///

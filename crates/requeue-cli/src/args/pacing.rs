@@ -18,7 +18,7 @@ use crate::serve::{Metrics, measured};
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
-    /// The interval between starts, and the number of commands that may start at once after a pause.
+    /// The interval between starts, and the number of commands that may start at the same time after a pause.
     pub(crate) rate: Option<(Every, u32)>,
     pace: Option<Pace>,
     rerun: Rerun,

@@ -45,7 +45,7 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) read: Read,
 
-    /// Keys that are held at once [default: 1000000]
+    /// The maximum number of keys in the program [default: 1000000]
     ///
     /// Further keys stay in the input until a held key completes.
     #[arg(long, value_name = "N", help_heading = "Input", hide_short_help = true)]
@@ -211,7 +211,7 @@ pub(crate) struct Common {
     #[arg(short = 'c', long, value_name = "SCRIPT", help_heading = "Command")]
     pub(crate) shell: Option<OsString>,
 
-    /// Commands at once, or N% of the cores [default: 100%]
+    /// Concurrent commands, or N% of the cores [default: 100%]
     ///
     /// 0 means as many as the limit on open files allows, and 1000 at most.
     #[arg(short, long, value_name = "N", help_heading = "Command")]
@@ -246,7 +246,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     pub(crate) rate: Option<Every>,
 
-    /// Commands that may start at once after a pause, with --rate [default: 1]
+    /// Commands that may start together after a pause, with --rate [default: 1]
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) burst: Option<u32>,
@@ -377,7 +377,7 @@ pub(crate) struct Alone {
     #[arg(long, value_name = "REGEX", help_heading = "Pace", hide_short_help = true)]
     pub(crate) group_by: Option<String>,
 
-    /// Commands at once in each group
+    /// Concurrent commands of each group
     #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) group_jobs: Option<u32>,

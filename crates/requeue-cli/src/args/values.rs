@@ -1,4 +1,4 @@
-//! The values of flags that have a syntax of their own.
+//! The values of flags that have their own syntax.
 
 use std::num::NonZeroUsize;
 #[cfg(feature = "store")]
@@ -11,7 +11,7 @@ use requeue::{Pace, Rerun};
 use crate::duration::parse_duration;
 use crate::process::command;
 
-/// The number of commands at once.
+/// The number of commands that run at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Jobs {
     Number(NonZeroUsize),

@@ -444,13 +444,13 @@ impl Tree {
             && known.id == meta.stamp.id
             && known.is_read
         {
-            // Its entries have events of their own.
+            // Its entries have their own events.
             return;
         }
         self.place(&opened, name, &meta, root, Trust::Nothing, stack);
     }
 
-    /// Removes an entry that does not exist any more.
+    /// Removes an entry that no longer exists.
     fn remove(&mut self, dir: &Path, name: &OsStr, root: usize) {
         let path = dir.join(name);
         self.forget_in(root, &path, true);
@@ -488,7 +488,7 @@ impl Tree {
         if is_wanted {
             self.compare(opened, name, meta, root, trust);
         } else {
-            // It is not deleted: it does not count any more.
+            // It is not deleted: it no longer counts.
             self.remove_file(dir, name);
         }
     }

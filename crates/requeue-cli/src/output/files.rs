@@ -35,7 +35,7 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a position of its own,
+/// Duplicates the handle of the standard stream with this name. A newly opened handle would have its own position,
 /// and the two handles would overwrite each other's output.
 pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {

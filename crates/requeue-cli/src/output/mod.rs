@@ -55,7 +55,7 @@ impl Message {
 /// The reason why standard output is closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
-    /// The pipe has no reader any more, which is not an error.
+    /// The pipe no longer has a reader, which is not an error.
     Pipe,
     Failed(String),
 }

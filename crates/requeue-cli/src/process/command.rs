@@ -1,4 +1,4 @@
-//! Finds the file of the command before any input is read, and limits the number of commands at once.
+//! Finds the file of the command before any input is read, and limits the number of commands that run at the same time.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};

@@ -16,7 +16,7 @@
 //! the command: one more exec of a large program for each command. The setting is bound to the thread that forked, not
 //! to the process. It reaches neither children of the command nor set-uid programs.
 //!
-//! If the guardian is killed, its parent starts another one. Only a kill of both at once leaves commands behind.
+//! If the guardian is killed, its parent starts another one. Only a kill of both at the same time leaves commands behind.
 //! `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and another name.
 
 use std::ffi::OsString;
@@ -117,7 +117,7 @@ impl Guardian {
         let _ = self.table.set(slot, Entry { run, state: State::Started(leader) });
     }
 
-    /// Records that the slot's run is over: the guardian kills none of its processes any more.
+    /// Records that the slot's run is over: the guardian no longer kills its processes.
     pub(crate) fn over(&self, slot: usize) {
         let _ = self.table.set(slot, Entry::default());
     }
@@ -218,8 +218,8 @@ impl Table {
     }
 }
 
-/// If this process was started as a guardian, runs as one until its parent has exited. Otherwise returns `None` at
-/// once.
+/// If this process was started as a guardian, runs as one until its parent has exited. Otherwise returns `None`
+/// immediately.
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     args.next().filter(|name| name == NAME)?;
@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a long command in a group of its own, as a run of the parent "p".
+    /// Starts a long command in its own group, as a run of the parent "p".
     fn command(run: u64) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());

@@ -32,7 +32,7 @@ pub(crate) struct Run<'a> {
 /// Creates the standard output or error of a command.
 pub(crate) type NewStdio = fn() -> Stdio;
 
-/// Returns the command for a key, in a process group of its own.
+/// Returns the command for a key, in its own process group.
 pub(crate) fn command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     prepared(Command::new(template.program(run.key)), template, stdio, run)
 }

@@ -54,7 +54,7 @@ impl Keys {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // A random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // A queue in a store has metrics of its own.
+        // A queue in a store has its own metrics.
         let metrics = metrics.filter(|_| remote.is_none());
         let queue = pacing.queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;

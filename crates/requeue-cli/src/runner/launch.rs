@@ -41,7 +41,7 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     })
 }
 
-/// Runs `future` on a runtime of its own.
+/// Runs `future` on its own runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

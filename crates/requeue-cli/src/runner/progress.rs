@@ -123,7 +123,7 @@ impl Runner {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
-                    // A run that completes at once shows no progress.
+                    // A run that completes immediately shows no progress.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         let parts = self.progress_parts(&mut meter);

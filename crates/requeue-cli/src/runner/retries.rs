@@ -81,7 +81,7 @@ impl FailingKeys {
         }
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
-        // Under the lock, so that the next run, which may start at once, finds the failure counted.
+        // Under the lock, so that the next run, which may start immediately, finds the failure counted.
         let delay = until.since(now);
         item.retry_after(delay);
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }

@@ -13,7 +13,7 @@ use crate::runner::Runner;
 use crate::runner::progress::Meter;
 
 /// The time from SIGCHLD to the search for stopped commands. One search covers all commands, and many may exit at
-/// once.
+/// the same time.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
@@ -88,7 +88,7 @@ impl Runner {
         };
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container ignores a stop signal from inside the container. Its commands are continued
-        // at once.
+        // immediately.
         self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
     }
 }

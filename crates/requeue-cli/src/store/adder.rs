@@ -1,4 +1,4 @@
-//! `requeue add`, and the adds of `requeue run --store`: adds many keys at once.
+//! `requeue add`, and the adds of `requeue run --store`: adds many keys in one request.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write};
@@ -28,7 +28,7 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::reader::KeySink;
 
-/// The maximum number of keys that are added at once.
+/// The maximum number of keys that are added in one request.
 const PART: usize = 256;
 
 /// The values for records without these fields.

@@ -12,7 +12,7 @@ use crate::exit::{Ended, Exit, Refusal, print};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
 
-/// The number of keys that are read at once.
+/// The number of keys that are read in one request.
 const PAGE: usize = 256;
 
 /// `requeue keys`.

@@ -42,7 +42,7 @@ tokio::task_local! {
 /// log stays beside it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on a runtime of its own, and then closes the store that it opened. After that a SQLite file is
+/// Runs `future` on its own runtime, and then closes the store that it opened. After that a SQLite file is
 /// complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {

@@ -91,7 +91,7 @@ impl Candidate {
     }
 }
 
-/// Releases the Lease after the last command, so that another process can lead at once.
+/// Releases the Lease after the last command, so that another process can lead immediately.
 async fn release(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
         let why = format!("the Lease {lease} could not be released and will expire: {error}");

@@ -52,7 +52,7 @@ struct Contents {
 /// A state as files, which do not change.
 #[derive(Debug)]
 struct Snapshot {
-    /// Removed when no run uses it any more.
+    /// Removed when no run uses it.
     dir: Arc<TempDir>,
     versions: Vec<u64>,
 }

@@ -1,4 +1,4 @@
-//! Keys are coalesced before they start, never run twice at once, and are never lost.
+//! Keys are coalesced before they start, never run twice at the same time, and are never lost.
 
 use std::fs;
 use std::process::Command;

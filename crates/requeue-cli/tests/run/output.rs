@@ -52,7 +52,7 @@ fn a_long_line_is_not_mixed_with_others() {
     let mut live = live;
     live.send("a\nb\nc\n");
     let ended = live.end();
-    // A piece of a line between pieces of another line becomes a line of its own.
+    // A piece of a line between pieces of another line becomes a separate line.
     for key in ["a", "b", "c"] {
         let bytes = ended.text().matches(key).count();
         assert_eq!(bytes, 300_000);

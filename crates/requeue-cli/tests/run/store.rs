@@ -625,7 +625,7 @@ fn adds_are_debounced_up_to_a_bound() {
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
     // The earliest bound counts.
     assert!((7_000.0..=7_200.0).contains(&due()), "{}", due());
-    // A record has times of its own.
+    // A record has its own times.
     let record = r#"{"key":"a","debounce":"10m"}"#;
     add(&dir, &["--debounce", "3h", "--input", "json", record]);
     assert!((500.0..=600.0).contains(&due()), "{}", due());

@@ -197,7 +197,7 @@ fn may_go_and_come_back(
 
 const GONE: Option<&str> = Some("store unreachable: ");
 
-/// An unreachable server is an error at once; with `--wait`, the program retries.
+/// An unreachable server is an error immediately; with `--wait`, the program retries.
 fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: impl FnOnce()) {
     let dir = directory(test);
     goes();
@@ -231,7 +231,7 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
-/// A permanent error ends the program at once, even with `--wait`.
+/// A permanent error ends the program immediately, even with `--wait`.
 fn is_not_waited_for(url: &str, expected: &str) {
     let ended = call("add", url, &["--wait", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);

@@ -67,7 +67,7 @@ fn stopping_and_continuing_reach_the_commands() {
     let dir = directory("stop");
     let mut gate = Gate::new(&dir);
     let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";
-    // A process group of its own, as a shell starts it.
+    // Its own process group, as a shell starts it.
     let mut live = Live::spawn(command(&["-j2", "-c", script]).current_dir(&dir).process_group(0));
     live.send("k\n");
     let all = [live.pid(), number_in(&dir.join("pid")), number_in(&dir.join("child"))];

@@ -133,7 +133,7 @@ fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
 
 #[test]
 fn children_have_their_time_to_end_after_their_leader_has_died() {
-    // The leader dies at once. If the program did not wait for the child, the child's output would be lost. If it did
+    // The leader dies immediately. If the program did not wait for the child, the child's output would be lost. If it did
     // not detect the child's exit, the test would take an hour.
     let dir = directory("time_to_end");
     let script = "echo leader $$

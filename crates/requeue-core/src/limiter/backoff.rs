@@ -46,7 +46,7 @@ use crate::wait::JitterSource;
 /// let first = limiter.delay(&key, Time::ZERO);
 /// assert!(Duration::from_millis(500) <= first && first <= Duration::from_secs(1));
 ///
-/// // A trigger runs the key at once, and it fails again. It gets the rest of its wait, and this
+/// // A trigger runs the key immediately, and it fails again. It gets the rest of its wait, and this
 /// // failure does not count.
 /// let early = Time::from_nanos(1_000);
 /// assert_eq!(limiter.delay(&key, early), first - Duration::from_nanos(1_000));

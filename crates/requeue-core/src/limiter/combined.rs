@@ -90,7 +90,7 @@ impl<K> fmt::Debug for MaxOf<K> {
 ///
 /// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. It keeps
 /// every key that failed until the key is forgotten. The length of the line at the bucket is
-/// unlimited: if 10,000 keys fail at once, the last one waits 16 minutes. The default of this crate
+/// unlimited: if 10,000 keys fail at the same time, the last one waits 16 minutes. The default of this crate
 /// is [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// # Examples

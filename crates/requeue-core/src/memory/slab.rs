@@ -92,7 +92,7 @@ pub(crate) struct Slab<T, I = Slot> {
 
 impl<T, I: Id> Slab<T, I> {
     /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot
-    /// up to the last, so that slots without memory of their own cost memory, too.
+    /// up to the last, so that slots without their own memory cost memory, too.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),

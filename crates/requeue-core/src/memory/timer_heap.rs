@@ -1,8 +1,8 @@
 //! The deadlines of waiting keys: an indexed heap, which stores the position of each slot.
 //!
 //! A node has four children. Those of the node at `n` begin at `4 n`, so that they share a chunk and
-//! one or two cache lines. The heap is half as high as a binary one. The root is in the group of
-//! its own children. Equal deadlines leave in order of arrival.
+//! one or two cache lines. The heap is half as high as a binary one. The root is in the same
+//! group as its children. Equal deadlines leave in order of arrival.
 //!
 //! A deadline that a debounced add sets has a bound: the latest time to which further debounced
 //! adds postpone it. Bounds are in a side table, which is allocated with the first bound.

@@ -231,7 +231,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// pending runs are due now, or as soon as a backoff and the pace permit them. Returns the number
     /// of keys that have waited.
     ///
-    /// The keys of one call become due in the order of their slots. The walk is over at once
+    /// The keys of one call become due in the order of their slots. The walk is over immediately
     /// after a shutdown, which drops the waiting keys, or if no key was ever debounced.
     pub fn flush_debounced(&mut self, walk: &mut Walk, max: usize, now: Time) -> usize {
         if self.ending == Ending::ShutDown || !self.timers.has_bounds() {

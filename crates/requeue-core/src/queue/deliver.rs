@@ -295,7 +295,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns whether the key of a completed delivery becomes ready at once. Also returns the
+    /// Returns whether the key of a completed delivery becomes ready immediately. Also returns the
     /// later time at which it is due, if there is one.
     fn what_follows(
         &self,

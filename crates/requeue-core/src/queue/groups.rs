@@ -72,7 +72,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
     /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
-    /// Appends the keys to `keys`, so that the caller drops them: those that have no record any more,
+    /// Appends the keys to `keys`, so that the caller drops them: those that no longer have a record,
     /// and copies of those in flight.
     ///
     /// # Panics

@@ -18,7 +18,7 @@ pub enum ReAdd {
     /// ends the backoff.
     Replace,
     /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that
-    /// both runs happen. A key that fails while it is dirty runs at once, and again after its
+    /// both runs happen. A key that fails while it is dirty runs immediately, and again after its
     /// backoff.
     KeepBoth,
 }
@@ -42,7 +42,7 @@ pub enum Merge {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum When {
-    /// At once.
+    /// Immediately.
     #[default]
     Now,
     /// After a delay, counted from the `now` of the add. A delay of zero is `Now`.
@@ -107,7 +107,7 @@ impl Add {
     /// later than that add. If the key is ready or dirty, the add is part of that run. A quiet time
     /// of zero means now.
     ///
-    /// Debounced adds combine due times by a rule of their own: [`Merge::Exactly`] is the only
+    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only
     /// [merge](Self::merge) that affects them. They do not count as retries.
     ///
     /// # Examples

@@ -49,7 +49,7 @@ pub enum CancelledRun {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Rerun {
-    /// The run in flight goes on, and the key runs once more after it.
+    /// The run in flight continues, and the key runs once more after it.
     #[default]
     After,
     /// The run in flight is [cancelled](CancelReason::Restarted), and the key runs again as soon as

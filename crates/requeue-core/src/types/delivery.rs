@@ -73,7 +73,7 @@ pub enum Finish {
     Succeed,
     /// The run failed, and is not retried. The failure is counted, and the key's failures are forgotten.
     GiveUp,
-    /// The delivery is undone. No failure is counted, and the key is ready at once, at the tail.
+    /// The delivery is undone. No failure is counted, and the key is ready immediately, at the tail.
     Release {
         /// The adds, reasons and priority of the run. All of them go to the next run.
         asked: Asked,

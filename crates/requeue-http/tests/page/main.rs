@@ -206,7 +206,7 @@ fn it_works_by_keyboard() {
     page.press("Tab");
     page.wait_for(&focused("#search"));
 
-    // The states are one group of radio buttons, and a choice has an effect at once.
+    // The states are one group of radio buttons, and a choice has an effect immediately.
     page.eval("document.querySelector('[name=state]:checked').focus()");
     page.press("ArrowLeft");
     page.wait_for(&focused("[value=parked]"));

@@ -51,7 +51,7 @@ where
     pub(super) context: Arc<C>,
     pub(super) config: Config,
     pub(super) meters: Arc<Meters>,
-    /// The status of the election, which shows whether the term goes on. `None` without an
+    /// The status of the election, which shows whether the term continues. `None` without an
     /// election.
     pub(super) lease: Option<Status>,
     pub(super) held: HeldShards,

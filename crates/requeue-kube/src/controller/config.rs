@@ -198,8 +198,8 @@ impl Config {
     ///
     /// `true` by default.
     ///
-    /// The object then runs at once: the new generation may have corrected the cause. Choose
-    /// `false` if a reconciler creates generations of its own objects and can fail afterwards. With
+    /// The object then runs immediately: the new generation may have corrected the cause. Choose
+    /// `false` if a reconciler creates generations of the objects that it reconciles and can fail afterwards. With
     /// `true`, such an object backs off, too, but has [two runs for each
     /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn clear_on_new_generation(mut self, clear: bool) -> Self {
@@ -264,9 +264,9 @@ impl Config {
 
     /// Sets the effect of a change of an object that is being reconciled.
     ///
-    /// The default is [`Rerun::After`]: the run goes on, and the object runs once more after it.
+    /// The default is [`Rerun::After`]: the run continues, and the object runs once more after it.
     ///
-    /// With [`Rerun::Restart`], the run is dropped at an `await`, and the object runs again at once. A dropped run is
+    /// With [`Rerun::Restart`], the run is dropped at an `await`, and the object runs again immediately. A dropped run is
     /// neither a success nor a failure, and no metric counts its result. Choose this for long runs whose result a change
     /// makes useless. A reconciler that changes its own object causes such a change: filter these events, or write last.
     ///

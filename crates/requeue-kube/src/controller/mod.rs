@@ -106,8 +106,8 @@ type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 ///
 /// A failed object waits for the delay that its error policy or the [rate
 /// limiter](Config::rate_limiter) returns. Two events end this wait: a new generation of the
-/// object, and another object under the same name, which has no failures of its own. The object
-/// then runs at once, and its backoff starts again.
+/// object, and another object under the same name, which has no failures. The object
+/// then runs immediately, and its backoff starts again.
 ///
 /// Some reconcilers create generations themselves. They change a `spec`, or write the status of a
 /// CustomResourceDefinition that has no `status` subresource, where every write creates a
@@ -116,7 +116,7 @@ type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or
 /// by an error policy's [`Action::await_change`]. Its failure counts like any other. A reconciler's
-/// own writes do not run it at once: before its delay has passed, only a new generation does.
+/// own writes do not run it immediately: before its delay has passed, only a new generation does.
 ///
 /// # Examples
 ///
@@ -403,7 +403,7 @@ where
     ///
     /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
     /// replica for each shard, for example as a StatefulSet, or combine a shard with
-    /// [`leader_election`](Self::leader_election) by a Lease of its own. With [`shards`](Self::shards),
+    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shards),
     /// replicas take shards over.
     ///
     /// ```no_run
@@ -436,7 +436,7 @@ where
     ///   of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted
     ///   is dropped, too: use a finalizer if a deletion must be handled.
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their
-    ///   runs in flight have completed, and the other replicas continue at once. A forced shutdown, and a stream that is
+    ///   runs in flight have completed, and the other replicas continue immediately. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
     /// - **Objects that are created again.** An object that is deleted and created again under the
     ///   same name has another uid. With [`ShardBy::Uid`](crate::shard::ShardBy::Uid), it is
@@ -446,7 +446,7 @@ where
     /// - **Streams that end.** When all streams of a controller have ended, the remaining keys run,
     ///   and then the shards are handed over. If a stream ends before the group has assigned
     ///   shards, the controller waits for the assignment.
-    /// - **Loss of the membership.** All runs in flight are dropped at once, each at an `await`. The
+    /// - **Loss of the membership.** All runs in flight are dropped immediately, each at an `await`. The
     ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
     ///   then exit, or create another controller.
     /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
@@ -461,7 +461,7 @@ where
     ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](Shards::with_client) sets one with connections of its own, which is recommended. The
+    /// [`with_client`](Shards::with_client) sets one with its own connections, which is recommended. The
     /// group's [kind](Shards::objects) is that of the controller by default, and its
     /// [metrics](Shards::metrics) are those of the controller.
     ///
@@ -532,7 +532,7 @@ where
     /// Two controllers of a process cannot have the same name at the same time: the second one ends
     /// with [`RunnerError::DuplicateName`]. A name is free once its stream has ended or is dropped.
     ///
-    /// When a stream is dropped, its runs go on up to their next `await`. For a moment they can
+    /// When a stream is dropped, its runs continue up to their next `await`. For a moment they can
     /// overlap with the runs of the next controller of the same name. To prevent that, end the
     /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {

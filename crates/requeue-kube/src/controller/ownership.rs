@@ -21,7 +21,7 @@
 //! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
 //! The group of a shard is paused while the shard is not listed, or is being released, so that its
 //! keys are not delivered. If an object is deleted and created again under the same name in another
-//! shard, its key is removed from the former group and added again: at once, or after its run in
+//! shard, its key is removed from the former group and added again: immediately, or after its run in
 //! flight.
 //!
 //! # The states of a shard
@@ -229,7 +229,7 @@ impl Ownership {
     }
 
     /// Releases shards: no run of them starts from now on. The future completes when none is in
-    /// flight. A task then drops their keys. Other shards go on.
+    /// flight. A task then drops their keys. Other shards continue.
     ///
     /// # Panics
     ///
@@ -246,7 +246,7 @@ impl Ownership {
         self.leave(released, false)
     }
 
-    /// As [`release`](Self::release), but cancels the runs in flight at once: each is dropped at an
+    /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
     /// `await`.
     pub(crate) fn lose(
         &self,

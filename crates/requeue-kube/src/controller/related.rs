@@ -382,7 +382,7 @@ where
     let dyntype = dyntype.clone();
     let mut api = relist::consistent(api, &dyntype, &wc);
     move |selected: Selected| {
-        // An owned object has a uid of its own, but the namespace of its owner.
+        // An owned object has its own uid, but the namespace of its owner.
         let selected = match selected {
             Selected::Shard(shard) if !shard.selects_owned() => Selected::All,
             selected => selected,

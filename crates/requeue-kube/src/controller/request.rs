@@ -36,7 +36,7 @@ pub struct Request<K: Resource> {
 }
 
 impl<K: Resource> Request<K> {
-    /// Creates a request for `object`, without a priority of its own.
+    /// Creates a request for `object`, without its own priority.
     pub const fn new(object: ObjectRef<K>) -> Self {
         Self { object, reason: None, priority: None }
     }

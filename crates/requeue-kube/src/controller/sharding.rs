@@ -244,7 +244,7 @@ impl Group {
 }
 
 /// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another
-/// replica might wait for that. After `limit`, or when `forced` completes, it goes on in the background.
+/// replica might wait for that. After `limit`, or when `forced` completes, it continues in the background.
 pub(crate) async fn abandon(
     joining: Option<Joining>,
     limit: Duration,

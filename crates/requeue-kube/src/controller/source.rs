@@ -97,7 +97,7 @@ pub(super) struct Source {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
-    /// The events come from a shared watch, which has a backoff of its own.
+    /// The events come from a shared watch, which has its own backoff.
     pub(super) is_shared: bool,
 }
 

@@ -25,7 +25,7 @@ use crate::shards::GroupStatus;
 /// # show(&Status::default(), &ObjectKey::new(None, "a"));
 /// ```
 ///
-/// `docs/KUBE.md` shows it on the dashboard of `requeue-http`.
+/// `docs/kube/features.md` shows it on the dashboard of `requeue-http`.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub(super) writes: Writes,

@@ -81,7 +81,7 @@ where
 
     /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM.
     ///
-    /// At the second signal the stream ends at once, and runs in flight are
+    /// At the second signal the stream ends immediately, and runs in flight are
     /// [dropped](super::RunnerError::CutOff) at an `await`.
     ///
     /// # Panics
@@ -100,7 +100,7 @@ where
     /// [`warmup`](Self::warmup) is off, but nothing is queued. Then everything in the store is
     /// queued, with [low priority](crate::watch::LOW_PRIORITY).
     ///
-    /// If the lease is lost, the caller must drop the stream at once, as in [this
+    /// If the lease is lost, the caller must drop the stream immediately, as in [this
     /// example](crate::leader#several-controllers-with-one-lease).
     /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
     /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
@@ -118,8 +118,8 @@ where
     ///   leads, it is in standby, as described there.
     /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
     ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It then releases the
-    ///   lease, so that another replica starts at once. If runs were dropped, the lease is not released, but expires.
-    /// - **Loss of the lease.** All runs in flight are dropped at once, each at an `await`. The
+    ///   lease, so that another replica starts immediately. If runs were dropped, the lease is not released, but expires.
+    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The
     ///   stream ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost)
     ///   before another replica leads. The process should then exit, too: an elector leads once.
     ///
@@ -157,7 +157,7 @@ where
     /// Sets whether watches and store run in standby, before [`start_on`](Self::start_on) completes
     /// or this process leads.
     ///
-    /// `true` by default, so that a new leader starts at once.
+    /// `true` by default, so that a new leader starts immediately.
     pub fn warmup(mut self, warmup: bool) -> Self {
         self.warmup = warmup;
         self

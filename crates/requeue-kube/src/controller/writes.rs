@@ -325,7 +325,7 @@ impl Writes {
         let Some(key) = self.current() else { return };
         let kind = Kind::of::<O>(&O::DynamicType::default());
         match deleted {
-            // The object goes on for a while, and this version shows that.
+            // The object continues for a while, and this version shows that.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.wrote(key, object, &O::DynamicType::default());
             }

@@ -50,7 +50,7 @@ struct Held {
     token: Token,
     /// The time at which the last successful renewal was sent.
     renewed: Time,
-    /// The last write met a conflict, and the Lease was read at once. After the next conflict, the
+    /// The last write met a conflict, and the Lease was read immediately. After the next conflict, the
     /// read waits for its retry period.
     conflicted: bool,
     /// The next write: `Hold`, until a release is requested.
@@ -281,7 +281,7 @@ impl Election {
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
                 // The conflict is with our own write, whose response was lost, or with another
-                // client's write of a label. The first conflict is followed by a read at once.
+                // client's write of a label. The first conflict is followed by a read immediately.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };

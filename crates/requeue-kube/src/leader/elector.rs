@@ -167,7 +167,7 @@ impl LeaderElector {
     ///
     /// # Errors
     ///
-    /// The lease is lost. `lead` is then dropped at once, at an `await`. Most programs should exit
+    /// The lease is lost. `lead` is then dropped immediately, at an `await`. Most programs should exit
     /// in this case.
     ///
     /// # Panics

@@ -131,7 +131,7 @@ impl Lease {
         self.with(json!({ "leaseDurationSeconds": seconds, "renewTime": self.stamp(now) }))
     }
 
-    /// Returns the object that releases the Lease: another replica may take it at once.
+    /// Returns the object that releases the Lease: another replica may take it immediately.
     pub(crate) fn release(&self, now: Timestamp) -> Value {
         let now = self.stamp(now);
         self.with(json!({

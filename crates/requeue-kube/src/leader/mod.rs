@@ -12,7 +12,7 @@
 //! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it
 //!   when it continues. With a [`Fence`], the API server rejects that write.
 //! - **Graceful shutdown.** The leader stops, completes its work while it renews the lease, and
-//!   releases it. Another replica then leads at once. If work has not completed in time, the lease
+//!   releases it. Another replica then leads immediately. If work has not completed in time, the lease
 //!   is not released.
 //! - **Observability.** There are [`Status`], the gauge `leader_election_master_status`
 //!   ([`metrics`](LeaderElector::metrics)), Events, and `/healthz` ([`Status::check`]).
@@ -48,7 +48,7 @@
 //! [`Manager::leader_election`](crate::Manager::leader_election) runs several controllers with one
 //! Lease. A program with a [`Fence`], or with other work besides controllers, connects the parts
 //! itself. In standby, these controllers already run their watches and stores, so that they start
-//! at once when the process leads:
+//! immediately when the process leads:
 //!
 //! ```no_run
 //! # use std::{pin::pin, sync::Arc};
@@ -117,7 +117,7 @@
 //! - The identity is new for each elector, and every term has a new number. A [`Token`] therefore names one term. In
 //!   client-go, a leader that returns under its old name keeps the number.
 //! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have
-//!   expired; client-go creates it again at once. A replica that has never seen the Lease cannot
+//!   expired; client-go creates it again immediately. A replica that has never seen the Lease cannot
 //!   know about it. If you delete the Lease of a running leader, two replicas may lead until the
 //!   first one next renews, or, if it cannot renew, up to its renew deadline.
 //! - Unknown fields of the Lease are kept.

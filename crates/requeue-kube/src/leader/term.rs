@@ -69,7 +69,7 @@ impl Term {
     }
 
     /// [Stops](Self::stop), waits until every [`Leadership`] is dropped, and releases the lease, so
-    /// that another replica may lead at once.
+    /// that another replica may lead immediately.
     ///
     /// # Errors
     ///

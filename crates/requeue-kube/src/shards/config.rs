@@ -51,8 +51,8 @@ impl Shards {
 
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
-    /// If there is no such group, the first member creates it. Each controller needs a group of its
-    /// own. If two controllers of one kind used one name, each would reconcile only a part of the
+    /// If there is no such group, the first member creates it. Each controller needs its own
+    /// group. If two controllers of one kind used one name, each would reconcile only a part of the
     /// objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
@@ -118,8 +118,8 @@ impl Shards {
     /// Sets the client of a [controller's](crate::Controller::shards) group, such as one by
     /// [`client`](Self::client).
     ///
-    /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a client of
-    /// its own.
+    /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a separate
+    /// client.
     pub fn with_client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self

@@ -172,8 +172,8 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The membership has ended, and with it the right to all shards. All runs must be cancelled at
-    /// once. To join again, call [`Shards::join`].
+    /// The membership has ended, and with it the right to all shards. All runs must be cancelled
+    /// immediately. To join again, call [`Shards::join`].
     ///
     /// # Cancel safety
     ///

@@ -60,7 +60,7 @@
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
 //! period](Shards::retry_period) after it joined: 2 s by default. A process in a crash loop
 //! therefore receives none. If no live member has renewed its Lease yet, all members receive
-//! shards. The first member of a group therefore takes all shards at once.
+//! shards. The first member of a group therefore takes all shards immediately.
 //!
 //! # Deleted objects
 //!
@@ -68,7 +68,7 @@
 //!   have expired, counted from the moment at which they saw that it was gone.
 //! - **The object of the group.** All members give up with [`ShardsError::Deleted`]. Members of the next
 //!   object take no shards until the Leases of all former members have expired or are released.
-//! - **Both at once.** Members that start afterwards cannot know about those that still run. Two
+//! - **Both at the same time.** Members that start afterwards cannot know about those that still run. Two
 //!   members may then act on a shard, up to the renew deadline. Stop all members first.
 //!
 //! # Permissions

@@ -63,7 +63,7 @@ pub(super) enum Watched {
 #[must_use]
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Make this call, and poll again at once. If the response is late, the call counts as failed.
+    /// Make this call, and poll again immediately. If the response is late, the call counts as failed.
     Call(Call),
     /// Acquire the member Lease, with the uid of the group object in its annotation.
     Join { group: String },

@@ -47,7 +47,7 @@ struct Seen {
     property: Option<NonZeroU64>,
     /// Sorted, without duplicates: a mapper may return them in any order.
     targets: Box<[ObjectKey]>,
-    /// The priorities of those targets that have one of their own. Rare, so `None` takes eight bytes.
+    /// The priorities of those targets that have one. Rare, so `None` takes eight bytes.
     priorities: Option<Box<Priorities>>,
 }
 

@@ -288,7 +288,7 @@ async fn who_reads_slowly_blocks_no_worker_and_misses_what_is_too_much() {
         read += 1;
     }
     assert_eq!(read, 1024);
-    // The controller goes on.
+    // The controller continues.
     feed.apply(&map("1", 2));
     assert_eq!(stream.next().await.unwrap().unwrap().0.name, "1");
 }

@@ -233,7 +233,7 @@ async fn a_deletion_is_shown_by_its_event() {
     terminating.metadata.deletion_timestamp = Some(Time(Default::default()));
     let status = Status { details: Some(details("uid of child of a")), ..Status::success() };
     let cases: [(Either<Secret, Status>, _); 3] = [
-        // Gone at once: the response has the last state, or none.
+        // Gone immediately: the response has the last state, or none.
         (Either::Left(child("a", 10)), Event::Delete(child("a", 11))),
         (Either::Right(status), Event::Delete(child("a", 11))),
         // In progress: the version of the response shows that.

@@ -46,7 +46,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
         pace: (rng.u8(..4) == 0)
             .then(|| Pace::new(rng.u32(1..4), Duration::from_secs(rng.u64(1..20)))),
     };
-    // Many keys of a crowd fall due at once. With the other rules, their order depends on how many
+    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on how many
     // of them are ready when a getter asks for one.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {

@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Records a difference between the queue and the model. It is reported only after the step,
-    /// because a task must not mistake it for a panic of its own.
+    /// because a task must not mistake it for its own panic.
     pub(super) fn expect<T: PartialEq + std::fmt::Debug>(&self, what: &str, queue: T, model: T) {
         if queue != model {
             let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");

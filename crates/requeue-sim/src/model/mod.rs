@@ -106,7 +106,7 @@ struct Run {
     cancelled: Option<CancelReason>,
     /// True if the start of the run counts toward the pace.
     counts: bool,
-    /// True if nothing cancels the run any more.
+    /// True if nothing can cancel the run.
     sealed: bool,
 }
 

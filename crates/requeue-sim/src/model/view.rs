@@ -286,7 +286,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Returns true if no key will be delivered any more.
+    /// Returns true if no more keys will be delivered.
     pub fn is_finished(&self) -> bool {
         self.is_exhausted() && self.dirty.iter().all(|key| self.is_stopped(key))
     }

@@ -230,7 +230,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// Each queue gets a runtime of its own. Once the runtime is dropped, it holds nothing of the
+/// Each queue gets its own runtime. Once the runtime is dropped, it holds nothing of the
 /// queue.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()

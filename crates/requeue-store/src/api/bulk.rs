@@ -185,7 +185,7 @@ impl Queue {
 
     /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
     ///
-    /// A key that leaves the state before its turn is unchanged. Runs in flight go on: only the next run of
+    /// A key that leaves the state before its turn is unchanged. Runs in flight continue: only the next run of
     /// their keys is cancelled.
     ///
     /// # Examples
@@ -288,14 +288,14 @@ impl Bulk {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached; the next call goes on with the same keys. In
+    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In
     /// PostgreSQL, the last step fails if other transactions keep some of the keys locked for 5 s. Those keys
     /// are unchanged.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the keys of this step may have been changed without being
-    /// [counted](Self::changed). The next call goes on with the same keys.
+    /// [counted](Self::changed). The next call continues with the same keys.
     ///
     /// # Examples
     ///

@@ -75,7 +75,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
             let this = Arc::clone(self);
-            // The query goes on if its caller is dropped. Otherwise, callers with a short timeout would
+            // The query continues if its caller is dropped. Otherwise, callers with a short timeout would
             // restart a long query again and again, and never get a result.
             let looking = tokio::spawn(async move {
                 this.look(&mut turn, look).await;
@@ -170,7 +170,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// A count goes on if its callers are dropped.
+    /// A count continues if its callers are dropped.
     pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
         self.shared.recent_counts().await
     }

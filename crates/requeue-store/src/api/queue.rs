@@ -56,7 +56,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// Returns true if no key is delivered any more.
+    /// Returns true if no more keys are delivered.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Now | Self::Dropped)
     }
@@ -103,7 +103,7 @@ impl Queue {
         self.shared.place.parked_add
     }
 
-    /// Adds a key that is ready at once. When this returns, the add is as durable as the engine promises.
+    /// Adds a key that is ready immediately. When this returns, the add is as durable as the engine promises.
     ///
     /// Concurrent adds of one process are sent in batches.
     ///
@@ -158,7 +158,7 @@ impl Queue {
         }
     }
 
-    /// Adds keys that are ready at once, and counts the answers. Up to 256 keys are sent together.
+    /// Adds keys that are ready immediately, and counts the answers. Up to 256 keys are sent together.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl Queue {
     }
 
     /// Removes the pending run of a key, and its parked or damaged state. Returns what it removed. A run in
-    /// flight goes on; the key's failures are forgotten.
+    /// flight continues; the key's failures are forgotten.
     ///
     /// # Errors
     ///
@@ -339,7 +339,7 @@ impl Queue {
     }
 
     /// Pauses the queue, in the store: no process gets a key of it until [`resume`](Self::resume). Everything else
-    /// goes on: runs in flight, adds, delays, and the expiry of leases.
+    /// continues: runs in flight, adds, delays, and the expiry of leases.
     ///
     /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
     /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
@@ -432,7 +432,7 @@ impl Queue {
         revived.map_err(|fault| UpdateError::of("the key was not revived", fault.of_a_key()))
     }
 
-    /// Stops deliveries in this process: getters return `None`. Other processes go on, and no key is lost.
+    /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
     ///
     /// Items that this process holds can still be completed. Adds still work, because other processes run
     /// their keys.

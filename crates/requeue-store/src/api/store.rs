@@ -218,7 +218,7 @@ impl Store {
 
     /// Drops a queue with all its keys, in any state, and returns the numbers of keys.
     ///
-    /// Runs in flight go on until their processes detect the loss of their leases at the next renewal. The
+    /// Runs in flight continue until their processes detect the loss of their leases at the next renewal. The
     /// completion of such a run changes nothing, and fails with
     /// [`FinishError::Dropped`](crate::FinishError::Dropped).
     ///

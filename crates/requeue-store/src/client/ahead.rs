@@ -134,7 +134,7 @@ impl Ahead {
     pub(crate) fn take(&mut self, max: usize, now: Instant) -> Unstarted {
         let rest = self.items.0.split_off(max.min(self.items.0.len()));
         let taken = std::mem::replace(&mut self.items.0, rest);
-        // A getter that takes many keys at once does not wait for each of them.
+        // A getter that takes many keys in one call does not wait for each of them.
         if max == 1 {
             self.rate = self.rate_at(now) + taken.len() as f64 / WINDOW.as_secs_f64();
             self.rated = now;

@@ -54,7 +54,7 @@ struct Batcher<T> {
 }
 
 impl<T: Wish> Lanes<T> {
-    /// Starts a task for each shard. Each task sends as many batches at once as the engine supports. The
+    /// Starts a task for each shard. Each task sends as many batches at the same time as the engine supports. The
     /// tasks stop when this is dropped and all requests have been sent.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
         let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
@@ -124,7 +124,7 @@ impl<T: Wish> Batcher<T> {
     }
 }
 
-/// Isolates panics the way a spawned task would: the callers get an error, and the batcher goes on.
+/// Isolates panics the way a spawned task would: the callers get an error, and the batcher continues.
 fn unless_it_panics(what: Pin<&mut impl Future<Output = ()>>, at: &mut Context<'_>) -> Poll<()> {
     catch_unwind(AssertUnwindSafe(|| what.poll(at))).unwrap_or(Poll::Ready(()))
 }

@@ -36,7 +36,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         return;
     };
     let mut claiming: Option<Claiming> = None;
-    // The time of the next claim. A new getter or a change of `now` causes a claim at once.
+    // The time of the next claim. A new getter or a change of `now` causes a claim immediately.
     let mut pause: Option<Instant> = None;
     let mut now = Ending::No;
     loop {
@@ -212,7 +212,7 @@ impl Desk {
         }))
     }
 
-    /// Returns the time until which nothing can be claimed, or `None` to claim again at once.
+    /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, ending: _, max, took, poll } = answer;
         let wait = match found {

@@ -118,7 +118,7 @@ pub(crate) struct Backoff {
 }
 
 impl Failing {
-    /// Returns the parameters for the n-th of several keys that fail at once, n from 1. Each key gets a
+    /// Returns the parameters for the n-th of several keys that fail at the same time, n from 1. Each key gets a
     /// different share, so that the keys do not become ready at the same time. The shares differ by the
     /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
@@ -401,7 +401,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn cancel_running<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds
-    /// keys asks for it often, and renews its leases at once when it changes. The number may change without a
+    /// keys asks for it often, and renews its leases immediately when it changes. The number may change without a
     /// cancelled run, and may miss one: the regular renewals find that one.
     fn cancels<'a>(&'a self, _queue: &'a Place) -> Answer<'a, u64> {
         Box::pin(std::future::ready(Ok(0)))

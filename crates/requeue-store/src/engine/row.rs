@@ -182,7 +182,7 @@ impl Row {
     pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let how = match how {
-            // The run has not started, so the cancellation takes effect at once.
+            // The run has not started, so the cancellation takes effect immediately.
             Finish::Unclaim(..) if self.run.is_some_and(|run| run.is_cancelled) => {
                 Finish::Cancelled
             }

@@ -161,7 +161,7 @@ impl Memory {
         })
     }
 
-    /// Changes the keys that are free. The wait for a single locked key fails at once.
+    /// Changes the keys that are free. The wait for a single locked key fails immediately.
     fn changed<'a, T: Send + 'a>(
         &'a self,
         keys: Vec<Key>,

@@ -118,7 +118,7 @@ async fn a_store_that_fails_every_other_time_is_not_reported_each_time() {
     }
     let lines = lines();
     let starts = lines.iter().filter(|line| line.starts_with("store unreachable: ")).count();
-    // One at once, and one a minute later.
+    // One immediately, and one a minute later.
     assert_eq!((starts, lines.len()), (2, 4), "{lines:?}");
 }
 

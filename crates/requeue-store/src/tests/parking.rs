@@ -54,7 +54,7 @@ async fn an_add_revives_a_parked_key_and_resets_its_failures() {
     let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
     let expected = AddCounts { new: 1, coalesced: 2, revived: 1, ..AddCounts::default() };
     assert_eq!((added, added.total()), (expected, 4));
-    // Adds in one batch have answers of their own, too.
+    // Adds in one batch have their own answers, too.
     let (_, queue) = self::queue();
     park(&queue, ["e"]).await;
     let both = tokio::join!(queue.add("e"), queue.add("e"));

@@ -37,7 +37,7 @@ pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     let listed = worker.queues().await.expect("listed");
     assert!(listed.iter().any(|queue| queue.name == name && queue.is_paused), "{listed:?}");
 
-    // All but deliveries goes on.
+    // Everything but deliveries continues.
     let mut waiting = getting(&queue);
     assert_eq!(queue.add("added").await.expect("added"), Added::New);
     let later = Add::debounce(POLL);

@@ -117,7 +117,7 @@ pub struct Add {
 }
 
 impl Add {
-    /// Creates an add that makes its key ready at once, with normal priority.
+    /// Creates an add that makes its key ready immediately, with normal priority.
     pub const fn now() -> Self {
         Self::after(Duration::ZERO)
     }
@@ -137,7 +137,7 @@ impl Add {
     /// ready or dirty, the add is part of that run. For a key in flight, its next run is debounced. A quiet
     /// time of zero means now.
     ///
-    /// Debounced adds combine due times by a rule of their own: [`Merge::Exactly`] is the only
+    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only
     /// [merge](Self::merge) that affects them.
     ///
     /// # Examples
@@ -295,7 +295,7 @@ impl AddAssign for AddCounts {
 pub struct Cancelled {
     /// The key was ready.
     pub ready: bool,
-    /// The key was in flight and had been added again. The run in flight goes on.
+    /// The key was in flight and had been added again. The run in flight continues.
     pub dirty: bool,
     /// The key had a delayed add.
     pub waiting: bool,

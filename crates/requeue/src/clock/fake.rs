@@ -16,7 +16,7 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 /// A clock for tests: it stands still until it is moved.
 ///
 /// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is
-/// armed, the alarm goes off at once. No alarm is missed: the order in which alarms are armed and
+/// armed, the alarm goes off immediately. No alarm is missed: the order in which alarms are armed and
 /// the clock is moved makes no difference.
 ///
 /// # Examples

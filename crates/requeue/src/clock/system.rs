@@ -19,7 +19,7 @@ use crate::Time;
 /// the first alarm whose time has not come yet, holds absolute deadlines, and never stops. It
 /// sleeps for at most an hour at a time, so that it notices that the machine was suspended. It
 /// survives wakers that panic. Wakers run on this thread, so they must be quick. If the system
-/// refuses to start the thread, alarms go off at once: a waiting caller then polls the clock
+/// refuses to start the thread, alarms go off immediately: a waiting caller then polls the clock
 /// continuously, but is not forgotten.
 ///
 /// # Examples

@@ -22,7 +22,7 @@ use crate::Time;
 ///
 /// **Between threads.** All clocks of this type agree, and count from the same moment early in the
 /// process's life, which is time 1 (in nanoseconds). In each thread, time never goes back. The
-/// times that two threads read at once can differ by some tens of nanoseconds, because a processor
+/// times that two threads read at the same time can differ by some tens of nanoseconds, because a processor
 /// may read its counter a few instructions ahead.
 ///
 /// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the
@@ -32,7 +32,7 @@ use crate::Time;
 /// Linux that is the case if `/sys/devices/system/clocksource/clocksource0/available_clocksource`
 /// does not list `tsc`.
 ///
-/// **Suspend.** While a machine is suspended, the counter may stand still, go on, or restart from
+/// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from
 /// zero. A clock that goes back makes callers wait longer. Use this clock on servers, not on
 /// laptops, and not in virtual machines that migrate to hosts with another rate, unless their
 /// counter is scaled.
@@ -92,7 +92,7 @@ impl Clock for TscClock {
         if at == Time::NEVER {
             return Alarm::none();
         }
-        // The rest is zero if `at` has come; the alarm then wakes at once.
+        // The rest is zero if `at` has come; the alarm then wakes immediately.
         let left = at.since(self.now()).min(Self::FARTHEST);
         SystemClock.arm(SystemClock.now() + left, waker)
     }

@@ -14,7 +14,7 @@ use crate::ranked_mutex::RankedGuard;
 use crate::sync::drop_quietly;
 
 /// The number of keys by which prefetching runs ahead of the adds. It is about the number of reads
-/// of memory that a processor can wait for at once.
+/// of memory that a processor can wait for at the same time.
 const AHEAD: usize = 8;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {

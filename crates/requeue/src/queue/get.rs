@@ -1,4 +1,4 @@
-//! Taking keys: at once, in a task, or on a thread, and after a completion under the same lock.
+//! Taking keys: without waiting, in a task, or on a thread, and after a completion under the same lock.
 //!
 //! These are the calls and futures of the public API. The algorithm is in `getter.rs`.
 

@@ -1,7 +1,7 @@
 //! Takes keys, and waits for them. The calls of the public API are in `get.rs`.
 //!
-//! In the order of this file: a key at once, many keys at once, a key after a completion, a getter
-//! that waits, and a thread that parks.
+//! In the order of this file: one key without waiting, many keys in one call, a key after a
+//! completion, a getter that waits, and a thread that parks.
 //!
 //! A getter that finds no key joins the list of waiters under the same hold of the lock, so it
 //! misses no key that becomes ready later. It checks again when its task is polled or its thread is
@@ -27,7 +27,7 @@ use crate::sync::{
     spin_loop, thread_local,
 };
 
-// --- A key at once ------------------------------------------------------------------------------
+// --- A key without waiting ------------------------------------------------------------------------------
 
 /// The lock, and the key that was taken under it.
 type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
@@ -38,7 +38,7 @@ impl<K: Key> Shared<K> {
     /// [`take`](Queue::take).
     ///
     /// The two functions do not share the memory of their results: a processor that writes a key
-    /// and reads it at once in larger pieces must wait until the write is done.
+    /// and reads it immediately in larger pieces must wait until the write is done.
     #[inline(always)]
     pub(super) fn take_fast(&self) -> Option<Option<Delivery<K>>> {
         if !self.has_fast_gets {
@@ -99,7 +99,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-// --- Many keys at once --------------------------------------------------------------------------
+// --- Many keys in one call --------------------------------------------------------------------------
 
 impl<K: Key> Shared<K> {
     /// Takes up to `max` keys under one hold of the lock, like `take_fast`. Returns `false`, and

@@ -124,7 +124,7 @@ pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
 }
 
 impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
-    /// Stops the deliveries of the group. Everything else goes on: its keys are added and coalesce,
+    /// Stops the deliveries of the group. Everything else continues: its keys are added and coalesce,
     /// become ready, and are completed.
     ///
     /// The queue remembers the pause while the group has no keys, which takes about 200 bytes until
@@ -188,7 +188,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Cancels the pending runs of all keys of the group and clears their failures, as
     /// [`Queue::cancel`] does for one key. Returns the number of keys that had a pending run.
     ///
-    /// Runs in flight go on. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
+    /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
     /// added during the call may stay.
     ///
     /// The call examines every key of the queue, 256 under one hold of the lock, so that its cost
@@ -214,7 +214,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// The keys stay in flight until their deliveries are completed.
     /// [`none_in_flight`](Self::none_in_flight) waits for that. A run that starts during the call may
-    /// go on, unless the group is [paused](Self::pause). The cost is that of [`cancel`](Self::cancel).
+    /// continue, unless the group is [paused](Self::pause). The cost is that of [`cancel`](Self::cancel).
     ///
     /// # Examples
     ///
@@ -274,7 +274,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Waits until no key of the group is in flight.
     ///
     /// It is ready at the first moment at which none is, even if another key of the group is
-    /// delivered at once. [Pause](Self::pause) the group first, so that none follows.
+    /// delivered immediately. [Pause](Self::pause) the group first, so that none follows.
     ///
     /// # Cancel safety
     ///

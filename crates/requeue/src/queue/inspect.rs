@@ -396,7 +396,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the keys in flight, starting with the oldest delivery.
     ///
-    /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at once. Returns
+    /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns
     /// `None` unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples

@@ -259,7 +259,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
-    /// Stops deliveries. Everything else goes on: keys are added, become ready, and are completed.
+    /// Stops deliveries. Everything else continues: keys are added, become ready, and are completed.
     ///
     /// It has no effect once the queue is shut down.
     ///

@@ -168,7 +168,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the pending runs of `key`, clears its failures, also in the limiter, and returns what was
     /// cancelled.
     ///
-    /// A run in flight goes on. [`cancel_running`](Self::cancel_running) cancels it.
+    /// A run in flight continues. [`cancel_running`](Self::cancel_running) cancels it.
     ///
     /// # Examples
     ///

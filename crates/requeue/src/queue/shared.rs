@@ -401,7 +401,7 @@ impl<K: Key> Shared<K> {
                 watch.alarm = Some(alarm);
                 None
             }
-            // A clock that panics or wakes at once cannot watch over tasks.
+            // A clock that panics or wakes immediately cannot watch over tasks.
             (Some(_), alarm) => {
                 state.watch = None;
                 state.waiters.wake_all(true, &mut wakes);

@@ -13,7 +13,7 @@ pub(super) struct Watchers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
-    /// The futures by the number of the delivery, and a number of their own.
+    /// The futures by the number of the delivery, and their own number.
     listed: BTreeMap<(u64, u64), Arc<Watcher>>,
     /// The number of the latest future that was listed.
     last: u64,

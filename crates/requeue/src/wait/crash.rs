@@ -101,7 +101,7 @@ pub fn really_crash() -> bool {
 }
 
 /// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
-/// goes on (`false`, the default).
+/// continues (`false`, the default).
 pub fn set_really_crash(really_crash: bool) {
     REALLY_CRASH.store(really_crash, Ordering::Relaxed);
 }
@@ -113,7 +113,7 @@ pub fn set_really_crash(really_crash: bool) {
 /// replaced.
 #[cfg_attr(feature = "tokio", doc = "This emits a `tracing` event of level error,")]
 #[cfg_attr(not(feature = "tokio"), doc = "This writes nothing,")]
-/// calls the handlers of [`on_crash`], and returns, so that the caller goes on. This is
+/// calls the handlers of [`on_crash`], and returns, so that the caller continues. This is
 /// apimachinery's `HandleCrash`.
 ///
 /// # Panics

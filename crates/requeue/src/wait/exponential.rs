@@ -9,7 +9,7 @@ use super::{Backoff, Error, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
 
-/// Tries `condition` at once, and again after each delay of `backoff`, until it holds or no try is
+/// Tries `condition` immediately, and again after each delay of `backoff`, until it holds or no try is
 /// left.
 ///
 /// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries: none if

@@ -20,7 +20,7 @@
 //! - The function is a closure that returns a future, so that the loop can be spawned if both can
 //!   be. Use `|| async { … }`; or `async || …` if it only reads its captures; or change the
 //!   captures first and then return the future, as below.
-//! - A panic of the function is passed to [`handle_crash`], and by default the loop goes on.
+//! - A panic of the function is passed to [`handle_crash`], and by default the loop continues.
 //! - Dropping the future of a loop stops it where it waits: between two runs, or where the function
 //!   itself waits. No resources remain.
 //! - A loop without delays yields to other tasks after each round.

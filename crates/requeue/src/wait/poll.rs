@@ -77,7 +77,7 @@ impl<M: BackoffManager> Polling<M> {
     /// Starts each delay at the *end* of a try.
     ///
     /// By default, a delay starts with the try. If the try takes longer than the delay, the next
-    /// try follows at once.
+    /// try follows immediately.
     pub fn sliding(mut self) -> Self {
         self.sliding = true;
         self

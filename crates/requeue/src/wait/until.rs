@@ -12,12 +12,12 @@ use crate::clock::Clock;
 /// Runs `f` now, and again `period` after the end of each run, until `stop`.
 ///
 /// This is apimachinery's `Until`. If the stop has already come, `f` does not run at all. With a
-/// period of zero, `f` runs again at once, but other tasks can run in between.
+/// period of zero, `f` runs again immediately, but other tasks can run in between.
 ///
 /// # Panics
 ///
 /// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop goes on.
+/// Otherwise the loop continues.
 ///
 /// # Cancel safety
 ///
@@ -52,12 +52,12 @@ where
 /// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
 ///
 /// This is apimachinery's `NonSlidingUntil`. If a run takes longer than the period, the next run
-/// follows at once. Missed runs are not made up for.
+/// follows immediately. Missed runs are not made up for.
 ///
 /// # Panics
 ///
 /// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop goes on.
+/// Otherwise the loop continues.
 ///
 /// # Cancel safety
 ///
@@ -100,7 +100,7 @@ where
 /// # Panics
 ///
 /// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop goes on.
+/// Otherwise the loop continues.
 ///
 /// # Cancel safety
 ///
@@ -149,7 +149,7 @@ pub async fn jitter_until<C, S, F, R>(
 /// # Panics
 ///
 /// Panics if `manager` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
-/// called with `true`. Otherwise the loop goes on.
+/// called with `true`. Otherwise the loop continues.
 ///
 /// # Cancel safety
 ///
@@ -213,7 +213,7 @@ pub async fn backoff_until<C, M, S, F, R>(
 /// # Panics
 ///
 /// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop goes on.
+/// Otherwise the loop continues.
 ///
 /// # Cancel safety
 ///

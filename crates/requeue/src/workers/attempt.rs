@@ -38,7 +38,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until no more will come. It goes on after panics.
+    /// Takes keys until no more will come. It continues after panics.
     pub(super) async fn work(self) {
         let mut panics = 0u32;
         loop {

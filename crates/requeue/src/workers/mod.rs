@@ -123,7 +123,7 @@ impl Context {
         self.token.is_cancelled()
     }
 
-    /// Returns the reason why the attempt must stop, or `None` if it can go on.
+    /// Returns the reason why the attempt must stop, or `None` if it can continue.
     ///
     /// The first reason counts. A cancellation by the queue replaces a time limit that has passed, and
     /// the stop of the workers.

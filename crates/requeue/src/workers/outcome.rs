@@ -26,7 +26,7 @@ impl Action {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// The run succeeded, and the key is added again at once, behind the ready keys.
+    /// The run succeeded, and the key is added again immediately, behind the ready keys.
     pub const fn requeue() -> Self {
         Self::requeue_after(Duration::ZERO)
     }

@@ -23,7 +23,7 @@ use crate::clock::sleep_until;
 ///
 /// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its
 /// result. An [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's
-/// backoff. A panic of the handler is a failure, and its worker goes on. Code without a runtime
+/// backoff. A panic of the handler is a failure, and its worker continues. Code without a runtime
 /// uses [`ThreadWorkers`](super::ThreadWorkers).
 ///
 /// # Examples
@@ -274,7 +274,7 @@ where
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each worker stops within the grace period. A worker that waits for a key stops at once.
+        // Each worker stops within the grace period. A worker that waits for a key stops immediately.
         // If a worker has a key, the future of its run is dropped at the end of that period at the
         // latest.
         all(workers).await;

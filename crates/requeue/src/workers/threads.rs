@@ -26,7 +26,7 @@ use crate::{Drained, Item, Key, Queue};
 ///
 /// Each thread takes a key, runs the handler, and completes the delivery with its result. An
 /// [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's backoff. A
-/// panic of the handler is a failure, and its thread goes on. No runtime is needed. In a tokio
+/// panic of the handler is a failure, and its thread continues. No runtime is needed. In a tokio
 /// runtime, use `Workers`.
 ///
 /// # Examples
@@ -273,7 +273,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until no more will come. It goes on after panics.
+    /// Takes keys until no more will come. It continues after panics.
     fn work(&self) {
         let mut panics = 0u32;
         loop {

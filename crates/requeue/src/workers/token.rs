@@ -59,7 +59,7 @@ mod flag {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A flag of its own, and that of its parent.
+    /// Its own flag, and that of its parent.
     #[derive(Clone, Debug, Default)]
     pub(in super::super) struct Token {
         own: Arc<AtomicBool>,

@@ -120,7 +120,7 @@ pub(crate) fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Returns the output of a future that must be ready at once.
+/// Returns the output of a future that must be ready immediately.
 pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
     match poll(&mut future, Waker::noop()) {
         Poll::Ready(output) => output,

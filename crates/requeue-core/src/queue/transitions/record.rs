@@ -19,7 +19,7 @@ const CANCELLED: u8 = 1 << 1;
 const RESTARTED: u8 = 1 << 2;
 /// The pace has delayed the pending run, and this was counted.
 const PACED: u8 = 1 << 3;
-/// Nothing cancels the run any more.
+/// Nothing can cancel the run.
 const SEALED: u8 = 1 << 4;
 
 /// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
@@ -155,7 +155,7 @@ impl<K> Record<K> {
         is_open
     }
 
-    /// Makes sure that nothing cancels the run any more, while Processing.
+    /// Makes sure that nothing can cancel the run, while Processing.
     pub(in crate::queue) const fn seal(&mut self) {
         self.flags |= SEALED;
     }

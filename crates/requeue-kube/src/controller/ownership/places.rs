@@ -48,7 +48,7 @@ pub(crate) struct Places {
 /// The shards of objects, if they follow from the uid, which the keys do not contain. The objects
 /// are those in held shards that were seen, and owners that an owned object names.
 ///
-/// Each part has a lock of its own, so that a walk through all objects blocks other operations only
+/// Each part has its own lock, so that a walk through all objects blocks other operations only
 /// briefly.
 struct Known {
     parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,

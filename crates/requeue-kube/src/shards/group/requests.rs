@@ -13,7 +13,7 @@ use super::{Group, Phase};
 use crate::shards::assignment::{Assignment, GroupLease, STOPPING};
 use crate::shards::protocol::{Answer, Call, End, Settings, Step};
 
-/// The base of the pause after a conflict. Several members that write at once take turns.
+/// The base of the pause after a conflict. Several members that write at the same time take turns.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
 /// The base of the pause after a request that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(400);

@@ -30,7 +30,7 @@ use crate::shard::{Shard, ShardBy};
 use crate::shards::{Shards, ShardsError};
 use crate::{Controller, Manager, ObjectKey, policy};
 
-/// The number of objects of each kind. Each is in a namespace of its own.
+/// The number of objects of each kind. Each is in its own namespace.
 const OBJECTS: usize = 12;
 
 type Log = Arc<Mutex<Vec<String>>>;

@@ -83,7 +83,7 @@ impl<'a> FromSql<'a> for Answer {
 /// the adds. A key that occurs several times is added several times.
 ///
 /// The queue must exist. `client` is a transaction of tokio-postgres 0.7, or a client whose statements commit
-/// at once. Programs with another driver call [the SQL
+/// immediately. Programs with another driver call [the SQL
 /// functions](crate::engine::postgres#adds-in-a-transaction-of-the-caller).
 ///
 /// The keys stay locked until the transaction ends. If another transaction has locked a key, the call waits

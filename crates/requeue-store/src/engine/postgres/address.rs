@@ -68,7 +68,7 @@ const UNREADABLE: &str = "the address is invalid; use postgres://USER:PASSWORD@H
 /// The kind of server that a connection reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Pooling {
-    /// A server, or a pooler that gives each connection a session of its own.
+    /// A server, or a pooler that gives each connection its own session.
     #[default]
     None,
     /// A pooler such as pgbouncer, which chooses a session for each transaction.

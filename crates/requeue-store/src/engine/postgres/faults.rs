@@ -122,7 +122,7 @@ fn kind(error: &Error) -> Kind {
         }
         SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
         ref code if code.code() == DROPPED => Kind::Dropped,
-        // The server stops at once, possibly between its commit and its answer.
+        // The server stops immediately, possibly between its commit and its answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {
             // Serialization failures and deadlocks; no memory, disk space or connections left.

@@ -6,7 +6,7 @@
 //! connection at such a request before the driver sees it. SCRAM passes: it reveals nothing that the server
 //! does not already know.
 //!
-//! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS at once,
+//! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS immediately,
 //! and the `sslmode` of the address is negotiated [here](negotiate).
 
 use std::error::Error;

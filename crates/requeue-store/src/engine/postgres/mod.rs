@@ -141,7 +141,7 @@ use crate::types::key::Key;
 
 /// The minimum interval of scans of all keys below the watermark.
 const WHOLE: Duration = Duration::from_secs(1);
-/// The number of connections that may read all keys at once, to count them or to return a page.
+/// The number of connections that may read all keys at the same time, to count them or to return a page.
 const LOOKS: usize = 2;
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Tracks the watermark of a queue: the times below which claims do not search for keys.
 //!
 //! Below it, the index has the entries of keys that were delivered. The server removes them only when no
-//! transaction can see them any more, so a claim that began at the oldest entry would read all of them.
+//! transaction can see them, so a claim that began at the oldest entry would read all of them.
 //!
 //! A key may appear below the watermark. An add reads the clock when it runs, but its key becomes visible
 //! when its transaction commits. A key that a transaction has locked keeps its position until that

@@ -167,7 +167,7 @@ impl Gathered {
 
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
-    /// paused queue to the store, and would claim them again at once.
+    /// paused queue to the store, and would claim them again immediately.
     fn end(self) -> Result<Claimed, EngineError> {
         let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
         match fault {

@@ -203,7 +203,7 @@ impl Dropping<'_> {
     }
 }
 
-/// Runs step 4. Several processes may do so at once.
+/// Runs step 4. Several processes may do so at the same time.
 pub(super) async fn remove(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,

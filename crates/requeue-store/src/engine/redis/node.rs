@@ -25,7 +25,7 @@ const GREETING: Duration = Duration::from_secs(1);
 const WAITING: usize = 4;
 
 /// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. So it
-/// must not share one with commands that are answered at once, such as renewals, and claims must not wait
+/// must not share one with commands that are answered immediately, such as renewals, and claims must not wait
 /// behind adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {

@@ -30,7 +30,7 @@ const ASKING: Duration = Duration::from_millis(100);
 /// least `OTHERS`, or as long as the first one took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
-/// The number of servers that are asked for their maps at once: one may be cut off from the others.
+/// The number of servers that are asked for their maps at the same time: one may be cut off from the others.
 const ASKED: usize = 5;
 /// The maximum number of servers that a command is sent to, before it fails temporarily.
 const HOPS: usize = 6;
@@ -197,7 +197,7 @@ impl Nodes {
         connected
     }
 
-    /// Runs a command that is answered at once on the server that has the slot, and returns the answer.
+    /// Runs a command that is answered immediately on the server that has the slot, and returns the answer.
     /// `script` is the script that the command runs, if any.
     pub(super) async fn run(
         self: &Arc<Self>,

@@ -11,7 +11,7 @@ use super::scripts::Script;
 use super::{Redis, dropping, values};
 use crate::types::error::{EngineError, Kind};
 
-/// The maximum number of times that a mark is restored, if the server evicts it again at once.
+/// The maximum number of times that a mark is restored, if the server evicts it again immediately.
 const ATTEMPTS: u32 = 10;
 
 impl Redis {

@@ -341,7 +341,7 @@ impl Server {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
-    /// Commits operations. While the disk is full, adds get a transaction of their own, which may only use
+    /// Commits operations. While the disk is full, adds get their own transaction, which may only use
     /// existing pages.
     fn commit_apart(&mut self, mut operations: Vec<Operation>) {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);

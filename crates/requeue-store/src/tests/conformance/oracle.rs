@@ -539,7 +539,7 @@ impl Pair {
                 continue;
             }
             let which = number(&held.out.key);
-            // The run of an unclaimed key has not started, so the cancellation takes effect at once.
+            // The run of an unclaimed key has not started, so the cancellation takes effect immediately.
             let was_stopped =
                 matches!(ending, Ending::Unclaim) && self.keeps_places && held.is_cancelled;
             if matches!(ending, Ending::Cancelled) || was_stopped {

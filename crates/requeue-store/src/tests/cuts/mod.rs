@@ -286,7 +286,7 @@ fn all() -> impl Iterator<Item = (Operation, Point, Deed)> {
 pub(crate) async fn everywhere(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");
-    // Each test has connections of its own: limit their number.
+    // Each test has its own connections: limit their number.
     let turns = Arc::new(Semaphore::new(16));
     let mut doing = JoinSet::new();
     for (operation, point, deed) in all() {

@@ -16,7 +16,7 @@ enum Op {
     Check(usize),
     /// A getter leaves, with a key or without.
     Leave(usize),
-    /// The earliest due time becomes this time, or no key waits any more.
+    /// The earliest due time becomes this time, or no key waits.
     Due(Option<u64>),
     /// This number of keys can be delivered.
     Ready(usize),

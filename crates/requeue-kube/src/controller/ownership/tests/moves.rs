@@ -174,7 +174,7 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
 
     ownership.release([1]).await;
     walks.recv().await.unwrap();
-    // The walk for shard 1 goes on. Other shards can be used, and be released.
+    // The walk for shard 1 continues. Other shards can be used, and be released.
     assert!((add(1).is_none(), add(2).is_some()) == (true, true));
     ownership.release([3]).await;
     ownership.release([4, 5]).await;

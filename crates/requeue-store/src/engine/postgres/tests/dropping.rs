@@ -215,7 +215,7 @@ async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothi
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // A drop that may not remove keys finds keys at once, and blocks no other transaction.
+            // A drop that may not remove keys finds keys immediately, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("the task does not panic").expect(&how);

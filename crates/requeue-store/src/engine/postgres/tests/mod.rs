@@ -29,7 +29,7 @@ async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     (engine, url)
 }
 
-/// Returns an engine with connections of its own, like that of another process.
+/// Returns an engine with its own connections, like that of another process.
 fn at(url: &str, whole: Duration) -> Postgres {
     let address = Address::parse(url).expect("the address is valid");
     Postgres::new(address, whole).expect("the engine is created")

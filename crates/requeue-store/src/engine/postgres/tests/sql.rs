@@ -211,7 +211,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     assert_eq!(ready(&queue).await, ["a", "c"]);
     let a = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
-    // A client commits at once. Keys may also be bytes.
+    // A client commits immediately. Keys may also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);

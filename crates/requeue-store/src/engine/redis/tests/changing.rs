@@ -251,7 +251,7 @@ async fn many_keys_are_walked_page_by_page() {
 }
 
 /// A pause may fail after it has paused some shards, or a lost shard may lose its pause. The client returns the
-/// keys of a paused queue to the store, and would claim them again at once.
+/// keys of a paused queue to the store, and would claim them again immediately.
 #[tokio::test]
 async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     let Some(server) = Server::shared() else { return };

@@ -183,7 +183,7 @@ async fn all_operations_work(engine: &Redis, place: &Place) {
     engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
 }
 
-/// Works until no key is ready or in flight, and asserts that no key is delivered twice at once. Returns
+/// Works until no key is ready or in flight, and asserts that no key is delivered twice at the same time. Returns
 /// the keys.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
     engine.finish(place, ends).await.expect("answered");
