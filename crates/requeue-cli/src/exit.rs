@@ -81,7 +81,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Writes lines to standard output. They may contain text of a server or of another user, so control characters are
-/// escaped. Returns false if there is no reader any more.
+/// escaped. Returns false if the reader has exited.
 pub(crate) fn print(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
