@@ -41,6 +41,15 @@ files() { find "$@" -maxdepth 1 -type f ! -name SHA256SUMS | wc -l; }
 if scripts/release-files.sh "$dir/twice" "$dist" "$dist" 2>/dev/null; then
     fail 'two builds of one target were accepted'
 fi
+mkdir "$dir/renamed"
+for name in 'requeue_1.0.0~rc.1_amd64.deb' 'a b' 'a+b'; do
+    printf 'a file\n' >"$dir/renamed/$name"
+    (cd "$dir/renamed" && sha256sum -- "$name" >SHA256SUMS)
+    if scripts/release-files.sh "$dir/refused" "$dir/renamed" 2>/dev/null; then
+        fail "a file was accepted whose name GitHub changes: $name"
+    fi
+    rm -r "$dir/refused" "$dir/renamed/$name"
+done
 
 for archive in "$dist"/*.tar.gz; do
     mkdir "$dir/archive"
@@ -70,6 +79,9 @@ for package in "$dist"/*.deb; do
             cp "$dir/units/$(basename "$unit")" "$dir/units/$(basename "$unit" @.service)@an-instance.service"
         done
         SYSTEMD_UNIT_PATH=$dir/units: systemd-analyze verify --man=no "$dir"/units/*@an-instance.service
+        # The units promise devices and just-in-time compilers to commands. Before systemd 252, ProtectClock denies devices.
+        ! grep -HE '^(PrivateDevices|ProtectClock|DeviceAllow|DevicePolicy|MemoryDenyWriteExecute)=' "$dir"/units/*@.service ||
+            fail 'a unit has one of the limits above, which break commands'
         # Without capability bounds or a filter of system calls, the exposure of a unit is over 4.5.
         for unit in "$dir"/units/*@an-instance.service; do
             systemd-analyze security --offline=true --threshold=45 "$unit" >"$dir/exposure" ||

@@ -83,7 +83,8 @@ if [ -n "$architecture" ] && command -v dpkg-deb >/dev/null; then
     } >"$root/DEBIAN/control"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
     install -m 755 -t "$root/DEBIAN" packaging/debian/*
-    dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/requeue_${version/-/\~}_$architecture.deb" >/dev/null
+    # GitHub replaces a ~ in the name of a file by a dot, and SHA256SUMS would name a file that does not exist.
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/requeue_${version/-/.}_$architecture.deb" >/dev/null
     rm -r "$root/DEBIAN"
 fi
 

@@ -36,12 +36,19 @@ layer() {
     simulator) within 900 cargo run -q -p requeue-sim --bin sim -- 2000 ;;
     loom) within 900 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR" scripts/loom.sh 3 ;;
     client-go) within 900 cargo test -q -p requeue-conformance ;;
-    *)
-        printf 'no such layer: %s; the layers are %s\n' "$1" "${all[*]}" >&2
-        exit 2
-        ;;
     esac
 }
+
+# Check the names first: the output of the layers goes into logs.
+for name in "${names[@]}"; do
+    read -ra layers <<<"$(header "$name" Layers)"
+    for layer in "${layers[@]}"; do
+        [[ " ${all[*]} " == *" $layer "* ]] || {
+            printf '%s.patch: no such layer: %s; the layers are %s\n' "$name" "$layer" "${all[*]}" >&2
+            exit 2
+        }
+    done
+done
 
 rm -rf "$copy"
 mkdir -p "$copy"

@@ -13,6 +13,10 @@ for dir in "$@"; do
     for file in "$dir"/*; do
         name=$(basename "$file")
         if [ ! -f "$file" ] || [ "$name" = SHA256SUMS ]; then continue; fi
+        [[ $name != *[!A-Za-z0-9._-]* ]] || {
+            printf '%s: GitHub would change this name, so that SHA256SUMS names no file; use A-Z, a-z, 0-9, ".", "_" and "-"\n' "$name" >&2
+            exit 1
+        }
         [ ! -e "$out/$name" ] || {
             printf '%s: two builds have this file; pass one directory for each target\n' "$name" >&2
             exit 1

@@ -60,20 +60,24 @@ fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
 
 fn replaced(mut word: &[u8], mark: &[u8], key: &[u8], write: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut replaced = Vec::new();
+    let mut before = None;
     while let [first, others @ ..] = word {
         let found = if mark.is_empty() {
             ["{}", "{.}", "{/}", "{//}", "{/.}"].into_iter().find_map(|mark| {
-                word.strip_prefix(mark.as_bytes()).map(|rest| (part(mark, key), rest))
+                let rest = word.strip_prefix(mark.as_bytes())?;
+                // An action of a Go template.
+                let is_action = before == Some(b'{') && rest.first() == Some(&b'}');
+                (mark == "{}" || !is_action).then(|| (part(mark, key), rest))
             })
         } else {
             word.strip_prefix(mark).map(|rest| (key.to_vec(), rest))
         };
         if let Some((part, rest)) = found {
             replaced.extend(write(&part));
-            word = rest;
+            (before, word) = (None, rest);
         } else {
             replaced.push(*first);
-            word = others;
+            (before, word) = (Some(*first), others);
         }
     }
     replaced

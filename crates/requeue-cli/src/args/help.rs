@@ -148,8 +148,8 @@ const SIGNALS: [Item; 5] = [
         "SIGINT, SIGTERM, SIGHUP",
         "First signal: reading stops, no new commands start, and commands in flight complete. Second: \
          SIGTERM to the process groups of the commands, and SIGKILL after --kill-after. Third: SIGKILL. \
-         With `requeue files`, the first SIGINT has the effect of a second signal. \
-         Then requeue dies of the first signal. A signal that was ignored at the start stays ignored.",
+         Then requeue dies of the first signal. A signal that was ignored at the start stays ignored. \
+         With `requeue files`, the first SIGINT has the effect of a second signal.",
     ),
     ("SIGTSTP, SIGCONT", "Are passed on to the commands. Time limits pause in between."),
     ("SIGUSR1", "Prints the progress to standard error."),

@@ -115,7 +115,7 @@ pub(crate) struct Through {
     #[arg(requires = "store", help_heading = "Store", hide_short_help = true)]
     pub(crate) lease: Duration,
 
-    /// At the start, wait until the store can be reached, for TIME at most
+    /// At the start, wait until the store is ready, for TIME at most
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
     #[arg(value_parser = parse_duration, requires = "store", help_heading = "Store")]
     #[arg(hide_short_help = true)]

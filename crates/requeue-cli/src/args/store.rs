@@ -59,7 +59,7 @@ pub(crate) struct Place {
 
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Wait {
-    /// At the start, wait until the store can be reached, for TIME at most
+    /// At the start, wait until the store is ready, for TIME at most
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
     #[arg(value_parser = parse_duration, help_heading = "Queue", hide_short_help = true)]
     pub(crate) wait: Option<Option<Duration>>,

@@ -47,7 +47,7 @@ struct Table {
 #[cfg(feature = "store")]
 const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
 
-/// Flags of `requeue run` that queues in a store do not have. `requeue add` has the first one.
+/// Flags of `requeue run` that queues in a store do not have.
 #[cfg(feature = "store")]
 const IN_STORE: Table = Table {
     why: "not available for a queue in a store",
@@ -66,6 +66,18 @@ const IN_STORE: Table = Table {
             "dry-run",
             "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
         ),
+    ],
+};
+
+/// Those of them that concern adds.
+#[cfg(feature = "store")]
+const OF_ADDS: Table = Table {
+    why: "not available for a queue in a store",
+    flags: &[
+        Flag::new("on-readd", "a key that is added during its run runs once more after it"),
+        Flag::new("delay", "--after TIME delays the keys"),
+        Flag::new("order", "--priority gives keys one of three priorities"),
+        Flag::new("group-by", GROUPS),
     ],
 };
 
@@ -132,7 +144,7 @@ fn tables(subcommand: &str) -> Vec<Table> {
             STORE,
         ],
         #[cfg(feature = "store")]
-        "add" => vec![IN_STORE],
+        "add" => vec![OF_ADDS],
         #[cfg(feature = "store")]
         "work" => vec![
             IN_STORE,

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::args::config::{Config, Subcommand};
 use crate::args::files::Flags;
-use crate::args::run::Stdin;
+use crate::args::run::{Common, Stdin};
 use crate::args::values::Retries;
 use crate::duration::Debounce;
 use crate::exit::{Ended, Refusal};
@@ -119,19 +119,31 @@ fn roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 /// Returns the configuration with the defaults for files.
 fn config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
-    let has_delay = common.base_delay.is_some() || common.max_delay.is_some();
-    if has_delay && common.retries.is_none() {
-        return Err(Refusal::usage(
-            "--base-delay and --max-delay require --retries: without it, a command that fails runs again \
-             after the next change",
-        ));
-    }
     // The same files would make the command fail again.
-    common.retries.get_or_insert(Retries(Some(0)));
+    if *common.retries.get_or_insert(Retries(Some(0))) == Retries(Some(0)) {
+        refuse_retry_flags(&common)?;
+    }
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReAdd::Replace);
     let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
     Config::of(common, alone, if all_in_one { own.without_key() } else { own })
+}
+
+/// Refuses the flags that only have an effect on retries.
+fn refuse_retry_flags(common: &Common) -> Result<(), Refusal> {
+    let flags = [
+        ("--base-delay", common.base_delay.is_some()),
+        ("--max-delay", common.max_delay.is_some()),
+        ("--re-add", common.re_add.is_some()),
+        ("--fatal", common.fatal.is_some()),
+    ];
+    match flags.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Refusal::usage(format!(
+            "{flag}: no effect without retries: a command that fails runs again after the next change; \
+             pass --retries N, or leave {flag} out"
+        ))),
+    }
 }
 
 /// Excludes the files that this program writes: each run would be a reason for the next.

@@ -58,7 +58,12 @@ impl<'a> Marks<'a> {
             Self::Braces => (0..text.len()).find_map(|start| {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;
-                Some((start..start + mark.len(), *part))
+                let end = start + mark.len();
+                // `{{.}}` is an action of a Go template, as in `docker inspect -f '{{.}}'`.
+                let is_action = *part != Part::Key
+                    && text[..start].ends_with(b"{")
+                    && text[end..].starts_with(b"}");
+                (!is_action).then_some((start..end, *part))
             }),
         }
     }

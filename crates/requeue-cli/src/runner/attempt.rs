@@ -226,7 +226,9 @@ impl Runner {
         let why = match command::locate(&program) {
             Ok(_) if exit == Exit::NotFound => {
                 let program = escaped(program.as_bytes());
-                format!("{program}: its interpreter was not found; see the first line of the file")
+                let why =
+                    "its interpreter or loader was not found; for a script, see its first line";
+                format!("{program}: {why}")
             }
             _ => command::why_not(&program, exit),
         };

@@ -173,6 +173,8 @@ impl Runner {
     ) {
         self.tally.given_up.one_more();
         let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
+        // Nothing runs the key again in a run that stops.
+        let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
         let written = self.files.keys.write_dead_letter(&item, letter);
         let key = item.key().clone();
@@ -199,10 +201,16 @@ impl Runner {
         self.halt_if_reached().await;
     }
 
+    /// Returns true if `--halt` stops the run.
+    fn must_halt(&self) -> bool {
+        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        self.config.failures.halt.is_some_and(|halt| halt.is_reached(done, given_up))
+    }
+
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
-        if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
+        if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
                 .say(&format!("halted: {} succeeded, {given_up} given up", counted(done, "key")))
@@ -261,6 +269,10 @@ impl Runner {
     pub(super) async fn report_unfinished(&self) {
         let unfinished = self.tally.unfinished.get();
         if unfinished == 0 || self.keys.leases().is_some() || self.files.keys.has_unfinished() {
+            return;
+        }
+        // The user asked for this loss.
+        if self.config.input.at_eof == args::AtEof::Abandon && self.stop.has_read_all() {
             return;
         }
         let next_step = match &self.hooks {

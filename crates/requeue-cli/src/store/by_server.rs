@@ -69,12 +69,8 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     counts.damaged = number(&now["damaged"]);
     let oldest = summary["oldest_ready"].as_f64().unwrap_or(0.0);
     counts.oldest_ready = Duration::try_from_secs_f64(oldest).unwrap_or_default();
-    match now["counts_age"].as_f64() {
-        Some(age) if age >= OLD => {
-            complain(&format!("the store counted these keys {age:.0} s ago"))
-        }
-        Some(_) => {}
-        None => complain("the store has not counted its keys yet; the numbers of keys are unknown"),
+    if let Some(warning) = age_warning(now) {
+        complain(&warning);
     }
     let text = match flags.json {
         true => status_json(&counts, None, &[]),
@@ -82,6 +78,18 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     };
     print(text.as_bytes())?;
     Ok(Ended::Exit(Exit::Done))
+}
+
+/// Returns a warning if the numbers of keys are old or unknown. An older server does not send their age.
+fn age_warning(now: &Value) -> Option<String> {
+    let age = now.get("counts_age")?;
+    match age.as_f64() {
+        Some(age) => (age >= OLD).then(|| format!("the store counted these keys {age:.0} s ago")),
+        None => {
+            let unknown = "the store has not counted its keys yet; the numbers of keys are unknown";
+            Some(unknown.to_owned())
+        }
+    }
 }
 
 pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Refusal> {
@@ -255,6 +263,22 @@ async fn all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_keys_are_called_unknown_only_if_the_server_says_so() {
+        for (now, warning) in [
+            (json!({}), None),
+            (Value::Null, None),
+            (json!({ "counts_age": 0.5 }), None),
+            (json!({ "counts_age": 60.0 }), Some("60 s ago")),
+            (json!({ "counts_age": null }), Some("are unknown")),
+        ] {
+            let found = age_warning(&now);
+            let is_it = |found: &String| warning.is_some_and(|end| found.ends_with(end));
+            assert_eq!(found.is_some(), warning.is_some(), "{now}");
+            assert!(found.iter().all(is_it), "{now}: {found:?}");
+        }
+    }
 
     #[test]
     fn a_list_without_an_end_is_refused() {

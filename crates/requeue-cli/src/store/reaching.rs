@@ -58,7 +58,7 @@ impl From<OpenError> for Unopened {
     }
 }
 
-/// Calls `open` once, or with `--wait` until the store can be reached.
+/// Calls `open` once, or with `--wait` until the store is ready.
 pub(super) async fn patiently<T>(
     wait: Option<Option<Duration>>,
     open: impl AsyncFn() -> Result<T, Unopened>,

@@ -232,11 +232,16 @@ fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
     let dir = dir.canonicalize().map_err(|error| refused(&format!(": {error}")))?;
     for dir in dir.ancestors() {
         let found = dir.metadata().map_err(|error| refused(&format!(": {error}")))?;
-        if (found.uid() != peer && found.uid() != 0) || found.mode() & 0o022 != 0 {
+        if others_can_write(peer, found.uid(), found.mode()) {
             return Err(refused(&format!(", and other users can write to {}", dir.display())));
         }
     }
     Ok(())
+}
+
+/// Returns true if others than root and the user `peer` can write to a directory with this owner and mode.
+fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
+    (owner != peer && owner != 0) || mode & 0o022 != 0
 }
 
 async fn exchange(
@@ -273,18 +278,27 @@ mod tests {
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
-        let shared = Path::new("/tmp/page");
+        // For root, the directory is examined. It does not exist.
+        let path = Path::new("/no-such-directory/page");
         for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
-            assert_eq!(check_peer(shared, peer, own), Ok(()), "{peer} {own}");
+            assert_eq!(check_peer(path, peer, own), Ok(()), "{peer} {own}");
         }
-        for (path, own) in [(shared, 0), (shared, 1000), (Path::new("/usr/page"), 1000)] {
+        for own in [0, 1000] {
             let error = check_peer(path, 1001, own).expect_err("it may be another user's");
             assert!(error.contains("runs as user 1001"), "{error}");
             assert!(error.contains("the token was not sent"), "{error}");
         }
-        // Only root can write here.
-        assert_eq!(check_peer(Path::new("/usr/page"), 1001, 0), Ok(()));
-        assert!(check_peer(Path::new("/no-such-directory/page"), 1001, 0).is_err());
+        for (owner, mode, others) in [
+            (0, 0o755, false),
+            (1001, 0o700, false),
+            (1001, 0o2755, false),
+            (1000, 0o700, true),
+            (0, 0o1777, true),
+            (0, 0o775, true),
+            (1001, 0o702, true),
+        ] {
+            assert_eq!(others_can_write(1001, owner, 0o40_000 | mode), others, "{owner} {mode:o}");
+        }
     }
 
     #[test]

@@ -80,6 +80,12 @@ fn the_parts_of_a_path_have_marks_as_in_gnu_parallel() {
     assert_eq!(ended.text(), "<src/a b.o><a b.c><src><a b><--tagstring=a b.c>\n");
     let ended = run(&["--tagstring", "{/.}", "echo", "{/}"], "src/a.c\n");
     assert_eq!(ended.text(), "a\ta.c\n");
+    // These are actions of Go templates. Other braces around a mark are part of the word.
+    for word in ["{{.}}", "{{/}}", "{{//}}", "{{/.}}", "a{{.}}{{.}}b"] {
+        assert_eq!(run(&["printf", "<%s>", word], "d/a.c\n").text(), format!("<{word}><d/a.c>\n"));
+    }
+    let ended = run(&["printf", "<%s>", "{{/}}{/}", "{{/}", "{/}}"], "d/a.c\n");
+    assert_eq!(ended.text(), "<{{/}}a.c><{a.c><a.c}>\n");
     // They replace the key at the end of the arguments.
     assert_eq!(run(&["echo", "{.}"], "a.c\n").text(), "a\n");
     assert_eq!(run(&["-I", "@", "echo", "{.}"], "a.c\n").text(), "{.} a.c\n");

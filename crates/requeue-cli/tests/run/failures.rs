@@ -221,7 +221,7 @@ fn a_command_that_vanishes_stops_the_run() {
         (
             "echo '#!/no/such' >new; chmod +x new; mv new program",
             127,
-            "\"./program\": its interpreter was not found; see the first line of the file; no new",
+            "\"./program\": its interpreter or loader was not found; for a script, see its first line; no new",
         ),
     ] {
         let dir = directory("vanishes");

@@ -401,9 +401,36 @@ fn a_run_that_fails_waits_for_the_next_change() {
     write(tree.join("a"), "1");
     live.wait_for_message("given up after 2 attempts: exit status: 7");
     stop(live);
-    let ended = end(&mut command(&dir, &["tree", "--base-delay", "1s", "--", "true"]), "");
-    assert_eq!(ended.code(), Some(2));
-    assert!(ended.stderr.contains("--max-delay require --retries"), "{}", ended.stderr);
+}
+
+/// The default is no retries.
+#[test]
+fn a_flag_for_retries_is_refused_without_retries() {
+    let (dir, _) = watched("without_retries");
+    for flag in
+        [["--base-delay", "1s"], ["--max-delay", "1s"], ["--re-add", "hold"], ["--fatal", "3"]]
+    {
+        for retries in [&[][..], &["--retries", "0"], &["--fail-fast"]] {
+            let args = [&["tree"], &flag[..], retries, &["--", "true"]].concat();
+            let ended = end(&mut command(&dir, &args), "");
+            assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
+            let said = format!("requeue: {}: no effect without retries", flag[0]);
+            assert!(ended.stderr.contains(&said), "{args:?}: {}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_key_is_given_up_without_a_remedy_if_the_run_stops() {
+    for stop in [&["--fail-fast"][..], &["--halt", "soon,fail=1"], &["--halt", "now,done=1"]] {
+        let (dir, tree) = watched("stops");
+        let args = [&["tree"], stop, &["-c", "exit 7"]].concat();
+        let mut live = start(&dir, &args);
+        write(tree.join("a"), "1");
+        let said = live.wait_for_message("given up");
+        assert!(said.ends_with(": given up after 1 attempt: exit status: 7\n"), "{stop:?}: {said}");
+        assert_eq!(live.end().code(), Some(4), "{stop:?}");
+    }
 }
 
 /// As a program that a build replaces.

@@ -376,6 +376,18 @@ fn the_end_of_the_input_can_end_it_all() {
         fs::read_to_string(dir.join("left")).unwrap().lines().map(str::to_owned).collect();
     left.sort();
     assert_eq!(left, ["fails", "ready"]);
+    // Without the file, the keys are lost on purpose: that is no reason for advice.
+    let mut live =
+        Live::start(&dir, &["-j1", "--at-eof", "abandon", "-c", "echo $1; read _ <gate"]);
+    live.send("runs\n");
+    live.wait_for("runs");
+    live.send("dropped\n");
+    live.close();
+    live.wait_for_message("no new commands are started");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.count("unfinished")), (Some(0), 1), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("--unfinished FILE"), "{}", ended.stderr);
     let ended = run(&["--at-eof", "finish", "echo"], "a\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "a\n"));
 }

@@ -564,8 +564,8 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     assert_eq!(run.end().code(), Some(1));
 }
 
-#[cfg(feature = "store")]
 /// Another user may have put a socket where a server was expected.
+#[cfg(feature = "store")]
 #[test]
 fn the_token_is_not_sent_to_a_process_of_another_user() {
     use std::os::unix::process::CommandExt;
@@ -610,6 +610,7 @@ fn the_token_is_not_sent_to_a_process_of_another_user() {
     assert_eq!(run.end().text(), "");
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     use crate::support::end;

@@ -455,11 +455,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--max-keys", "1"], "keys wait in the store"),
         (&["--dry-run"], "requeue status"),
     ] {
-        for subcommand in ["run", "work", "add"] {
-            if subcommand == "add" && args[0] == "--debounce" {
-                // It has this flag.
-                continue;
-            }
+        for subcommand in ["run", "work"] {
             let (code, said) = with("sqlite:jobs.db", subcommand, &[args, &["echo"]].concat());
             assert_eq!(code, 2, "{said}");
             let refused = "not available for a queue in a store; ";
@@ -469,6 +465,19 @@ fn what_makes_no_sense_is_refused() {
             );
             assert!(args.iter().any(|arg| said.contains(&format!("requeue: {arg}: "))), "{said}");
         }
+    }
+    // An add names its own flags, and says nothing about runs and their output.
+    for (args, said) in [
+        (&["--delay", "1s"][..], "--delay: not available for a queue in a store; --after TIME"),
+        (&["--order", "fifo"], "--order: not available for a queue in a store; --priority"),
+        (&["--group-by", "x"], "--group-by: not available for a queue in a store; use one --queue"),
+        (&["--on-readd", "restart"], "--on-readd: not available for a queue in a store; a key"),
+        (&["--min-interval", "1s"], "unexpected argument '--min-interval'"),
+        (&["--dry-run"], "unexpected argument '--dry-run'"),
+        (&["-k"], "unexpected argument '-k'"),
+    ] {
+        let (code, found) = with("sqlite:jobs.db", "add", &[args, &["key"]].concat());
+        assert!(code == 2 && found.contains(said), "{args:?}: {found}");
     }
 }
 

@@ -171,7 +171,7 @@ impl fmt::Display for RunnerError {
             ),
             Self::Shards { error, keys } if keys.is_empty() => error.fmt(f),
             Self::Shards { error, keys } => {
-                write!(f, "{error}, which interrupted the reconciliation of {}", list(keys))
+                write!(f, "the reconciliation of {} was interrupted: {error}", list(keys))
             }
             Self::ShardsConflict { setting } => write!(
                 f,
@@ -184,7 +184,7 @@ impl fmt::Display for RunnerError {
             ),
             Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
             Self::LeadershipLost { lost, keys } => {
-                write!(f, "{lost}, which interrupted the reconciliation of {}", list(keys))
+                write!(f, "the reconciliation of {} was interrupted: {lost}", list(keys))
             }
         }
     }
@@ -239,6 +239,20 @@ mod tests {
     impl StdError for Outer {
         fn source(&self) -> Option<&(dyn StdError + 'static)> {
             Some(&self.0)
+        }
+    }
+
+    /// Advice at the end of a reason must stay the end of the message.
+    #[test]
+    fn a_message_about_interrupted_runs_ends_with_the_reason() {
+        let keys = vec![ObjectKey::new(Some("ns"), "a"), ObjectKey::new(Some("ns"), "b")];
+        let (error, lost) = (ShardsError::Count(3), LeadershipLost::Deleted);
+        for (interrupted, reason) in [
+            (RunnerError::Shards { error: error.clone(), keys: keys.clone() }, error.to_string()),
+            (RunnerError::LeadershipLost { lost: lost.clone(), keys }, lost.to_string()),
+        ] {
+            let expected = format!("the reconciliation of ns/a, ns/b was interrupted: {reason}");
+            assert_eq!(interrupted.to_string(), expected);
         }
     }
 

@@ -555,7 +555,8 @@ where
 
     /// Sets the backoff of failed watches.
     ///
-    /// It is shared by all watches of the controller.
+    /// It is shared by all watches of the controller. A [shared watch](crate::shared::SharedWatch) does not
+    /// use it.
     ///
     /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. With an election or a
     /// shard group, a list that the controller awaits before it can take part is repeated at least once

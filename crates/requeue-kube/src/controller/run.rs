@@ -136,8 +136,7 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let Run { name, results, permit } = run;
-        // The user's backoff applies to all attempts.
-        let list_period = self.retry_period().filter(|_| self.trigger_backoff.is_none());
+        let list_period = self.retry_period();
         let group = self.take_group()?;
         let Self {
             dyntype,
@@ -508,7 +507,8 @@ impl Watches {
                 kind: source.kind.clone(),
                 shard,
                 list_timeout: lists.timeout,
-                list_period: lists.period,
+                // The user's backoff applies to all attempts, but no shared watch uses it.
+                list_period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,

@@ -205,36 +205,44 @@ async fn a_shard_that_cannot_be_listed_is_tried_again_after_one_retry_period() {
     assert!(gap <= PERIOD + Duration::from_millis(10), "no list for {gap:?}");
 }
 
+/// A backoff of the user.
+struct Constant;
+
+impl Iterator for Constant {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(Duration::from_secs(10))
+    }
+}
+
+impl Backoff for Constant {
+    fn reset(&mut self) {}
+}
+
+/// A shared watch has kube's backoff, also if a controller has another one.
 #[tokio::test(start_paused = true)]
 async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
-    let api = Api::default();
-    api.inner().fails = Some(|_, _| true);
-    let shards = group(&api);
-    let stream = shared(&api).shards(shards).run(reconcile, policy::backoff, Arc::new(()));
-    let task = tokio::spawn(stream.for_each(async |_| {}));
-    sleep(MINUTE).await;
-    let gap = longest_gap_of_all(&api);
-    assert!(gap <= PERIOD + Duration::from_millis(10), "no list for {gap:?}");
-    task.abort();
+    for has_backoff in [false, true] {
+        let api = Api::default();
+        api.inner().fails = Some(|_, _| true);
+        let controller = shared(&api).shards(group(&api));
+        let controller = match has_backoff {
+            true => controller.trigger_backoff(Constant),
+            false => controller,
+        };
+        let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
+        let task = tokio::spawn(stream.for_each(async |_| {}));
+        sleep(MINUTE).await;
+        let gap = longest_gap_of_all(&api);
+        assert!(gap <= PERIOD + Duration::from_millis(10), "{has_backoff}: no list for {gap:?}");
+        task.abort();
+    }
 }
 
 /// kube's backoff, and that of the user, remain where no right of the process depends on the list.
 #[tokio::test(start_paused = true)]
 async fn other_lists_have_their_own_backoff() {
-    struct Constant;
-
-    impl Iterator for Constant {
-        type Item = Duration;
-
-        fn next(&mut self) -> Option<Duration> {
-            Some(Duration::from_secs(10))
-        }
-    }
-
-    impl Backoff for Constant {
-        fn reset(&mut self) {}
-    }
-
     for is_alone in [true, false] {
         let api = Api::default();
         api.inner().fails = Some(|_, _| true);
