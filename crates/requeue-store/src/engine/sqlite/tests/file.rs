@@ -366,7 +366,7 @@ async fn a_directory_that_forbids_the_log_is_named() {
     let said = refused().await;
     assert!(said.contains(&expected), "{said}");
     set_mode(dir.path(), 0o755);
-    set_mode(&at(&dir), 0o444);
+    set_mode(&at(&dir), 0o000);
     let expected = format!("q: this process may not write {}: ", at(&dir).display());
     let said = refused().await;
     assert!(said.contains(&expected), "{said}");
