@@ -245,7 +245,7 @@ async fn batches_in_different_orders_do_not_deadlock() {
     // Both wait for `b`, and neither has locked a key that the other needs first.
     let backwards = format!(
         "select requeue.add_all({}, array['c', 'b', 'a']::bytea[], '{{0, 0, 0}}', '{{0, 0, 0}}', \
-         '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}')",
+         '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}', null)",
         queue.id
     );
     let other = other(&url).await;
