@@ -131,8 +131,8 @@ async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
     let ended = replica.ended.await.unwrap().unwrap_err();
     let lost = LeadershipLost::Taken { by: "another".into() };
     assert_eq!(ended, RunnerError::LeadershipLost { lost, keys: vec![ObjectKey::new(None, "a")] });
-    let expected = "leadership lost: the lease is held by \"another\", which interrupted the \
-                    reconciliation of a";
+    let expected = "the reconciliation of a was interrupted: leadership lost: the lease is held by \
+                    \"another\"";
     assert_eq!(ended.to_string(), expected);
     assert!(start.elapsed() < seconds(2.1), "the next renewal detects the loss");
     sleep(LONG).await;
