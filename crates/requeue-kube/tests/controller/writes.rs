@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use either::Either;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::Status;
@@ -313,6 +315,24 @@ async fn events_of_own_writes_start_no_run_if_they_are_suppressed() {
     }
 }
 
+/// Returns a reconciler that takes 10 ms. Its first run writes version 10 of the child.
+fn writing(
+    writes: Writes,
+) -> impl Fn(Arc<ConfigMap>, Arc<Log>) -> BoxFuture<'static, Result<Action, OnPurpose>> {
+    move |map, log| {
+        let writes = writes.clone();
+        async move {
+            log.note(name(&*map));
+            sleep(Duration::from_millis(10)).await;
+            if log.names().len() == 1 {
+                writes.record(&child("a", 10));
+            }
+            Ok(Action::await_change())
+        }
+        .boxed()
+    }
+}
+
 /// Two changes that a shared watch receives together are one event for its subscribers. If another
 /// client made the first one, the run has not seen it.
 #[tokio::test(start_paused = true)]
@@ -339,18 +359,7 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
             let controller = share(SharedWatch::of_stream(events), controller)
                 .with_config(config().suppress_own_writes(true));
             let (log, writes) = (Log::new(), controller.writes());
-            let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
-                let writes = writes.clone();
-                async move {
-                    log.note(name(&*map));
-                    sleep(Duration::from_millis(10)).await;
-                    if log.names().len() == 1 {
-                        writes.record(&child("a", 10));
-                    }
-                    Ok::<_, OnPurpose>(Action::await_change())
-                }
-            };
-            let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+            let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
             let _reading = Reading::of(stream);
             owners.list(&[map("a", 1)]);
             children.list(&[child("a", 8)]);
@@ -401,18 +410,7 @@ async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_
             .owns_stream::<Secret>(events)
             .with_config(config().suppress_own_writes(true));
         let (log, writes) = (Log::new(), controller.writes());
-        let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
-            let writes = writes.clone();
-            async move {
-                log.note(name(&*map));
-                sleep(Duration::from_millis(10)).await;
-                if log.names().len() == 1 {
-                    writes.record(&child("a", 10));
-                }
-                Ok::<_, OnPurpose>(Action::await_change())
-            }
-        };
-        let stream = controller.run(reconcile, policy::backoff, Arc::new(log.clone()));
+        let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
         let _reading = Reading::of(stream);
         owners.list(&[map("a", 1)]);
         children.list(&[]);
