@@ -163,8 +163,8 @@ impl<K> Builder<K> {
     /// Allows clients that send this token to change the queue: add, cancel, run now, revive, pause and resume.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one. Each change is an event of `tracing`, with the
-    /// client's address and the number of keys.
+    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one. Each change is
+    /// an event of `tracing`, with the client's address and the number of keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.

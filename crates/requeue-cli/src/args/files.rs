@@ -94,7 +94,8 @@ pub(crate) struct Flags {
     /// One run for all changes, with the paths on its input
     ///
     /// Each path is one line. A path with a newline is reported and left out; use -0 for such paths.
-    /// $REQUEUE_PATHS has the same lines, unless they are too long for a variable or a path has a newline. The paths are those that changed since the last run that succeeded.
+    /// $REQUEUE_PATHS has the same lines, unless they are too long for a variable or a path has a newline. The
+    /// paths are those that changed since the last run that succeeded.
     #[arg(long, help_heading = "Command")]
     pub(crate) all_in_one: bool,
 
