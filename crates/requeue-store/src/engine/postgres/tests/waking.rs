@@ -19,7 +19,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// Makes an empty claim, so that adds know that a process waits.
+/// Makes an empty claim, so that adds know that a process waits. They know it for 11.5 s of the
+/// server's clock, so stop that clock first.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claimed = engine.claim(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
@@ -29,6 +30,7 @@ async fn wait(engine: &Postgres, queue: &Place) {
 async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
+    stop_time(&engine).await;
     let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let another = engine.open("another", Settings::default()).await.expect("the queue opens");
     // The engine of a process that claims nothing, so that only adds wake it.
@@ -185,6 +187,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
+    stop_time(&engine).await;
     let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut wakes = engine.wakes(&queue);
     woken(&mut wakes).await;
