@@ -69,9 +69,14 @@ missed=0
 for name in "${names[@]}"; do
     read -ra layers <<<"$(header "$name" Layers)"
     patch -s -p1 <"$patches/$name.patch"
-    # A bug that does not compile proves nothing.
-    cargo build -q -p requeue -p requeue-sim
     row="| $(header "$name" Bug) |" seen=0
+    # A bug that does not compile proves nothing.
+    if ! cargo build -q -p requeue -p requeue-sim 2>"$target/planted/$name.log"; then
+        printf '%s does not compile: %s |\n' "$row" "$target/planted/$name.log"
+        missed=1
+        patch -s -p1 -R <"$patches/$name.patch"
+        continue
+    fi
     for layer in "${all[@]}"; do
         if [[ " ${layers[*]} " != *" $layer "* ]]; then
             row+=' · |'
