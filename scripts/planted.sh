@@ -52,7 +52,8 @@ done
 
 rm -rf "$copy"
 mkdir -p "$copy"
-git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$copy"
+# The files get the current time: with an older one, cargo would keep what it built from a tree with a bug.
+git ls-files -z | tar --null --files-from=- -cf - | tar -xmf - -C "$copy"
 cd "$copy"
 
 read -ra used <<<"$(for name in "${names[@]}"; do header "$name" Layers; done | tr ' ' '\n' | sort -u | tr '\n' ' ')"
