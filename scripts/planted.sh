@@ -52,7 +52,8 @@ done
 
 rm -rf "$copy"
 mkdir -p "$copy"
-git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$copy"
+# The files get the current time: with an older one, cargo would keep what it built from a tree with a bug.
+git ls-files -z | tar --null --files-from=- -cf - | tar -xmf - -C "$copy"
 cd "$copy"
 
 read -ra used <<<"$(for name in "${names[@]}"; do header "$name" Layers; done | tr ' ' '\n' | sort -u | tr '\n' ' ')"
@@ -69,9 +70,14 @@ missed=0
 for name in "${names[@]}"; do
     read -ra layers <<<"$(header "$name" Layers)"
     patch -s -p1 <"$patches/$name.patch"
-    # A bug that does not compile proves nothing.
-    cargo build -q -p requeue -p requeue-sim
     row="| $(header "$name" Bug) |" seen=0
+    # A bug that does not compile proves nothing.
+    if ! cargo build -q -p requeue -p requeue-sim 2>"$target/planted/$name.log"; then
+        printf '%s does not compile: %s |\n' "$row" "$target/planted/$name.log"
+        missed=1
+        patch -s -p1 -R <"$patches/$name.patch"
+        continue
+    fi
     for layer in "${all[@]}"; do
         if [[ " ${layers[*]} " != *" $layer "* ]]; then
             row+=' · |'
