@@ -3,5 +3,5 @@
 //
 // It is a test, because testing/synctest requires one: the token bucket of golang.org/x/time/rate
 // reads the machine's clock. In a bubble, that is a fake clock, which moves only when all
-// goroutines wait. docs/CONFORMANCE.md describes the format.
+// goroutines wait. conformance/README.md describes the format.
 package record

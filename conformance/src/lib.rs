@@ -1,6 +1,6 @@
 //! Recordings of client-go and apimachinery, with which requeue's behaviour is compared.
 //!
-//! The sequences are in `traces/client-go.txt.gz`; `docs/CONFORMANCE.md` describes their format,
+//! The sequences are in `traces/client-go.txt.gz`; `README.md` describes their format,
 //! and the program in `client-go/` records them. The tests of this crate replay them.
 
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! Replays the recordings of client-go. requeue must produce the same deliveries in the same order
 //! at the same times, and the same lengths, counts, durations and delays.
 //!
-//! A deliberate difference is accepted in exactly its case, and counted. `docs/CONFORMANCE.md`
-//! describes the format of a trace, and these differences.
+//! A deliberate difference of `docs/CONFORMANCE.md` is accepted in exactly its case, and counted.
+//! `README.md` of this crate describes the format of a trace.
 
 #![allow(clippy::unwrap_used, reason = "a trace that can't be read is a failure, and says where")]
 
@@ -140,7 +140,7 @@ fn the_table_and_the_tests_name_the_same_differences() {
 
 #[test]
 fn the_trace_that_the_page_shows_is_one_of_them() {
-    let page = include_str!("../../../docs/CONFORMANCE.md");
+    let page = include_str!("../../README.md");
     let (_, shown) = page.split_once("```text\nsequence ").expect("the page shows a trace");
     let (shown, _) = shown.split_once("```").expect("which ends");
     assert!(recorded().unwrap().contains(&format!("\nsequence {shown}")), "{shown}");

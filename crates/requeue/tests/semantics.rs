@@ -693,7 +693,7 @@ fn restart_an_add_cancels_the_run_and_the_next_run_serves_both() {
 }
 
 #[test]
-fn restart_after_the_bound_the_run_is_left_alone() {
+fn restart_after_the_limit_the_run_is_left_alone() {
     let (clock, queue) = restarting();
     queue.add("a");
     for (wait, cancelled) in [(60, true), (4, true), (1, false)] {
@@ -737,7 +737,7 @@ fn restart_a_cancelled_key_does_not_run_again() {
 // --- Orders ---------------------------------------------------------------------------------------
 
 #[test]
-fn priority_the_oldest_key_leaves_within_the_bound() {
+fn priority_the_oldest_key_leaves_within_the_limit() {
     let queue = timeless().order(Order::Priority { oldest_every: 3 }).build().unwrap();
     queue.add_all(["old 0", "old 1"]);
     for key in ["new 0", "new 1", "new 2", "new 3", "new 4"] {

@@ -29,6 +29,5 @@ pages! {
     Troubleshooting = "docs/operations/troubleshooting.md";
     Configuration = "docs/reference/configuration.md";
     Http = "docs/reference/http.md";
-    Errors = "docs/reference/errors.md";
     Sql = "docs/reference/sql.md";
 }
