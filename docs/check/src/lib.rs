@@ -24,10 +24,7 @@ pages! {
     Cancelling = "docs/guides/cancelling.md";
     Priorities = "docs/guides/priorities.md";
     Migrating = "docs/guides/migrating.md";
-    Deployment = "docs/operations/deployment.md";
     Metrics = "docs/operations/metrics.md";
     Troubleshooting = "docs/operations/troubleshooting.md";
     Configuration = "docs/reference/configuration.md";
-    Http = "docs/reference/http.md";
-    Sql = "docs/reference/sql.md";
 }
