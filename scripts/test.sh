@@ -192,12 +192,12 @@ step 'Packages'
 scripts/package.sh
 
 step 'Dependencies'
-# Each direct dependency has a line in the table of docs/DEPENDENCIES.md.
+# Each direct dependency has a comment that says what it is for, at the line that names its version.
 cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
     --target all --edges normal,dev,build --format '{p}' | awk 'NF && !/ \(\// { print $1 }' | sort -u |
     while read -r name; do
-        grep -q "^| \`$name\` |" docs/DEPENDENCIES.md || {
-            printf 'docs/DEPENDENCIES.md does not say what %s is for\n' "$name" >&2
+        git ls-files '*Cargo.toml' | xargs grep -hB1 "^$name = " | grep -q '^# ' || {
+            printf 'No Cargo.toml says what %s is for, in a comment above the line of its version\n' "$name" >&2
             exit 1
         }
     done
