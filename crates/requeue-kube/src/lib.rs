@@ -99,6 +99,7 @@ mod key;
 pub mod leader;
 pub mod manager;
 pub mod metrics;
+mod optional;
 pub mod policy;
 mod relist;
 pub mod shard;

@@ -17,6 +17,9 @@ use serde::de::DeserializeOwned;
 
 use crate::intercept::{intercept, set_query, whole};
 
+/// The raw events of a watch.
+pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
+
 /// Returns a function that returns `api` for a watch with this configuration. Each call returns the
 /// same `Api`. Its first list may come from a cache of the API server, if the configuration permits
 /// that. Later lists do not.
@@ -39,11 +42,7 @@ where
 
 /// Returns a [consistent] watch of the objects of `api`. Its client is created when the watch is
 /// first polled.
-pub(crate) fn watch<K>(
-    api: Api<K>,
-    dyntype: &K::DynamicType,
-    wc: watcher::Config,
-) -> BoxStream<'static, watcher::Result<Event<K>>>
+pub(crate) fn watch<K>(api: Api<K>, dyntype: &K::DynamicType, wc: watcher::Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Clone,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream;
 use futures_util::{Stream, StreamExt};
 use kube::api::{Api, ListParams, Resource};
 use kube::core::ApiResource;
@@ -24,11 +24,11 @@ use super::ownership::{Learned, Ownership, Selection};
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
+use crate::relist::Events;
 use crate::shard::{Shard, select};
 use crate::shared::{Object, SharedWatch};
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
-pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
 type MakeSelected<O> = Box<dyn FnMut(Selected) -> Events<O> + Send>;
 

@@ -14,11 +14,11 @@ use serde::de::DeserializeOwned;
 
 use super::Controller;
 use super::enqueuer::Enqueuer;
-use super::optional;
 use super::request::Request;
-use super::source::{self, AnyPredicate, Events, MakeEvents, Selected, Source, Target};
+use super::source::{self, AnyPredicate, MakeEvents, Selected, Source, Target};
 use crate::ObjectKey;
-use crate::relist;
+use crate::optional;
+use crate::relist::{self, Events};
 use crate::shard::Shard;
 use crate::shared::{Object, SharedWatch};
 

@@ -12,14 +12,14 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, Resource};
 
-use super::source::Events;
+use crate::relist::Events;
 
 /// Returns a stream of the events of a kind, while the API server serves it.
 ///
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
 /// errors. The watch is tried again when `definition` yields, and in any case with kube's backoff, which
 /// is at most 30 s.
-pub(super) fn events<O: Send + 'static>(
+pub(crate) fn events<O: Send + 'static>(
     watch: String,
     make: impl FnMut() -> Events<O> + Send + 'static,
     definition: impl FnMut() -> BoxStream<'static, ()> + Send + 'static,
@@ -41,7 +41,7 @@ pub(super) fn events<O: Send + 'static>(
 
 /// Yields an item for each change of the definition of a kind, and never ends. Without the permission
 /// to watch definitions, it yields nothing.
-pub(super) fn definition<O: Resource>(
+pub(crate) fn definition<O: Resource>(
     client: &Client,
     dyntype: &O::DynamicType,
 ) -> BoxStream<'static, ()> {
