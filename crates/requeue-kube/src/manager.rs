@@ -53,7 +53,7 @@ use crate::shared::SharedWatch;
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 /// use kube::runtime::watcher;
 /// use kube::{Api, Client};
-/// use requeue_kube::controller::{Action, Controller};
+/// use requeue_kube::controller::{Action, Controller, Watched};
 /// use requeue_kube::{Manager, policy};
 ///
 /// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
@@ -66,7 +66,7 @@ use crate::shared::SharedWatch;
 ///
 ///     let wc = watcher::Config::default();
 ///     let secrets = manager.watch(Api::<Secret>::all(client.clone()), wc.clone());
-///     let maps = Controller::new(Api::<ConfigMap>::all(client), wc).owns_shared(&secrets);
+///     let maps = Controller::new(Api::<ConfigMap>::all(client), wc).watch_owned(Watched::shared(&secrets));
 ///     let of_maps = Arc::clone(&context);
 ///     manager.add(maps, |maps| maps.run(map, policy::backoff, of_maps));
 ///     let secrets = Controller::for_shared(&secrets);

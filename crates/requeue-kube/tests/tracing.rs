@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use requeue_kube::controller::{Action, Config, ReconcileReason, ReconcileRequest};
+use requeue_kube::controller::{Action, Config, ReconcileReason, ReconcileRequest, Watched};
 use requeue_kube::{Controller, policy};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -106,7 +106,7 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let because = ReconcileRequest { obj_ref: a.clone(), reason: custom };
     let named = later(20, because).chain(later(10, a.clone().into()));
     let controller = Controller::for_stream(main, reader)
-        .watches_stream(watched, move |_: ConfigMap| [a.clone()])
+        .watch_mapped(Watched::stream(watched), move |_: ConfigMap| [a.clone()])
         .reconcile_on(named)
         .reconcile_all_on(later(40, ()));
     let fails = Mutex::new(1);

@@ -11,6 +11,7 @@ mod enqueuer;
 mod error;
 mod failures;
 mod names;
+mod own_watch;
 mod ownership;
 mod readiness;
 mod reason;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryFuture};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube::api::{Api, Resource};
 use kube::discovery;
@@ -48,6 +50,7 @@ pub use self::action::Action;
 pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
+use self::own_watch::{OwnObjects, own_source};
 use self::ownership::Ownership;
 pub use self::readiness::Readiness;
 pub use self::request::Request;
@@ -61,6 +64,8 @@ use self::start_gate::Start;
 pub use self::status::Status;
 pub(crate) use self::triggers::signals;
 pub use self::wait::Wait;
+pub use self::watched::Watched;
+use self::watched::{EventSource, Role};
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::metrics::Metrics;
@@ -68,10 +73,11 @@ use crate::relist;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
+use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue};
 
-/// Receives each event before all other parts of the controller.
-type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
+/// Returns the watch of the controller's own kind, whose changes a predicate may filter.
+type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source + Send>;
 type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
 /// A controller for the objects of one kind.
@@ -159,7 +165,8 @@ where
     scope: Option<discovery::Scope>,
     name: Option<String>,
     store: Store<K>,
-    main: Main<K>,
+    own: MakeOwn<K>,
+    predicate: Option<AnyPredicate<K>>,
     /// The client of the main `Api`.
     client: Option<Client>,
     shard: Option<Shard>,
@@ -179,52 +186,6 @@ where
     metrics: Option<Metrics>,
     on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
     config: Config,
-}
-
-/// The watch of the controller's own kind.
-struct Main<K: 'static> {
-    name: String,
-    kind: Kind,
-    events: MainEvents<K>,
-    predicate: Option<AnyPredicate<K>>,
-    /// Writes observed objects to the store. Does nothing if the user maintains the store.
-    store: OnEvent<K>,
-}
-
-/// The origin of the events of the controller's own kind.
-enum MainEvents<K: 'static> {
-    Own(MakeEvents<K>),
-    Shared(MakeEvents<Object<K>>),
-}
-
-impl<K> Main<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Send + Sync,
-{
-    fn source(self, reader: Store<K>) -> Source {
-        let Self { name, kind, events, predicate, store } = self;
-        match events {
-            MainEvents::Own(events) => {
-                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
-                    let state = reader.state();
-                    let wanted = state.iter().filter(|it| is_wanted(&ObjectKey::of(&***it)));
-                    wanted.map(|it| (**it).clone()).collect()
-                };
-                Source::main(name, kind, events, predicate, store, objects)
-            }
-            MainEvents::Shared(events) => {
-                let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
-                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.object))
-                });
-                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
-                    let state = reader.state().into_iter();
-                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object::from).collect()
-                };
-                Source::main(name, kind, events, predicate, |_| {}, objects)
-            }
-        }
-    }
 }
 
 impl<K> Controller<K>
@@ -261,12 +222,10 @@ where
                 watcher::watcher(selected.select(main_api(), &of), wc).boxed()
             }
         };
-        let controller = Self::of(
-            MainEvents::Own(MakeEvents::Watch(Box::new(events))),
-            store,
-            dyntype,
-            Box::new(move |event| writer.apply_watcher_event(event)),
-        );
+        let events = MakeEvents::Watch(Box::new(events));
+        let write = move |event: &_| writer.apply_watcher_event(event);
+        let controller =
+            Self::of(events, |object| object, Arc::unwrap_or_clone, store, dyntype, write);
         Self { client: Some(client), ..controller }
     }
 
@@ -312,7 +271,8 @@ where
         reader: Store<K>,
         dyntype: K::DynamicType,
     ) -> Self {
-        Self::of(MainEvents::Own(source::made(events)), reader, dyntype, Box::new(|_| {}))
+        let events = MakeEvents::Made(events.boxed());
+        Self::of(events, |object| object, Arc::unwrap_or_clone, reader, dyntype, |_| {})
     }
 
     /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
@@ -329,26 +289,45 @@ where
     /// ```
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
         let (store, dyntype) = (watch.store(), watch.dyntype().clone());
-        let events = MainEvents::Shared(MakeEvents::shared(watch));
-        Self::of(events, store, dyntype, Box::new(|_| {}))
+        let events = MakeEvents::shared(watch);
+        Self::of(events, |item| &item.object, Object::from, store, dyntype, |_| {})
     }
 
-    fn of(
-        events: MainEvents<K>,
+    /// `as_object` and `from_object` convert between the items of the events and the objects. `write`
+    /// receives each event before all other parts of the controller.
+    fn of<E: Resource<DynamicType = K::DynamicType> + Send + 'static>(
+        events: MakeEvents<E>,
+        as_object: fn(&E) -> &K,
+        from_object: fn(Arc<K>) -> E,
         store: Store<K>,
         dyntype: K::DynamicType,
-        write: OnEvent<K>,
+        write: impl FnMut(&Event<E>) + Send + 'static,
     ) -> Self {
-        let name = source::name::<K>(&dyntype, "controlled");
+        let name = watch_name::<K>(&dyntype, "controlled");
         let kind = Kind::of::<K>(&dyntype);
         let readiness = Readiness::new();
         readiness.expect(0, name.clone());
+        let reader = store.clone();
+        let own = move |predicate: Option<AnyPredicate<K>>| {
+            let stored = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                let state = reader.state().into_iter();
+                state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(from_object).collect()
+            };
+            let property = move |item: &E| predicate.as_ref()?.hash_property(as_object(item));
+            let objects = OwnObjects {
+                write: Box::new(write),
+                stored: Box::new(stored),
+                property: Box::new(property),
+            };
+            own_source(name, kind, events, objects)
+        };
         Self {
             dyntype,
             scope: None,
             name: None,
             store,
-            main: Main { name, kind, events, predicate: None, store: write },
+            own: Box::new(own),
+            predicate: None,
             client: None,
             shard: None,
             shards: None,
@@ -623,7 +602,146 @@ where
     /// # }
     /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
-        self.main.predicate = Some(Box::new(predicate));
+        self.predicate = Some(Box::new(predicate));
+        self
+    }
+
+    /// Watches objects that objects of kind `K` own.
+    ///
+    /// When an owned object changes or is deleted, its owners are reconciled. An owner that it has
+    /// lost is reconciled, too.
+    ///
+    /// Every owner counts, not only the controlling one, in any version of its kind. Only metadata
+    /// is watched. For other sources and for options, use [`watch_owned`](Self::watch_owned).
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let secrets = Api::<Secret>::all(client.clone());
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .owns(secrets, watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
+    pub fn owns<Child>(self, api: Api<Child>, wc: watcher::Config) -> Self
+    where
+        Child: Clone + Resource<DynamicType = ()> + DeserializeOwned + Debug + Send + 'static,
+    {
+        self.watch_owned(Watched::metadata(api, wc))
+    }
+
+    /// Watches objects that objects of kind `K` own, as [`owns`](Self::owns), from any source and with
+    /// any options.
+    ///
+    /// The example of [`Watched`] shows it.
+    #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
+    pub fn watch_owned<Child, S>(self, watched: Watched<Child, S>) -> Self
+    where
+        Child: Resource + 'static,
+        S: EventSource<Child>,
+    {
+        let owner = self.dyntype.clone();
+        let owners = move |child: S::Item, shard: Option<Shard>, enqueuer: &Enqueuer| {
+            let meta = child.meta();
+            let owners = meta.owner_references.iter().flatten();
+            let owners = owners
+                .filter(|reference| is_of::<K>(reference, &owner))
+                .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
+            let namespace = meta.namespace.as_deref();
+            let target = |owner: &OwnerReference| {
+                let key = ObjectKey::new(namespace, &owner.name);
+                enqueuer.learn_owner(&key, &owner.uid);
+                (key, None)
+            };
+            // If shards change, those of other owners are dropped when they are added.
+            owners.map(target).collect()
+        };
+        self.related(watched.into_source(Role::Owned, owners))
+    }
+
+    /// Watches objects that concern objects of kind `K`.
+    ///
+    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
+    /// that it was mapped to before are reconciled, too.
+    ///
+    /// The mapper is called when an object is seen. It returns kube's
+    /// [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`Request`]s, which can have a priority.
+    /// A deletion has the priority that the mapper returned for the object's last state.
+    ///
+    /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
+    ///
+    /// # Panics
+    ///
+    /// A panic of the mapper ends the controller: its stream panics.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use kube::runtime::{reflector::ObjectRef, watcher};
+    /// use kube::{Api, Client};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let pods = Api::<Pod>::all(client.clone());
+    ///     // The ConfigMap `settings` of a namespace runs when a pod of the namespace changes.
+    ///     let mapper = |pod: Pod| {
+    ///         let namespace = pod.metadata.namespace?;
+    ///         Some(ObjectRef::new("settings").within(&namespace))
+    ///     };
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .watches(pods, watcher::Config::default(), mapper)
+    /// }
+    /// ```
+    pub fn watches<Other, I>(
+        self,
+        api: Api<Other>,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Default + Debug + Clone + Eq + Hash,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        self.watch_mapped(Watched::new(api, wc), mapper)
+    }
+
+    /// Watches objects that concern objects of kind `K`, as [`watches`](Self::watches), from any source
+    /// and with any options.
+    ///
+    /// The mapper receives an object, only its metadata, or an `Arc` of it, as the source
+    /// [provides](Watched) it. The example of [`Watched`] shows it.
+    ///
+    /// # Panics
+    ///
+    /// As [`watches`](Self::watches).
+    #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
+    pub fn watch_mapped<Other, S, I>(
+        self,
+        watched: Watched<Other, S>,
+        mapper: impl Fn(S::Object) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Resource + 'static,
+        S: EventSource<Other>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        let targets = move |item: S::Item, _: Option<Shard>, _: &Enqueuer| {
+            let requests = mapper(S::into_object(item)).into_iter();
+            requests.map(|request| request.into().target()).collect()
+        };
+        self.related(watched.into_source(Role::Mapped, targets))
+    }
+
+    fn related(mut self, source: Source) -> Self {
+        // Number 0 is the controller's own kind.
+        self.readiness.expect(self.related.len() + 1, source.name.clone());
+        self.related.push(source);
         self
     }
 
@@ -689,6 +807,12 @@ where
         let target = Target { of: |object, _| Some(object.clone()), runs_gone: true };
         self.stream(target, reconciler, error_policy, context)
     }
+}
+
+/// Returns true if the owner is of kind `K`, in any version.
+fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == K::kind(dyntype) && group == K::group(dyntype)
 }
 
 impl<K> Debug for Controller<K>

@@ -27,7 +27,7 @@ use super::names::Name;
 use super::readiness::Readiness;
 use super::scope::Scope;
 use super::sharding::{Sharding, abandon};
-use super::source::{Following, Source, TriggerBackoff};
+use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::ObjectKey;
@@ -141,7 +141,8 @@ where
         let Self {
             dyntype,
             store,
-            main,
+            own,
+            predicate,
             related,
             triggers,
             readiness,
@@ -212,14 +213,11 @@ where
         if let Some(use_queue) = self.on_start {
             use_queue(queue);
         }
-        let sources = [main.source(store.clone())].into_iter().chain(related);
+        let sources = [own(predicate)].into_iter().chain(related);
         let (backoff, errors) = (self.trigger_backoff, results.clone());
         let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let lists = Lists {
-            readiness: &readiness,
-            timeout: config.cache_sync_timeout,
-            period: list_period,
-        };
+        let times = ListTimes { timeout: config.cache_sync_timeout, period: list_period };
+        let lists = Lists { readiness: &readiness, times };
         let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, failed);
         watches.begin_others(triggers, &enqueuer);
 
@@ -462,15 +460,13 @@ struct Running<T> {
 /// The rules for the lists that the controller awaits.
 struct Lists<'a> {
     readiness: &'a Readiness,
-    timeout: Duration,
-    /// See [`Following::list_period`].
-    period: Option<Duration>,
+    times: ListTimes,
 }
 
 impl Lists<'_> {
     /// Waits for the first list of each watch.
     async fn complete(&self) -> Result<(), RunnerError> {
-        let Self { readiness, timeout, .. } = *self;
+        let (readiness, timeout) = (self.readiness, self.times.timeout);
         tokio::time::timeout(timeout, readiness.ready())
             .await
             .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
@@ -506,9 +502,11 @@ impl Watches {
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
-                list_timeout: lists.timeout,
-                // The user's backoff applies to all attempts, but no shared watch uses it.
-                list_period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
+                lists: ListTimes {
+                    // The user's backoff applies to all attempts, but no shared watch uses it.
+                    period: lists.times.period.filter(|_| source.is_shared || backoff.is_none()),
+                    ..lists.times
+                },
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,

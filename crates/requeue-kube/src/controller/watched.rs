@@ -1,405 +1,382 @@
-//! The other kinds that a controller watches: owned objects, and objects that a mapper assigns to
-//! targets.
+//! The description of a kind that a controller watches besides its own.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
 use kube::api::{Api, PartialObjectMeta, Resource};
+use kube::core::ApiResource;
 use kube::runtime::Predicate;
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
-use super::Controller;
 use super::enqueuer::Enqueuer;
-use super::request::Request;
-use super::source::{self, AnyPredicate, MakeEvents, Selected, Source, Target};
-use crate::ObjectKey;
+use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
+use super::writes::{Kind, Origin};
 use crate::optional;
 use crate::relist::{self, Events};
 use crate::shard::Shard;
 use crate::shared::{Object, SharedWatch};
+use crate::watch::{Observation, Watch, watch_name};
 
-impl<K> Controller<K>
+/// A kind that a controller watches besides its own, for
+/// [`watch_owned`](crate::Controller::watch_owned) and
+/// [`watch_mapped`](crate::Controller::watch_mapped).
+///
+/// [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) are enough for a watch
+/// without options. A `Watched` has a source, and options that can be combined:
+///
+/// | source | objects | options |
+/// |---|---|---|
+/// | [`new`](Self::new) | whole objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
+/// | [`metadata`](Self::metadata) | their metadata from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
+/// | [`stream`](Self::stream) | those of your stream of raw events | [`filter`](Self::filter) |
+/// | [`shared`](Self::shared) | those of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
+///
+/// Namespaces, labels and fields are those of the [`Api`] and the [`watcher::Config`]. A constructor
+/// whose name ends with `_with` is for a kind that is known only at run time.
+///
+/// ```no_run
+/// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+/// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+/// use kube::runtime::{predicates, reflector::ObjectRef, watcher};
+/// use kube::{Api, Client};
+/// use requeue_kube::Controller;
+/// use requeue_kube::controller::Watched;
+///
+/// fn controller(client: Client) -> Controller<ConfigMap> {
+///     let ours = watcher::Config::default().labels("app=web");
+///     let secrets = Watched::metadata(Api::<Secret>::all(client.clone()), ours.clone());
+///
+///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+///     let kind = ApiResource::from_gvk(&kind);
+///     let certificates = Api::<DynamicObject>::all_with(client.clone(), &kind);
+///     let certificates = Watched::new_with(certificates, ours, kind);
+///
+///     Controller::new(Api::all(client), watcher::Config::default())
+///         .watch_owned(secrets.filter(predicates::labels))
+///         .watch_mapped(certificates.filter(predicates::generation).optional(), |certificate| {
+///             let namespace = certificate.metadata.namespace?;
+///             Some(ObjectRef::new("settings").within(&namespace))
+///         })
+/// }
+/// ```
+#[must_use = "a description does nothing until it is passed to a controller"]
+pub struct Watched<O: Resource, S = FromApi<O>> {
+    pub(super) dyntype: O::DynamicType,
+    pub(super) source: S,
+    pub(super) predicate: Option<AnyPredicate<O>>,
+}
+
+impl<O> Watched<O>
 where
-    K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone,
 {
-    /// Watches objects that objects of kind `K` own.
-    ///
-    /// When an owned object changes or is deleted, its owners are reconciled. An owner that it has
-    /// lost is reconciled, too.
-    ///
-    /// Every owner counts, not only the controlling one, in any version of its kind. Only metadata
-    /// is watched.
-    pub fn owns<Child>(self, api: Api<Child>, wc: watcher::Config) -> Self
+    /// The objects that `api` and `wc` select.
+    pub fn new(api: Api<O>, wc: watcher::Config) -> Self
     where
-        Child: Clone + Resource<DynamicType = ()> + DeserializeOwned + Debug + Send + 'static,
+        O::DynamicType: Default,
     {
-        self.owns_with(api, (), wc)
+        Self::new_with(api, wc, O::DynamicType::default())
     }
 
-    /// As [`owns`](Self::owns), for a kind that is known only at run time.
-    pub fn owns_with<Child>(
-        self,
-        api: Api<Child>,
-        dyntype: Child::DynamicType,
-        wc: watcher::Config,
-    ) -> Self
-    where
-        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Child::DynamicType: Debug + Eq + Hash + Clone,
-    {
-        let events = metadata_of(api, wc, &dyntype);
-        self.owns_events(events, dyntype, None)
+    /// As [`new`](Self::new), for a kind that is known only at run time.
+    pub fn new_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
+        let start = |api, wc| watcher::watcher(api, wc).boxed();
+        Self::of(FromApi::new(api, wc, &dyntype, start), dyntype)
     }
+}
 
-    /// As [`owns_with`](Self::owns_with), but ignores changes that leave the result of `predicate`
-    /// unchanged.
+impl<O> Watched<PartialObjectMeta<O>>
+where
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone,
+{
+    /// As [`new`](Self::new), but only the metadata of the objects, which takes less memory and less
+    /// traffic.
     ///
-    /// New and deleted objects always count.
-    pub fn owns_filtered<Child>(
-        self,
-        api: Api<Child>,
-        dyntype: Child::DynamicType,
-        wc: watcher::Config,
-        predicate: impl Predicate<PartialObjectMeta<Child>> + Send + 'static,
-    ) -> Self
+    /// [`owns`](crate::Controller::owns) watches only metadata, too.
+    pub fn metadata(api: Api<O>, wc: watcher::Config) -> Self
     where
-        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Child::DynamicType: Debug + Eq + Hash + Clone,
+        O::DynamicType: Default,
     {
-        let events = metadata_of(api, wc, &dyntype);
-        self.owns_events(events, dyntype, Some(Box::new(predicate)))
+        Self::metadata_with(api, wc, O::DynamicType::default())
     }
 
-    /// As [`owns`](Self::owns), for a kind that may not be installed.
+    /// As [`metadata`](Self::metadata), for a kind that is known only at run time.
+    pub fn metadata_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
+        #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
+        let start = |api, wc| watcher::metadata_watcher(api, wc).boxed();
+        Self::of(FromApi::new(api, wc, &dyntype, start), dyntype)
+    }
+}
+
+impl<O: Resource> Watched<O> {
+    /// States that the kind may not be installed.
     ///
     /// While the API server does not serve the kind, the controller works without it. It does not wait
     /// for the kind before it starts, and no error is reported. A first list that fails for
     /// another reason, such as a missing permission, is reported, and does not delay the start. Once the
-    /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and the controller waits again.
-    /// One message is logged for each of these changes.
+    /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and
+    /// the controller waits again. One message is logged for each of these changes.
     ///
     /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
     /// watch begins when the definition is there. The permission can be limited to the definition's
     /// name, such as `certificates.cert-manager.io`. Without it, and for kinds of aggregated API
     /// servers, the controller tries again with kube's backoff, which is at most 30 s.
-    ///
-    /// ```no_run
-    /// use k8s_openapi::api::core::v1::ConfigMap;
-    /// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-    /// use kube::{Api, Client, runtime::watcher};
-    /// use requeue_kube::Controller;
-    ///
-    /// fn controller(client: Client) -> Controller<ConfigMap> {
-    ///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
-    ///     let certificates = ApiResource::from_gvk(&kind);
-    ///     let api = Api::<DynamicObject>::all_with(client.clone(), &certificates);
-    ///     Controller::new(Api::all(client), watcher::Config::default())
-    ///         .owns_optional(api, certificates, watcher::Config::default())
-    /// }
-    /// ```
-    pub fn owns_optional<Child>(
-        self,
-        api: Api<Child>,
-        dyntype: Child::DynamicType,
-        wc: watcher::Config,
-    ) -> Self
-    where
-        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Child::DynamicType: Debug + Eq + Hash + Clone + Send,
-    {
-        let (client, name) = (api.clone().into_client(), source::name::<Child>(&dyntype, "owned"));
-        let kind = dyntype.clone();
-        let mut metadata = metadata_watches(api, wc, &kind);
-        let events = MakeEvents::Watch(Box::new(move |selected| {
-            let make = metadata(selected);
-            let (client, of) = (client.clone(), kind.clone());
-            optional::events(name.clone(), make, move || {
-                optional::definition::<Child>(&client, &of)
-            })
-        }));
-        self.owns_events(events, dyntype, None)
-    }
-
-    /// As [`owns`](Self::owns), from a stream of raw events: see [`for_stream`](Self::for_stream).
-    pub fn owns_stream<Child>(
-        self,
-        events: impl Stream<Item = watcher::Result<Event<Child>>> + Send + 'static,
-    ) -> Self
-    where
-        Child: Resource<DynamicType = ()> + Send + 'static,
-    {
-        self.owns_stream_with(events, ())
-    }
-
-    /// As [`owns_stream`](Self::owns_stream), for a kind that is known only at run time.
-    pub fn owns_stream_with<Child>(
-        self,
-        events: impl Stream<Item = watcher::Result<Event<Child>>> + Send + 'static,
-        dyntype: Child::DynamicType,
-    ) -> Self
-    where
-        Child: Resource + Send + 'static,
-        Child::DynamicType: Debug + Eq + Hash + Clone,
-    {
-        self.owns_events(source::made(events), dyntype, None)
-    }
-
-    /// As [`owns`](Self::owns), from a shared watch.
-    pub fn owns_shared<Child>(self, watch: &SharedWatch<Child>) -> Self
-    where
-        Child: Clone + Resource + Send + Sync + 'static,
-        Child::DynamicType: Eq + Hash + Clone,
-    {
-        self.owns_events(MakeEvents::shared(watch), watch.dyntype().clone(), None)
-    }
-
-    fn owns_events<Child>(
-        self,
-        events: MakeEvents<Child>,
-        dyntype: Child::DynamicType,
-        predicate: Option<AnyPredicate<Child>>,
-    ) -> Self
-    where
-        Child: Resource + Send + 'static,
-    {
-        let owner = self.dyntype.clone();
-        let owners = move |child: Child, shard: Option<Shard>, enqueuer: &Enqueuer| {
-            let meta = child.meta();
-            let owners = meta.owner_references.iter().flatten();
-            let owners = owners
-                .filter(|reference| is_of::<K>(reference, &owner))
-                .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
-            let namespace = meta.namespace.as_deref();
-            let target = |owner: &OwnerReference| {
-                let key = ObjectKey::new(namespace, &owner.name);
-                enqueuer.learn_owner(&key, &owner.uid);
-                (key, None)
-            };
-            // If shards change, those of other owners are dropped when they are added.
-            owners.map(target).collect()
-        };
-        self.related("owned", dyntype, events, predicate, owners)
-    }
-
-    /// Watches objects that concern objects of kind `K`.
-    ///
-    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
-    /// that it was mapped to before are reconciled, too.
-    ///
-    /// The mapper is called when an object is seen. It returns kube's
-    /// [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`Request`]s, which can have a priority.
-    /// A deletion has the priority that the mapper returned for the object's last state.
-    ///
-    /// # Panics
-    ///
-    /// A panic of the mapper ends the controller: its stream panics.
-    pub fn watches<Other, I>(
-        self,
-        api: Api<Other>,
-        wc: watcher::Config,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Other::DynamicType: Default + Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        self.watches_with(api, Other::DynamicType::default(), wc, mapper)
-    }
-
-    /// As [`watches`](Self::watches), for a kind that is known only at run time.
-    pub fn watches_with<Other, I>(
-        self,
-        api: Api<Other>,
-        dyntype: Other::DynamicType,
-        wc: watcher::Config,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        let events = relist::watch(api, &dyntype, wc);
-        self.watches_stream_with(events, mapper, dyntype)
-    }
-
-    /// As [`watches_with`](Self::watches_with), but ignores changes that leave the result of
-    /// `predicate` unchanged.
-    ///
-    /// New and deleted objects always count.
-    pub fn watches_filtered<Other, I>(
-        self,
-        api: Api<Other>,
-        dyntype: Other::DynamicType,
-        wc: watcher::Config,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-        predicate: impl Predicate<Other> + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Other::DynamicType: Debug + Clone + Eq + Hash,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        let events = MakeEvents::Made(relist::watch(api, &dyntype, wc));
-        self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
-    }
-
-    /// As [`watches_with`](Self::watches_with), for a kind that may not be installed: see
-    /// [`owns_optional`](Self::owns_optional).
-    pub fn watches_optional<Other, I>(
-        self,
-        api: Api<Other>,
-        dyntype: Other::DynamicType,
-        wc: watcher::Config,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-        Other::DynamicType: Debug + Clone + Eq + Hash + Send,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        let (client, name) =
-            (api.clone().into_client(), source::name::<Other>(&dyntype, "watched"));
-        let (kind, of) = (dyntype.clone(), dyntype.clone());
-        let mut api = relist::consistent(api, &kind, &wc);
-        let make = move || watcher::watcher(api(), wc.clone()).boxed();
-        let events =
-            optional::events(name, make, move || optional::definition::<Other>(&client, &of));
-        self.related("watched", dyntype, source::made(events), None, keys(mapper))
-    }
-
-    /// As [`watches`](Self::watches), from a stream of raw events: see
-    /// [`for_stream`](Self::for_stream).
-    pub fn watches_stream<Other, I>(
-        self,
-        events: impl Stream<Item = watcher::Result<Event<Other>>> + Send + 'static,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + Debug + Send + 'static,
-        Other::DynamicType: Default + Debug + Clone,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        self.watches_stream_with(events, mapper, Other::DynamicType::default())
-    }
-
-    /// As [`watches_stream`](Self::watches_stream), for a kind that is known only at run time.
-    pub fn watches_stream_with<Other, I>(
-        self,
-        events: impl Stream<Item = watcher::Result<Event<Other>>> + Send + 'static,
-        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
-        dyntype: Other::DynamicType,
-    ) -> Self
-    where
-        Other: Clone + Resource + Debug + Send + 'static,
-        Other::DynamicType: Debug + Clone,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        self.related("watched", dyntype, source::made(events), None, keys(mapper))
-    }
-
-    /// As [`watches`](Self::watches), from a shared watch. The mapper receives the object of the store.
-    pub fn watches_shared<Other, I>(
-        self,
-        watch: &SharedWatch<Other>,
-        mapper: impl Fn(Arc<Other>) -> I + Sync + Send + 'static,
-    ) -> Self
-    where
-        Other: Clone + Resource + Send + Sync + 'static,
-        Other::DynamicType: Eq + Hash + Clone,
-        I: 'static + IntoIterator<Item: Into<Request<K>>>,
-        I::IntoIter: Send,
-    {
-        let mapper = keys(move |it: Object<Other>| mapper(it.object));
-        let dyntype = watch.dyntype().clone();
-        self.related("watched", dyntype, MakeEvents::shared(watch), None, mapper)
-    }
-
-    fn related<O>(
-        mut self,
-        role: &str,
-        dyntype: O::DynamicType,
-        events: MakeEvents<O>,
-        predicate: Option<AnyPredicate<O>>,
-        targets: impl FnMut(O, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
-    ) -> Self
-    where
-        O: Resource + Send + 'static,
-    {
-        let name = source::name::<O>(&dyntype, role);
-        // Number 0 is the controller's own kind.
-        self.readiness.expect(self.related.len() + 1, name.clone());
-        self.related.push(Source::related(
-            name,
-            role == "watched",
-            &dyntype,
-            events,
-            predicate,
-            targets,
-        ));
+    pub fn optional(mut self) -> Self {
+        self.source.is_optional = true;
         self
     }
 }
 
-/// Returns a stream of events that have only metadata.
-fn metadata_of<O>(
-    api: Api<O>,
-    wc: watcher::Config,
-    dyntype: &O::DynamicType,
-) -> MakeEvents<PartialObjectMeta<O>>
-where
-    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-    O::DynamicType: Clone + Send,
-{
-    let mut watches = metadata_watches(api, wc, dyntype);
-    MakeEvents::Watch(Box::new(move |selected| watches(selected)()))
-}
+impl<O: Resource> Watched<O, FromStream<O>> {
+    /// The objects of a stream of raw events: see [`for_stream`](crate::Controller::for_stream).
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::Api;
+    /// # use kube::runtime::{WatchStreamExt, reflector, watcher};
+    /// # use requeue_kube::Controller;
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, api: Api<Secret>) {
+    /// let (secrets, writer) = reflector::store();
+    /// let events = watcher(api, watcher::Config::default()).reflect(writer);
+    /// // The reconciler reads `secrets`.
+    /// let controller = controller.watch_owned(Watched::stream(events));
+    /// # drop((secrets, controller));
+    /// # }
+    /// ```
+    pub fn stream(events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static) -> Self
+    where
+        O::DynamicType: Default,
+    {
+        Self::stream_with(events, O::DynamicType::default())
+    }
 
-/// Returns a function that returns, for a selection, a function that starts a watch of it. Its events
-/// have only metadata.
-#[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
-fn metadata_watches<O>(
-    api: Api<O>,
-    wc: watcher::Config,
-    dyntype: &O::DynamicType,
-) -> impl FnMut(Selected) -> Box<dyn FnMut() -> Events<PartialObjectMeta<O>> + Send> + Send + 'static
-where
-    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
-    O::DynamicType: Clone,
-{
-    let dyntype = dyntype.clone();
-    let mut api = relist::consistent(api, &dyntype, &wc);
-    move |selected: Selected| {
-        // An owned object has its own uid, but the namespace of its owner.
-        let selected = match selected {
-            Selected::Shard(shard) if !shard.selects_owned() => Selected::All,
-            selected => selected,
-        };
-        let (api, wc) = (selected.select(api(), &dyntype), wc.clone());
-        Box::new(move || watcher::metadata_watcher(api.clone(), wc.clone()).boxed())
+    /// As [`stream`](Self::stream), for a kind that is known only at run time.
+    pub fn stream_with(
+        events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
+        dyntype: O::DynamicType,
+    ) -> Self {
+        Self::of(FromStream(events.boxed()), dyntype)
     }
 }
 
-/// Returns true if the owner is of kind `K`, in any version.
-fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
-    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    owner.kind == K::kind(dyntype) && group == K::group(dyntype)
+impl<O> Watched<O, FromShared<O>>
+where
+    O: Clone + Resource + Send + Sync + 'static,
+    O::DynamicType: Eq + Hash + Clone,
+{
+    /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
+    pub fn shared(watch: &SharedWatch<O>) -> Self {
+        Self::of(FromShared(watch.clone()), watch.dyntype().clone())
+    }
 }
 
-fn keys<O, K: Resource, I: IntoIterator<Item: Into<Request<K>>>>(
-    mapper: impl Fn(O) -> I,
-) -> impl Fn(O, Option<Shard>, &Enqueuer) -> Vec<Target> {
-    move |object, _, _| mapper(object).into_iter().map(|it| it.into().target()).collect()
+impl<O: Resource, S> Watched<O, S> {
+    fn of(source: S, dyntype: O::DynamicType) -> Self {
+        Self { dyntype, source, predicate: None }
+    }
+
+    /// Ignores changes that leave the result of `predicate` unchanged, such as
+    /// [`predicates::generation`](kube::runtime::predicates::generation).
+    ///
+    /// New and deleted objects always count. A second filter replaces the first:
+    /// [`combine`](Predicate::combine) predicates instead.
+    pub fn filter(mut self, predicate: impl Predicate<O> + Send + 'static) -> Self {
+        self.predicate = Some(Box::new(predicate));
+        self
+    }
+}
+
+impl<O: Resource, S> Debug for Watched<O, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("kind", &O::kind(&self.dyntype)).finish_non_exhaustive()
+    }
+}
+
+/// The relation of an object of the other kind to those of the controller.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It names its owners, which are in its namespace or have none.
+    Owned,
+    /// A mapper names objects. It is not known whether they are in the shard.
+    Mapped,
+}
+
+impl<O: Resource, S> Watched<O, S> {
+    /// Returns the watch. `targets` returns the objects that an object concerns.
+    pub(super) fn into_source(
+        self,
+        role: Role,
+        mut targets: impl FnMut(S::Item, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
+    ) -> Source
+    where
+        O: 'static,
+        S: EventSource<O>,
+    {
+        let Self { dyntype, source, predicate } = self;
+        let name = match role {
+            Role::Owned => watch_name::<S::Item>(&dyntype, "owned"),
+            Role::Mapped => watch_name::<S::Item>(&dyntype, "watched"),
+        };
+        let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
+        let kind = Kind::of::<S::Item>(&dyntype);
+        let events = source.into_events(&name, &dyntype);
+        Source::new(name, kind, events, move |mut following, events| async move {
+            let enqueuer = Arc::clone(&following.enqueuer);
+            let shard = following.shard;
+            // An owned object has another uid than its owner, but the same namespace.
+            let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
+            let selected = Selected::of(shard.filter(selects));
+            let mut watch = Watch::new();
+            let on_event = move |event: Event<S::Item>, origin: Origin<'_>| {
+                let mut changes = watch.event(event, |item| {
+                    let object = S::as_object(&item);
+                    let property = predicate.as_ref().and_then(|it| it.hash_property(object));
+                    let observation = Observation::of(item.meta()).property(property);
+                    let targets = targets(item, shard, &enqueuer);
+                    let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
+                    let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
+                    let targets = targets.into_iter().map(|(key, _)| key);
+                    observation.concerning(targets).priorities(priorities)
+                });
+                if role == Role::Mapped {
+                    let targets = changes.iter_mut().map(|change| &mut change.targets);
+                    targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
+                }
+                enqueuer.related(&changes, &resource, origin);
+            };
+            following.follow(events, selected, on_event).await
+        })
+    }
+}
+
+/// The origin of the events of a kind. It is private, so that only the constructors of [`Watched`] name
+/// sources.
+pub(super) trait EventSource<O: Resource>: Send + 'static {
+    /// An object in an event.
+    type Item: Resource<DynamicType = O::DynamicType> + Send + 'static;
+    /// An object as a mapper receives it.
+    type Object;
+
+    /// `watch` is the name of the watch.
+    fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<Self::Item>;
+
+    fn as_object(item: &Self::Item) -> &O;
+
+    fn into_object(item: Self::Item) -> Self::Object;
+}
+
+/// An [`Api`] is the source.
+pub struct FromApi<O> {
+    select: Box<dyn FnMut(Selected) -> StartWatch<O> + Send>,
+    client: Client,
+    is_optional: bool,
+}
+
+/// Starts a watch.
+type StartWatch<O> = Box<dyn FnMut() -> Events<O> + Send>;
+
+impl<O: 'static> FromApi<O> {
+    fn new<A>(
+        api: Api<A>,
+        wc: watcher::Config,
+        dyntype: &A::DynamicType,
+        start: fn(Api<A>, watcher::Config) -> Events<O>,
+    ) -> Self
+    where
+        A: Resource + Clone + 'static,
+        A::DynamicType: Clone,
+    {
+        let (client, dyntype) = (api.clone().into_client(), dyntype.clone());
+        let mut api = relist::consistent(api, &dyntype, &wc);
+        let select = move |selected: Selected| -> StartWatch<O> {
+            let (api, wc) = (selected.select(api(), &dyntype), wc.clone());
+            Box::new(move || start(api.clone(), wc.clone()))
+        };
+        Self { select: Box::new(select), client, is_optional: false }
+    }
+}
+
+impl<O> EventSource<O> for FromApi<O>
+where
+    O: Resource + Send + 'static,
+    O::DynamicType: Clone,
+{
+    type Item = O;
+    type Object = O;
+
+    fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<O> {
+        let Self { mut select, client, is_optional } = self;
+        if !is_optional {
+            return MakeEvents::Watch(Box::new(move |selected| select(selected)()));
+        }
+        let (watch, dyntype) = (watch.to_owned(), dyntype.clone());
+        MakeEvents::Watch(Box::new(move |selected| {
+            let (client, dyntype) = (client.clone(), dyntype.clone());
+            let definition = move || optional::definition::<O>(&client, &dyntype);
+            optional::events(watch.clone(), select(selected), definition)
+        }))
+    }
+
+    fn as_object(item: &O) -> &O {
+        item
+    }
+
+    fn into_object(item: O) -> O {
+        item
+    }
+}
+
+/// A stream is the source.
+pub struct FromStream<O>(Events<O>);
+
+impl<O: Resource + Send + 'static> EventSource<O> for FromStream<O> {
+    type Item = O;
+    type Object = O;
+
+    fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<O> {
+        MakeEvents::Made(self.0)
+    }
+
+    fn as_object(item: &O) -> &O {
+        item
+    }
+
+    fn into_object(item: O) -> O {
+        item
+    }
+}
+
+/// A shared watch is the source.
+pub struct FromShared<O>(SharedWatch<O>)
+where
+    O: Clone + Resource + 'static,
+    O::DynamicType: Eq + Hash + Clone;
+
+impl<O> EventSource<O> for FromShared<O>
+where
+    O: Clone + Resource + Send + Sync + 'static,
+    O::DynamicType: Eq + Hash + Clone,
+{
+    type Item = Object<O>;
+    type Object = Arc<O>;
+
+    fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
+        MakeEvents::shared(&self.0)
+    }
+
+    fn as_object(item: &Object<O>) -> &O {
+        &item.object
+    }
+
+    fn into_object(item: Object<O>) -> Arc<O> {
+        item.object
+    }
 }

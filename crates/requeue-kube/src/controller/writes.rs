@@ -68,7 +68,7 @@ impl Kind {
 /// that is repeated then creates no second object.
 ///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
-/// for its own kind, and [`owns_stream`] with
+/// for its own kind, and [`Watched::stream`] with
 /// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
 ///
 /// ```
@@ -79,7 +79,7 @@ impl Kind {
 /// use kube::runtime::{WatchStreamExt, reflector, watcher};
 /// use kube::{Client, ResourceExt};
 /// use requeue_kube::Controller;
-/// use requeue_kube::controller::{Action, Writes};
+/// use requeue_kube::controller::{Action, Watched, Writes};
 ///
 /// struct Context {
 ///     client: Client,
@@ -101,14 +101,14 @@ impl Kind {
 ///     let (secrets, writer) = reflector::store();
 ///     let events = watcher(Api::all(client.clone()), watcher::Config::default()).reflect(writer);
 ///     let controller = Controller::new(Api::all(client.clone()), watcher::Config::default())
-///         .owns_stream::<Secret>(events);
+///         .watch_owned(Watched::stream(events));
 ///     let writes = controller.writes();
 ///     (controller, Context { client, secrets, writes })
 /// }
 /// ```
 ///
 /// [`Controller::store`]: crate::Controller::store
-/// [`owns_stream`]: crate::Controller::owns_stream
+/// [`Watched::stream`]: super::Watched::stream
 #[derive(Clone, Default)]
 pub struct Writes(Arc<Mutex<State>>);
 

@@ -10,6 +10,7 @@
 //! use kube::runtime::watcher;
 //! use kube::{Api, Client, ResourceExt};
 //! use requeue_kube::Controller;
+//! use requeue_kube::controller::Watched;
 //! use requeue_kube::shared::SharedWatch;
 //!
 //! fn controllers(client: Client) -> (Controller<Pod>, Controller<ConfigMap>) {
@@ -24,7 +25,7 @@
 //!     let of_pods =
 //!         Controller::for_shared(&pods).watches(nodes, watcher::Config::default(), on_node);
 //!     let maps = Api::<ConfigMap>::all(client);
-//!     let of_maps = Controller::new(maps, watcher::Config::default()).owns_shared(&pods);
+//!     let of_maps = Controller::new(maps, watcher::Config::default()).watch_owned(Watched::shared(&pods));
 //!     (of_pods, of_maps)
 //! }
 //! ```
@@ -59,11 +60,12 @@ use tokio::task::JoinSet;
 pub use self::index::Index;
 use self::index::{Indexed, Update};
 pub(crate) use self::object::Object;
-use crate::{ObjectKey, relist};
+use crate::watch::watch_name;
+use crate::{ObjectKey, optional, relist};
 
 /// A watch of one kind, scope and selector, and its store, for several controllers of a process.
 ///
-/// Pass it to [`Controller::for_shared`], [`owns_shared`] and [`watches_shared`]. The watch begins when
+/// Pass it to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when
 /// the first of these controllers starts, and ends when all of them and all clones of this value are
 /// gone.
 ///
@@ -87,8 +89,7 @@ use crate::{ObjectKey, relist};
 /// targets of each object: about 100 bytes, and 16 for each target.
 ///
 /// [`Controller::for_shared`]: crate::Controller::for_shared
-/// [`owns_shared`]: crate::Controller::owns_shared
-/// [`watches_shared`]: crate::Controller::watches_shared
+/// [`Watched::shared`]: crate::controller::Watched::shared
 /// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
 pub struct SharedWatch<K>(Arc<Inner<K>>)
 where
@@ -170,6 +171,17 @@ where
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         Self::of_stream_with(relist::watch(api, &dyntype, wc), dyntype)
     }
+
+    /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
+    /// [`Watched::optional`](crate::controller::Watched::optional).
+    pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
+        let (client, of) = (api.clone().into_client(), dyntype.clone());
+        let mut api = relist::consistent(api, &dyntype, &wc);
+        let make = move || watcher::watcher(api(), wc.clone()).boxed();
+        let definition = move || optional::definition::<K>(&client, &of);
+        let name = watch_name::<K>(&dyntype, "shared");
+        Self::of_stream_with(optional::events(name, make, definition), dyntype)
+    }
 }
 
 impl<K> SharedWatch<K>
@@ -224,7 +236,7 @@ where
     /// Returns a reader of the store, which has the objects as they were last seen.
     ///
     /// The store is empty before the first controller has started the watch. For a kind whose objects
-    /// are only looked up, use [`watches_shared`](crate::Controller::watches_shared) with a mapper that
+    /// are only looked up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that
     /// returns nothing: the controller then starts when the store is complete.
     #[must_use]
     pub fn store(&self) -> Store<K> {

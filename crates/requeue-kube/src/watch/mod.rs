@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
+use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 
@@ -27,6 +28,13 @@ mod tests;
 ///
 /// The value is controller-runtime's.
 pub const LOW_PRIORITY: i32 = -100;
+
+/// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
+pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
+    let (kind, version, group) = (O::kind(dyntype), O::version(dyntype), O::group(dyntype));
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("{kind}.{version}{dot}{group} ({role})")
+}
 
 /// The state of an object when it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
@@ -72,8 +72,11 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     ] })
     };
     let to_b = |_: Arc<Secret>| Some(ObjectRef::new("b").within("ns"));
-    let first = Controller::for_shared(&maps).name("shared 1").owns_shared(&secrets);
-    let second = Controller::for_shared(&maps).name("shared 2").watches_shared(&secrets, to_b);
+    let first =
+        Controller::for_shared(&maps).name("shared 1").watch_owned(Watched::shared(&secrets));
+    let second = Controller::for_shared(&maps)
+        .name("shared 2")
+        .watch_mapped(Watched::shared(&secrets), to_b);
     let ((first, one), (second, two)) = (start(first), start(second));
     a_while().await;
     assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["a".to_owned()]));
@@ -264,10 +267,10 @@ fn watches_of_lists_from_a_cache_can_be_created_outside_of_a_runtime() {
     let controller = Controller::new(maps, cached())
         .name("outside of a runtime")
         .owns(secrets.clone(), cached())
-        .owns_optional(secrets.clone(), (), cached())
+        .watch_owned(Watched::metadata(secrets.clone(), cached()).optional())
         .watches(secrets.clone(), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
-        .watches_optional(secrets, (), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
-        .owns_shared(&shared);
+        .watch_mapped(Watched::new(secrets, cached()).optional(), |_| None::<ObjectRef<ConfigMap>>)
+        .watch_owned(Watched::shared(&shared));
     server.put(MAPS, "a", json!({}));
     runtime.block_on(async {
         let (seen, _running) = start(controller);

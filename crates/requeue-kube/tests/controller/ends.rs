@@ -9,7 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::utils::Backoff;
 use requeue::{CancelledRun, Rerun};
 use requeue_kube::ObjectKey;
-use requeue_kube::controller::{Action, Config};
+use requeue_kube::controller::{Action, Config, Watched};
 use requeue_kube::policy;
 use tokio::sync::oneshot;
 
@@ -148,7 +148,7 @@ async fn ended_during_a_write(
 ) -> Vec<String> {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::<Secret>::new();
-    let controller = controller.owns_stream::<Secret>(events).with_config(config);
+    let controller = controller.watch_owned(Watched::stream(events)).with_config(config);
     let (log, writes) = (Log::new(), controller.writes());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
         let writes = writes.clone();
@@ -227,7 +227,7 @@ async fn a_watch_that_is_not_begun_again_ends_the_controller() {
         let (_watched, events) = Feed::<ConfigMap>::new();
         let mut controller = controller.trigger_backoff(Never);
         if !is_listed {
-            controller = controller.owns_stream(events);
+            controller = controller.watch_owned(Watched::stream(events));
         }
         let log = Log::new();
         let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
@@ -311,7 +311,7 @@ async fn a_mapper_that_panics_ends_the_controller() {
     let (feed, controller) = controller::<ConfigMap>();
     let (watched, events) = Feed::<ConfigMap>::new();
     let mapper = |_| -> Option<ObjectRef<ConfigMap>> { panic!("in a mapper") };
-    let controller = controller.watches_stream(events, mapper);
+    let controller = controller.watch_mapped(Watched::stream(events), mapper);
     let stream = controller.run(note, policy::backoff, Arc::new(Log::new()));
     let reading = tokio::spawn(stream.for_each(async |_| ()));
     feed.list(&[]);

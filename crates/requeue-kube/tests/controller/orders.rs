@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
-use requeue_kube::controller::{Action, ReconcileReason, Request};
+use requeue_kube::controller::{Action, ReconcileReason, Request, Watched};
 use requeue_kube::policy;
 
 use super::common::*;
@@ -82,7 +82,7 @@ async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
         Secret { metadata, ..Secret::default() }
     };
     let log = Log::new();
-    let controller = controller.watches_stream(events, mapper);
+    let controller = controller.watch_mapped(Watched::stream(events), mapper);
     let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
     feed.list(&["a", "b", "c", "d"].map(|name| map(name, 1)));
     watched.list(&[secret("b", 1, 5), secret("c", 1, 7)]);

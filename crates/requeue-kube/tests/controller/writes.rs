@@ -14,7 +14,7 @@ use kube::core::response::StatusDetails;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use requeue::Pace;
-use requeue_kube::controller::{self, Action, Config, Wait, Writes};
+use requeue_kube::controller::{self, Action, Config, Wait, Watched, Writes};
 use requeue_kube::metrics::Metrics;
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, ObjectKey, policy};
@@ -68,7 +68,7 @@ impl World {
         let (children, events) = Feed::new();
         let mut metrics = prometheus_client::registry::Registry::default();
         let controller = controller
-            .owns_stream::<Secret>(events)
+            .watch_owned(Watched::stream(events))
             .metrics(&Metrics::register(&mut metrics))
             .with_config(config);
         let (log, status) = (Log::new(), controller.status());
@@ -206,7 +206,7 @@ async fn other_objects_do_not_wait() {
 async fn an_event_before_the_record_counts_and_a_kind_that_is_not_watched_never_delays() {
     let (owners, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let log = Log::new();
     let (writes, feed) = (controller.writes(), children.clone());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
@@ -244,7 +244,7 @@ async fn a_deletion_is_shown_by_its_event() {
     for (deleted, shows) in cases {
         let (owners, controller) = controller::<ConfigMap>();
         let (children, events) = Feed::new();
-        let controller = controller.owns_stream::<Secret>(events);
+        let controller = controller.watch_owned(Watched::stream(events));
         let (log, writes) = (Log::new(), controller.writes());
         let deleted = Mutex::new(Some(deleted));
         let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
@@ -274,8 +274,8 @@ async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
     let (children, events) = Feed::new();
     let (others, other_events) = Feed::<Secret>::new();
     let controller = controller
-        .owns_stream::<Secret>(events)
-        .watches_stream(other_events, |_| None::<ObjectRef<ConfigMap>>);
+        .watch_owned(Watched::stream(events))
+        .watch_mapped(Watched::stream(other_events), |_| None::<ObjectRef<ConfigMap>>);
     let (log, writes) = (Log::new(), controller.writes());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
         log.note(name(&*map));
@@ -339,9 +339,11 @@ fn writing(
 async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
     type Share = fn(SharedWatch<Secret>, Controller<ConfigMap>) -> Controller<ConfigMap>;
     let shares: [Share; 2] = [
-        |children, controller| controller.owns_shared(&children),
+        |children, controller| controller.watch_owned(Watched::shared(&children)),
         |children, controller| {
-            controller.watches_shared(&children, |_| Some(ObjectRef::new("a").within("ns")))
+            controller.watch_mapped(Watched::shared(&children), |_| {
+                Some(ObjectRef::new("a").within("ns"))
+            })
         },
     ];
     for share in shares {
@@ -407,7 +409,7 @@ async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_
         let (owners, controller) = controller::<ConfigMap>();
         let (children, events) = Feed::new();
         let controller = controller
-            .owns_stream::<Secret>(events)
+            .watch_owned(Watched::stream(events))
             .with_config(config().suppress_own_writes(true));
         let (log, writes) = (Log::new(), controller.writes());
         let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
@@ -425,7 +427,7 @@ async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_
 async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
     let (owners, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let (log, writes) = (Log::new(), controller.writes());
     let first = AtomicU32::new(0);
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
