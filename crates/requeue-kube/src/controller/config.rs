@@ -9,7 +9,7 @@ use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter, Rerun};
 
-use super::RunnerError;
+use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Resource;
@@ -10,12 +11,14 @@ use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
 use requeue::Add;
 
-use super::failures::{Failures, Version, Versions};
+use super::config::Config;
+use super::error::RunnerError;
+use super::failures::{Failures, Version, Versions, versions};
 use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
-use super::{Config, RunnerError};
+use crate::shard::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
@@ -27,6 +30,44 @@ pub(super) struct Lookups {
     pub(super) is_ours: Option<IsOurs>,
     /// The shards that are held, if they change while the controller runs.
     pub(super) ownership: Option<Ownership>,
+}
+
+impl Lookups {
+    pub(super) fn new<K>(
+        store: &Store<K>,
+        dyntype: &K::DynamicType,
+        config: &Config,
+        shard: Option<Shard>,
+        ownership: Option<Ownership>,
+    ) -> Self
+    where
+        K: Resource + Clone + Send + Sync + 'static,
+        K::DynamicType: Eq + Hash + Clone,
+    {
+        let generations = config.clear_on_new_generation;
+        let versions = versions(store.clone(), dyntype.clone(), generations);
+        let is_ours: Option<IsOurs> = (shard.is_some() || ownership.is_some()).then(|| {
+            let (store, dyntype, ownership) = (store.clone(), dyntype.clone(), ownership.clone());
+            let is_ours = move |key: &ObjectKey| {
+                let object = store.get(&key.to_ref(dyntype.clone()));
+                object.is_some_and(|object| match &ownership {
+                    Some(ownership) => ownership.is_held(key),
+                    None => shard.is_none_or(|shard| shard.contains(object.meta())),
+                })
+            };
+            Box::new(is_ours) as _
+        });
+        Self { versions, is_ours, ownership }
+    }
+}
+
+/// The rules that do not follow from the configuration.
+pub(super) struct Rules {
+    pub(super) scope: Scope,
+    /// Deleted objects are reconciled, too.
+    pub(super) runs_gone: bool,
+    /// Nothing is added before [`Enqueuer::open`].
+    pub(super) in_standby: bool,
 }
 
 pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
@@ -73,9 +114,7 @@ impl Enqueuer {
     pub(super) fn new(
         config: &Config,
         name: &str,
-        scope: Scope,
-        runs_gone: bool,
-        open: bool,
+        rules: Rules,
         lookups: Lookups,
         writes: Writes,
     ) -> Result<Self, RunnerError> {
@@ -84,29 +123,43 @@ impl Enqueuer {
         Ok(Self {
             queue: config.queue(places)?.name(name).track_times().build()?,
             details: Details::default(),
-            scope,
+            scope: rules.scope,
             change: Add::debounce(config.debounce).at_most(most),
-            runs_gone,
+            runs_gone: rules.runs_gone,
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
             writes,
             lookups,
-            standby: Mutex::new((!open).then(BTreeSet::new)),
+            standby: Mutex::new(rules.in_standby.then(BTreeSet::new)),
         })
+    }
+
+    /// Connects the queue with the shards that are held, if they change while the controller runs.
+    pub(super) fn attach_shards(self: &Arc<Self>) {
+        let Some(ownership) = self.ownership() else { return };
+        let forget = Arc::downgrade(self);
+        let regroup = Arc::downgrade(self);
+        ownership.attach(
+            self.queue.clone(),
+            Box::new(move |is_gone| {
+                forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
+            }),
+            move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
+        );
     }
 
     /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
     pub(super) fn open<K>(&self, store: &Store<K>)
     where
         K: Resource + Clone + 'static,
-        K::DynamicType: Eq + std::hash::Hash + Clone,
+        K::DynamicType: Eq + Hash + Clone,
     {
         // This comes first: an object that is seen between the two steps is added twice, but never
         // missed.
         let gone = self.standby().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
-            self.add(key, LOW_PRIORITY, Reason::Bulk);
+            self.add(key, LOW_PRIORITY, Reason::Bulk, None);
         }
     }
 
@@ -114,7 +167,7 @@ impl Enqueuer {
     pub(super) fn add_all<K>(&self, store: &Store<K>)
     where
         K: Resource + Clone + 'static,
-        K::DynamicType: Eq + std::hash::Hash + Clone,
+        K::DynamicType: Eq + Hash + Clone,
     {
         let mut keys: Vec<_> =
             store.state().iter().map(|object| ObjectKey::of(&**object)).collect();
@@ -122,7 +175,7 @@ impl Enqueuer {
         keys.sort_unstable();
         // A store that others maintain may have objects of other shards.
         for key in keys.into_iter().filter(|key| self.is_ours(key)) {
-            self.add(key, LOW_PRIORITY, Reason::Bulk);
+            self.add(key, LOW_PRIORITY, Reason::Bulk, None);
         }
     }
 
@@ -141,17 +194,17 @@ impl Enqueuer {
             return self.cancel(&key);
         }
         self.release_if_overtaken(&key);
-        self.add_for(key, kind.priority(), Reason::Object, event);
+        self.add(key, kind.priority(), Reason::Object, Some(event));
     }
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn finished(&self, key: ObjectKey) {
         self.failures.entered(&key);
         if self.release_if_overtaken(&key) {
-            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object);
+            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
         for held in self.writes.end(&key) {
-            self.add(key.clone(), held.priority, held.reason);
+            self.add(key.clone(), held.priority, held.reason, None);
         }
         self.regroup(&key);
         self.forget_place(&key);
@@ -167,7 +220,7 @@ impl Enqueuer {
         });
         if has_moved && ownership.is_held(key) {
             // The key had a pending run, or another object, which has not run yet.
-            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object);
+            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
             self.writes.forget(key);
             self.failures.forget(key);
@@ -204,13 +257,14 @@ impl Enqueuer {
 
     /// Adds a key to the queue, unless its shard is not held.
     pub(super) fn put(&self, key: ObjectKey, add: Add) {
+        self.admit(&key, || _ = self.queue.add_with(key.clone(), add));
+    }
+
+    /// Calls `add`, unless the key's shard is not held. No release of the shard begins during the call.
+    fn admit(&self, key: &ObjectKey, add: impl FnOnce()) {
         match self.ownership() {
-            Some(ownership) => {
-                ownership.admit(&key, || self.queue.add_with(key.clone(), add));
-            }
-            None => {
-                self.queue.add_with(key, add);
-            }
+            Some(ownership) => _ = ownership.admit(key, add),
+            None => add(),
         }
     }
 
@@ -257,7 +311,7 @@ impl Enqueuer {
                 continue;
             }
             let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-            self.add_for(target.clone(), priority, reason, event);
+            self.add(target.clone(), priority, reason, Some(event));
         }
     }
 
@@ -278,30 +332,41 @@ impl Enqueuer {
         }
     }
 
-    /// Adds `key` because of an event. If the event may show a write of the run in flight, the add
-    /// waits for the end of that run.
-    fn add_for(&self, key: ObjectKey, priority: i32, reason: Reason, event: Origin<'_>) {
+    /// Adds `key` to the queue. If `event` may show a write of the run in flight, the add waits for the
+    /// end of that run.
+    pub(super) fn add(
+        &self,
+        key: ObjectKey,
+        priority: i32,
+        mut reason: Reason,
+        event: Option<Origin<'_>>,
+    ) {
         let key = self.scope.normal(key);
-        if let Some(reason) = self.writes.hold(&key, event, priority, reason) {
-            self.add(key, priority, reason);
+        if let Some(event) = event {
+            let Some(kept) = self.writes.hold(&key, event, priority, reason) else { return };
+            reason = kept;
         }
+        if self.waits_for_start(&key) {
+            return;
+        }
+        self.admit(&key, || {
+            let add = self.change.priority(priority).reason(reason.bit());
+            // The details come first: a worker may take the key immediately.
+            self.details.note(&key, reason);
+            self.queue.add_with(key.clone(), add);
+        });
     }
 
-    pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
-        let key = self.scope.normal(key);
-        if self.ownership().is_some_and(|ownership| !ownership.is_held(&key)) {
-            return;
+    /// Returns true in standby. It remembers a key that is not in the store then.
+    fn waits_for_start(&self, key: &ObjectKey) -> bool {
+        let mut standby = self.standby();
+        let Some(gone) = &mut *standby else { return false };
+        let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
+        // All other objects are in the store.
+        if self.runs_gone && is_held() && self.version(key).is_none() {
+            gone.insert(key.clone());
         }
-        if let Some(gone) = &mut *self.standby() {
-            // All other objects are in the store.
-            if self.runs_gone && self.version(&key).is_none() {
-                gone.insert(key);
-            }
-            return;
-        }
-        let bit = reason.bit();
-        self.details.note(&key, reason);
-        self.put(key, self.change.priority(priority).reason(bit));
+        true
     }
 
     /// Makes all keys ready now that wait for further changes or for events of own writes: none will
@@ -309,7 +374,7 @@ impl Enqueuer {
     pub(super) fn end_waits(&self) {
         let (held, mut keys) = self.writes.close();
         for (key, held) in held {
-            self.add(key, held.priority, held.reason);
+            self.add(key, held.priority, held.reason, None);
         }
         keys.sort_unstable();
         for key in keys {

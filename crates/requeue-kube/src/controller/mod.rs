@@ -13,8 +13,10 @@ mod failures;
 mod names;
 mod own_watch;
 mod ownership;
+mod parts;
 mod readiness;
 mod reason;
+mod reconcile;
 mod request;
 mod run;
 mod scope;
@@ -32,7 +34,6 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
@@ -51,10 +52,10 @@ pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
 use self::own_watch::{OwnObjects, own_source};
-use self::ownership::Ownership;
+use self::parts::{Observers, Others, Own, Parts, ShardSettings, StopTriggers};
 pub use self::readiness::Readiness;
+use self::reconcile::Reconciler;
 pub use self::request::Request;
-use self::run::Target;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
 pub(crate) use self::sharding::{CommonGroup, Sharding, abandon};
@@ -75,10 +76,6 @@ use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
 use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue};
-
-/// Returns the watch of the controller's own kind, whose changes a predicate may filter.
-type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source + Send>;
-type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
 /// A controller for the objects of one kind.
 ///
@@ -161,31 +158,7 @@ where
     K: Clone + Resource + Debug + 'static,
     K::DynamicType: Eq + Hash,
 {
-    dyntype: K::DynamicType,
-    scope: Option<discovery::Scope>,
-    name: Option<String>,
-    store: Store<K>,
-    own: MakeOwn<K>,
-    predicate: Option<AnyPredicate<K>>,
-    /// The client of the main `Api`.
-    client: Option<Client>,
-    shard: Option<Shard>,
-    shards: Option<Shards>,
-    common_group: Option<CommonGroup>,
-    held: HeldShards,
-    ownership: Option<Ownership>,
-    related: Vec<Source>,
-    triggers: Vec<Trigger>,
-    trigger_backoff: Option<TriggerBackoff>,
-    readiness: Readiness,
-    writes: Writes,
-    graceful: Vec<BoxFuture<'static, ()>>,
-    forced: Vec<BoxFuture<'static, ()>>,
-    start: Start,
-    warmup: bool,
-    metrics: Option<Metrics>,
-    on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
-    config: Config,
+    parts: Parts<K>,
 }
 
 impl<K> Controller<K>
@@ -224,9 +197,10 @@ where
         };
         let events = MakeEvents::Watch(Box::new(events));
         let write = move |event: &_| writer.apply_watcher_event(event);
-        let controller =
+        let mut controller =
             Self::of(events, |object| object, Arc::unwrap_or_clone, store, dyntype, write);
-        Self { client: Some(client), ..controller }
+        controller.parts.sharding.client = Some(client);
+        controller
     }
 
     /// Creates a controller for the objects of a stream of events.
@@ -321,31 +295,20 @@ where
             };
             own_source(name, kind, events, objects)
         };
+        let own = Own { dyntype, scope: None, store, make: Box::new(own), predicate: None };
+        let observers =
+            Observers { readiness, status: Status::default(), metrics: None, on_start: None };
         Self {
-            dyntype,
-            scope: None,
-            name: None,
-            store,
-            own: Box::new(own),
-            predicate: None,
-            client: None,
-            shard: None,
-            shards: None,
-            common_group: None,
-            held: HeldShards::default(),
-            ownership: None,
-            related: Vec::new(),
-            triggers: Vec::new(),
-            trigger_backoff: None,
-            readiness,
-            writes: Writes::default(),
-            graceful: Vec::new(),
-            forced: Vec::new(),
-            start: Start::default(),
-            warmup: true,
-            metrics: None,
-            on_start: None,
-            config: Config::default(),
+            parts: Parts {
+                name: None,
+                config: Config::default(),
+                own,
+                others: Others::default(),
+                sharding: ShardSettings::default(),
+                start: Start::default(),
+                stops: StopTriggers::default(),
+                observers,
+            },
         }
     }
 
@@ -353,7 +316,7 @@ where
     ///
     /// The default is [`Config::default`].
     pub fn with_config(mut self, config: Config) -> Self {
-        self.config = config;
+        self.parts.config = config;
         self
     }
 
@@ -363,7 +326,7 @@ where
     /// it, the first object that is seen shows the scope. Until then, an object without a namespace
     /// that is owned from several namespaces may be treated as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
-        self.scope = Some(scope);
+        self.parts.own.scope = Some(scope);
         self
     }
 
@@ -398,7 +361,7 @@ where
     /// # }
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
-        self.shard = Some(shard);
+        self.parts.sharding.shard = Some(shard);
         self
     }
 
@@ -481,25 +444,30 @@ where
     /// # }
     /// ```
     pub fn shards(mut self, shards: Shards) -> Self {
-        self.shards = Some(shards);
+        self.parts.sharding.shards = Some(shards);
         self
     }
 
     /// Returns a handle to the shards that the controller holds in its [group](Self::shards).
     pub fn held_shards(&self) -> HeldShards {
-        self.held.clone()
+        self.parts.observers.status.held.clone()
+    }
+
+    /// Returns the name of the controller, or the default.
+    pub(crate) fn effective_name(&self) -> String {
+        self.parts.effective_name()
     }
 
     /// Returns the client of the main `Api`.
     pub(crate) const fn client(&self) -> Option<&Client> {
-        self.client.as_ref()
+        self.parts.sharding.client.as_ref()
     }
 
     /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
     /// controller runs.
     #[cfg(test)]
-    pub(crate) fn owning(mut self, ownership: Ownership) -> Self {
-        self.ownership = Some(ownership);
+    pub(crate) fn owning(mut self, ownership: ownership::Ownership) -> Self {
+        self.parts.sharding.ownership = Some(ownership);
         self
     }
 
@@ -514,20 +482,23 @@ where
     /// overlap with the runs of the next controller of the same name. To prevent that, end the
     /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.parts.name = Some(name.into());
         self
     }
 
     /// Sets the start, the shutdown and the metrics for a manager.
     pub(crate) fn managed(mut self, managed: Managed) -> Self {
         let Managed { lead, group, graceful, forced, metrics } = managed;
-        self.common_group = group;
+        self.parts.sharding.common_group = group;
         if let Some((lead, election)) = lead {
-            (self.start.on, self.start.election) = (Some(lead), Some(election));
+            self.parts.start.on = Some(lead);
+            self.parts.start.election = Some(election);
         }
-        self.graceful.push(graceful);
-        self.forced.push(forced);
-        self.metrics = metrics.or(self.metrics);
+        self.parts.stops.graceful.push(graceful);
+        self.parts.stops.forced.push(forced);
+        if metrics.is_some() {
+            self.parts.observers.metrics = metrics;
+        }
         self
     }
 
@@ -541,18 +512,18 @@ where
     /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
     /// with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
-        self.trigger_backoff = Some(TriggerBackoff::new(backoff));
+        self.parts.others.backoff = Some(TriggerBackoff::new(backoff));
         self
     }
 
     /// Returns a reader of the store, which has the objects of kind `K` as they were last seen.
     pub fn store(&self) -> Store<K> {
-        self.store.clone()
+        self.parts.own.store.clone()
     }
 
     /// Publishes the controller's metrics in a Prometheus registry, under its name, while it runs.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
-        self.metrics = Some(metrics.clone());
+        self.parts.observers.metrics = Some(metrics.clone());
         self
     }
 
@@ -560,26 +531,26 @@ where
     ///
     /// Use it to inspect the queue, or to show it on the dashboard of `requeue-http`.
     pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
-        self.on_start = Some(Box::new(f));
+        self.parts.observers.on_start = Some(Box::new(f));
         self
     }
 
     /// Returns a handle for `/readyz`, which reports whether all watches have received their first
     /// list.
     pub fn readiness(&self) -> Readiness {
-        self.readiness.clone()
+        self.parts.observers.readiness.clone()
     }
 
     /// Returns the record of the reconciler's writes, which prevents runs that read a cache older than
     /// the controller's own writes.
     pub fn writes(&self) -> Writes {
-        self.writes.clone()
+        self.parts.observers.status.writes.clone()
     }
 
     /// Returns a handle for a dashboard. It shows why an object waits, and the shards of the
     /// controller's group.
     pub fn status(&self) -> Status {
-        Status { writes: self.writes.clone(), held: self.held.clone() }
+        self.parts.observers.status.clone()
     }
 
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
@@ -602,7 +573,7 @@ where
     /// # }
     /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
-        self.predicate = Some(Box::new(predicate));
+        self.parts.own.predicate = Some(Box::new(predicate));
         self
     }
 
@@ -642,7 +613,7 @@ where
         Child: Resource + 'static,
         S: EventSource<Child>,
     {
-        let owner = self.dyntype.clone();
+        let owner = self.parts.own.dyntype.clone();
         let owners = move |child: S::Item, shard: Option<Shard>, enqueuer: &Enqueuer| {
             let meta = child.meta();
             let owners = meta.owner_references.iter().flatten();
@@ -740,8 +711,9 @@ where
 
     fn related(mut self, source: Source) -> Self {
         // Number 0 is the controller's own kind.
-        self.readiness.expect(self.related.len() + 1, source.name.clone());
-        self.related.push(source);
+        let watches = &mut self.parts.others.watches;
+        self.parts.observers.readiness.expect(watches.len() + 1, source.name.clone());
+        watches.push(source);
         self
     }
 
@@ -774,8 +746,14 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let target = Target { of: |_, object| object, runs_gone: false };
-        self.stream(target, reconciler, error_policy, context)
+        let reconciler = Reconciler {
+            to_target: |_, object| object,
+            runs_gone: false,
+            reconcile: reconciler,
+            error_policy,
+            context,
+        };
+        run::stream(self.parts, reconciler)
     }
 
     /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
@@ -804,8 +782,14 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let target = Target { of: |object, _| Some(object.clone()), runs_gone: true };
-        self.stream(target, reconciler, error_policy, context)
+        let reconciler = Reconciler {
+            to_target: |object, _| Some(object.clone()),
+            runs_gone: true,
+            reconcile: reconciler,
+            error_policy,
+            context,
+        };
+        run::stream(self.parts, reconciler)
     }
 }
 
@@ -822,8 +806,8 @@ where
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller")
-            .field("name", &self.name)
-            .field("config", &self.config)
+            .field("name", &self.parts.name)
+            .field("config", &self.parts.config)
             .finish_non_exhaustive()
     }
 }

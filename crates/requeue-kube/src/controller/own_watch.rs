@@ -19,14 +19,18 @@ use crate::relist::Events;
 use crate::shard::Shard;
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
+/// Writes an event to the store. Does nothing if another part maintains the store.
+type Write<E> = Box<dyn FnMut(&Event<E>) + Send>;
+/// Returns the objects of the store for whose keys a function returns true.
+type Stored<E> = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) -> Vec<E> + Send>;
+/// Returns the result of the filter for an object.
+type Property<E> = Box<dyn Fn(&E) -> Option<u64> + Send>;
+
 /// The functions that know the controller's store and its filter.
 pub(super) struct OwnObjects<E> {
-    /// Writes an event to the store. Does nothing if another part maintains the store.
-    pub(super) write: Box<dyn FnMut(&Event<E>) + Send>,
-    /// Returns the objects of the store for whose keys a function returns true.
-    pub(super) stored: Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) -> Vec<E> + Send + Sync>,
-    /// Returns the result of the filter for an object.
-    pub(super) property: Box<dyn Fn(&E) -> Option<u64> + Send>,
+    pub(super) write: Write<E>,
+    pub(super) stored: Stored<E>,
+    pub(super) property: Property<E>,
 }
 
 /// Returns the watch of the controller's own kind.

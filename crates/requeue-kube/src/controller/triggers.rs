@@ -28,7 +28,7 @@ where
     /// They have [low priority](crate::watch::LOW_PRIORITY), so that changed objects go first.
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
-        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
+        self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add_all = move |()| {
                 enqueuer.add_all(&store);
                 // A stream that is always ready must yield to other tasks.
@@ -50,11 +50,11 @@ where
     where
         R: Into<Request<K>> + 'static,
     {
-        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
+        self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add = move |request: R| {
                 let (key, priority, reason) = request.into().into_add();
                 if enqueuer.is_ours(&key) {
-                    enqueuer.add(key, priority, reason);
+                    enqueuer.add(key, priority, reason, None);
                 }
                 consume_budget()
             };
@@ -75,7 +75,7 @@ where
         mut self,
         trigger: impl Future<Output = ()> + Send + Sync + 'static,
     ) -> Self {
-        self.graceful.push(trigger.boxed());
+        self.parts.stops.graceful.push(trigger.boxed());
         self
     }
 
@@ -89,15 +89,15 @@ where
     /// The stream panics if a signal handler cannot be installed.
     pub fn shutdown_on_signal(mut self) -> Self {
         let (first, second) = signals();
-        self.graceful.push(first);
-        self.forced.push(second);
+        self.parts.stops.graceful.push(first);
+        self.parts.stops.forced.push(second);
         self
     }
 
     /// Delays the start until `trigger` completes, for example until this process is the leader.
     ///
     /// Until then the controller is in standby: watches and [store](Self::store) run, unless
-    /// [`warmup`](Self::warmup) is off, but nothing is queued. Then everything in the store is
+    /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
     /// queued, with [low priority](crate::watch::LOW_PRIORITY).
     ///
     /// If the lease is lost, the caller must drop the stream immediately, as in [this
@@ -105,14 +105,14 @@ where
     /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
     /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
-        self.start.on = Some(trigger.boxed());
+        self.parts.start.on = Some(trigger.boxed());
         self
     }
 
     /// Runs only while this process leads: of several replicas, one works, and the others stand by.
     ///
     /// - **Start.** The controller takes part in the election once its watches have listed, so a
-    ///   replica that cannot list never leads. Without [`warmup`](Self::warmup), it lists after it
+    ///   replica that cannot list never leads. [Without warmup](Self::without_warmup), it lists after it
     ///   has become the leader, and releases the lease if it cannot. With
     ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
     ///   leads, it is in standby, as described there.
@@ -150,16 +150,16 @@ where
     /// # }
     /// ```
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
-        self.start.elector = Some(elector);
+        self.parts.start.elector = Some(elector);
         self
     }
 
-    /// Sets whether watches and store run in standby, before [`start_on`](Self::start_on) completes
-    /// or this process leads.
+    /// Starts watches and store only after [`start_on`](Self::start_on) has completed, or when this
+    /// process leads.
     ///
-    /// `true` by default, so that a new leader starts immediately.
-    pub fn warmup(mut self, warmup: bool) -> Self {
-        self.warmup = warmup;
+    /// By default they run in standby, too, so that a new leader starts immediately.
+    pub fn without_warmup(mut self) -> Self {
+        self.parts.start.is_cold = true;
         self
     }
 }

@@ -158,7 +158,7 @@ async fn a_standby_that_is_not_to_warm_up_watches_nothing() {
     let (feed, controller) = controller::<ConfigMap>();
     let (lead, leads) = oneshot::channel::<()>();
     let log = Log::new();
-    let controller = controller.start_on(async { _ = leads.await }).warmup(false);
+    let controller = controller.start_on(async { _ = leads.await }).without_warmup();
     let (store, readiness) = (controller.store(), controller.readiness());
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);

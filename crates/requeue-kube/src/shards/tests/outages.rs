@@ -140,7 +140,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
         ("an election without warmup", |api| {
             let elector = elector(api);
             let status = Some(elector.status());
-            Replica::start(api, |it| (it.leader_election(elector).warmup(false), status))
+            Replica::start(api, |it| (it.leader_election(elector).without_warmup(), status))
         }),
         ("a manager's election", |api| {
             let elector = elector(api);
