@@ -47,14 +47,25 @@ impl ObjectKey {
     }
 
     /// Creates the key of `object`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Node;
+    /// use requeue_kube::ObjectKey;
+    ///
+    /// let mut node = Node::default();
+    /// node.metadata.name = Some("node-1".to_owned());
+    /// assert_eq!(ObjectKey::from_object(&node), ObjectKey::new(None, "node-1"));
+    /// ```
     #[must_use]
-    pub fn of(object: &impl Resource) -> Self {
-        Self::of_meta(object.meta())
+    pub fn from_object(object: &impl Resource) -> Self {
+        Self::from_meta(object.meta())
     }
 
     /// Creates the key of the object with this metadata.
     #[must_use]
-    pub fn of_meta(meta: &ObjectMeta) -> Self {
+    pub fn from_meta(meta: &ObjectMeta) -> Self {
         // Objects from the API server always have a name.
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }
@@ -73,6 +84,17 @@ impl ObjectKey {
 
     /// Returns a reference to the object of kind `K` with this key, without uid and resource
     /// version.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::reflector::ObjectRef;
+    /// use requeue_kube::ObjectKey;
+    ///
+    /// let object = ObjectKey::new(Some("default"), "web").to_ref::<ConfigMap>(());
+    /// assert_eq!(object, ObjectRef::new("web").within("default"));
+    /// ```
     #[must_use]
     pub fn to_ref<K: Lookup>(&self, dyntype: K::DynamicType) -> ObjectRef<K> {
         let object = ObjectRef::new_with(self.name(), dyntype);

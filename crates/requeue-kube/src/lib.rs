@@ -105,6 +105,8 @@ mod relist;
 pub mod shard;
 pub mod shards;
 pub mod shared;
+// `requeue watch` of the program uses it. It is no part of the stable interface.
+#[doc(hidden)]
 pub mod watch;
 
 pub use crate::controller::Controller;

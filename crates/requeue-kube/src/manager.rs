@@ -115,6 +115,18 @@ impl Manager {
     /// The controllers of a manager need different [names](Controller::name). The manager sets the
     /// start, the shutdown and the metrics, so do not set them for the controller. Its
     /// [`Config`](controller::Config) remains.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>) {
+    /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
+    /// # }
+    /// ```
     pub fn add<K, E, S>(
         &mut self,
         controller: Controller<K>,
@@ -135,6 +147,22 @@ impl Manager {
 
     /// Returns the shared watch of the objects that `api` and `wc` select: the same one each time, for
     /// the same kind, namespace and configuration. It uses the client of the first call.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::{Api, runtime::watcher};
+    /// # use requeue_kube::{Controller, Manager};
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>, secrets: Api<Secret>) {
+    /// let secrets = manager.watch(secrets, watcher::Config::default());
+    /// let maps = maps.watch_owned(Watched::shared(&secrets));
+    /// let of_secrets = Controller::for_shared(&secrets);
+    /// # drop((maps, of_secrets));
+    /// # }
+    /// ```
     pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
     where
         K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
@@ -292,6 +320,16 @@ impl Manager {
     /// # Cancel safety
     ///
     /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_kube::Manager;
+    /// # async fn example(manager: Manager) -> Result<(), Box<dyn std::error::Error>> {
+    /// manager.shutdown_on_signal().run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.group()?;
         let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;

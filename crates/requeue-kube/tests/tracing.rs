@@ -112,7 +112,9 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let fails = Mutex::new(1);
     let reconcile = move |_: Arc<ConfigMap>, _: Arc<()>| {
         let fail = std::mem::take(&mut *fails.lock().unwrap()) > 0;
-        async move { if fail { Err(fmt::Error) } else { Ok(Action::requeue(Duration::from_secs(45))) } }
+        async move {
+            if fail { Err(fmt::Error) } else { Ok(Action::requeue_after(Duration::from_secs(45))) }
+        }
     };
     let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
     let reading = stream.for_each(async |_| ()).instrument(tracing::info_span!("reading"));

@@ -45,7 +45,7 @@ async fn reconcile(owner: Arc<ConfigMap>, context: Arc<Context>) -> Result<Actio
     if let Some(writes) = &context.writes {
         writes.record(&created);
     }
-    Ok(Action::requeue(Duration::ZERO))
+    Ok(Action::requeue_after(Duration::ZERO))
 }
 
 /// Runs the controller until nothing is left to do, and returns the number of children.

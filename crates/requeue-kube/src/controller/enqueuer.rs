@@ -170,7 +170,7 @@ impl Enqueuer {
         K::DynamicType: Eq + Hash + Clone,
     {
         let mut keys: Vec<_> =
-            store.state().iter().map(|object| ObjectKey::of(&**object)).collect();
+            store.state().iter().map(|object| ObjectKey::from_object(&**object)).collect();
         // The order of a store's objects is random.
         keys.sort_unstable();
         // A store that others maintain may have objects of other shards.

@@ -74,6 +74,7 @@ use crate::relist;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
+pub use crate::watch::LOW_PRIORITY;
 use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue};
 
@@ -92,7 +93,7 @@ use crate::{ObjectKey, ObjectQueue};
 ///   that it was mapped to before, are reconciled, too.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
 ///   in several namespaces.
-/// - **Changes go first.** The first list has [low priority](crate::watch::LOW_PRIORITY). A later
+/// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). A later
 ///   list runs only the objects that have changed since they were last seen
 ///   ([`Config::reconcile_unchanged`]).
 /// - **The stream only reports results.** The controller starts when the stream is first polled,
@@ -135,7 +136,7 @@ use crate::{ObjectKey, ObjectQueue};
 ///
 /// async fn reconcile(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
 ///     // Make the Secrets match `map`.
-///     Ok(Action::requeue(Duration::from_secs(3600)))
+///     Ok(Action::requeue_after(Duration::from_secs(3600)))
 /// }
 ///
 /// # async fn example() -> Result<(), kube::Error> {
@@ -171,6 +172,20 @@ where
     /// With [`any_semantic`](watcher::Config::any_semantic) or
     /// [`streaming_lists`](watcher::Config::streaming_lists), the first list may be older than the
     /// latest state. Later lists never are: an object that is missing in an old list is not deleted.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::watcher;
+    /// use kube::{Api, Client};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let maps = Api::namespaced(client, "default");
+    ///     Controller::new(maps, watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
     pub fn new(main_api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -285,7 +300,10 @@ where
         let own = move |predicate: Option<AnyPredicate<K>>| {
             let stored = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
                 let state = reader.state().into_iter();
-                state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(from_object).collect()
+                state
+                    .filter(|it| is_wanted(&ObjectKey::from_object(&**it)))
+                    .map(from_object)
+                    .collect()
             };
             let property = move |item: &E| predicate.as_ref()?.hash_property(as_object(item));
             let objects = OwnObjects {
@@ -315,6 +333,20 @@ where
     /// Sets the configuration.
     ///
     /// The default is [`Config::default`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use std::time::Duration;
+    ///
+    /// use requeue_kube::controller::Config;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// controller.with_config(Config::default().concurrency(8).reconcile_timeout(Duration::from_secs(60)))
+    /// # }
+    /// ```
     pub fn with_config(mut self, config: Config) -> Self {
         self.parts.config = config;
         self
@@ -370,7 +402,7 @@ where
     ///
     /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
     ///   listed by a consistent read, and its objects then run with [low
-    ///   priority](crate::watch::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
+    ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
     ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
     ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
@@ -517,11 +549,40 @@ where
     }
 
     /// Returns a reader of the store, which has the objects of kind `K` as they were last seen.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::Controller;
+    /// # fn example(controller: Controller<ConfigMap>) {
+    /// let store = controller.store();
+    /// // In the reconciler, without a request to the API server:
+    /// let other: Option<Arc<ConfigMap>> = store.get(&ObjectRef::new("settings").within("default"));
+    /// # drop(other);
+    /// # }
+    /// ```
     pub fn store(&self) -> Store<K> {
         self.parts.own.store.clone()
     }
 
     /// Publishes the controller's metrics in a Prometheus registry, under its name, while it runs.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use prometheus_client::registry::Registry;
+    /// use requeue_kube::metrics::Metrics;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let mut registry = Registry::default();
+    /// controller.name("settings").metrics(&Metrics::register(&mut registry))
+    /// # }
+    /// ```
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.parts.observers.metrics = Some(metrics.clone());
         self
@@ -530,6 +591,18 @@ where
     /// Sets a callback that receives the controller's queue when the controller starts.
     ///
     /// Use it to inspect the queue, or to show it on the dashboard of `requeue-http`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let (send, queue) = std::sync::mpsc::channel();
+    /// # drop(queue);
+    /// controller.queue_on_start(move |queue| _ = send.send(queue))
+    /// # }
+    /// ```
     pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
         self.parts.observers.on_start = Some(Box::new(f));
         self
@@ -606,7 +679,20 @@ where
     /// Watches objects that objects of kind `K` own, as [`owns`](Self::owns), from any source and with
     /// any options.
     ///
-    /// The example of [`Watched`] shows it.
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::{Api, runtime::watcher};
+    /// # use requeue_kube::Controller;
+    /// use kube::runtime::predicates;
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, secrets: Api<Secret>) -> Controller<ConfigMap> {
+    /// let secrets = Watched::metadata(secrets, watcher::Config::default());
+    /// controller.watch_owned(secrets.filter(predicates::labels))
+    /// # }
+    /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_owned<Child, S>(self, watched: Watched<Child, S>) -> Self
     where
@@ -685,11 +771,28 @@ where
     /// and with any options.
     ///
     /// The mapper receives an object, only its metadata, or an `Arc` of it, as the source
-    /// [provides](Watched) it. The example of [`Watched`] shows it.
+    /// [provides](Watched) it.
     ///
     /// # Panics
     ///
     /// As [`watches`](Self::watches).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::Controller;
+    /// use requeue_kube::controller::Watched;
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, pods: &SharedWatch<Pod>) -> Controller<ConfigMap> {
+    /// controller.watch_mapped(Watched::shared(pods), |pod| {
+    ///     let namespace = pod.metadata.namespace.as_ref()?;
+    ///     Some(ObjectRef::new("settings").within(namespace))
+    /// })
+    /// # }
+    /// ```
     #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
     pub fn watch_mapped<Other, S, I>(
         self,
@@ -730,8 +833,29 @@ where
     ///
     /// # Panics
     ///
-    /// The stream panics outside a tokio runtime, and when a mapper panics. If
-    /// [`recover_panic`](Config::recover_panic) is off, it also panics when a reconciler panics.
+    /// The stream panics outside a tokio runtime, and when a mapper panics. With
+    /// [`propagate_panics`](Config::propagate_panics), it also panics when a reconciler panics.
+    ///
+    /// # Cancel safety
+    ///
+    /// The stream can be polled in a `select!`: no result is lost when a poll of it is dropped. Dropping
+    /// the stream itself stops the controller, each run at an `await`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::controller::Action;
+    /// # use requeue_kube::{Controller, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
+    /// stream.for_each(async |result| println!("{result:?}")).await;
+    /// # }
+    /// ```
     pub fn run<ReconcilerFut, Ctx>(
         self,
         reconciler: impl Fn(Arc<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
@@ -765,6 +889,35 @@ where
     /// # Panics
     ///
     /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::{ObjectRef, Store};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// async fn reconcile(
+    ///     object: ObjectRef<ConfigMap>,
+    ///     store: Arc<Store<ConfigMap>>,
+    /// ) -> Result<Action, kube::Error> {
+    ///     match store.get(&object) {
+    ///         Some(map) => println!("{object} has {} labels", map.metadata.labels.iter().flatten().count()),
+    ///         None => println!("{object} was deleted"),
+    ///     }
+    ///     Ok(Action::await_change())
+    /// }
+    ///
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let store = Arc::new(controller.store());
+    /// controller.run_refs(reconcile, policy::backoff, store).for_each(async |_| {}).await;
+    /// # }
+    /// ```
     pub fn run_refs<ReconcilerFut, Ctx>(
         self,
         reconciler: impl Fn(ObjectRef<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,

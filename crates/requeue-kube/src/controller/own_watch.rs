@@ -134,7 +134,7 @@ impl ShardFilter {
             (Some(ownership), _) => match &event {
                 Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                     let meta = object.meta();
-                    let (key, uid) = (ObjectKey::of_meta(meta), meta.uid.as_deref());
+                    let (key, uid) = (ObjectKey::from_meta(meta), meta.uid.as_deref());
                     let uid = uid.unwrap_or_default();
                     let learned = ownership.learn(&key, uid);
                     let is_held = matches!(learned, Learned::Held | Learned::Moved);

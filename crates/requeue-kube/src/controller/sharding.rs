@@ -45,7 +45,7 @@ const TO_LEAVE: Duration = Duration::from_secs(5);
 /// use requeue_kube::leader::Fence;
 ///
 /// fn fence(held: &HeldShards, map: &ConfigMap) -> Option<Fence> {
-///     Some(held.of(&ObjectKey::of_meta(&map.metadata))?.fence())
+///     Some(held.of(&ObjectKey::from_meta(&map.metadata))?.fence())
 /// }
 /// # assert!(fence(&HeldShards::default(), &ConfigMap::default()).is_none());
 /// ```

@@ -25,7 +25,26 @@ where
     /// Reconciles all objects each time that `trigger` yields, for example after a change of the
     /// configuration.
     ///
-    /// They have [low priority](crate::watch::LOW_PRIORITY), so that changed objects go first.
+    /// They have [low priority](crate::controller::LOW_PRIORITY), so that changed objects go first.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use std::time::Duration;
+    ///
+    /// use futures_util::stream;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// // A comparison of all objects every hour.
+    /// let hours = stream::unfold((), async |()| {
+    ///     tokio::time::sleep(Duration::from_secs(3600)).await;
+    ///     Some(((), ()))
+    /// });
+    /// controller.reconcile_all_on(hours)
+    /// # }
+    /// ```
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
         self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
@@ -46,6 +65,21 @@ where
     /// can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use futures_util::stream;
+    /// use kube::runtime::reflector::ObjectRef;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// // For example the names in a stream of webhooks.
+    /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
+    /// controller.reconcile_on(names)
+    /// # }
+    /// ```
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
         R: Into<Request<K>> + 'static,
@@ -71,6 +105,20 @@ where
     /// If runs were still in flight at the time limit, the last item of the stream is a
     /// [`RunnerError::CutOff`](super::RunnerError::CutOff). The method can be called several times.
     /// The first trigger that completes counts.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let stop = CancellationToken::new();
+    /// controller.graceful_shutdown_on(stop.clone().cancelled_owned())
+    /// // Later: `stop.cancel()`.
+    /// # }
+    /// ```
     pub fn graceful_shutdown_on(
         mut self,
         trigger: impl Future<Output = ()> + Send + Sync + 'static,
@@ -87,6 +135,23 @@ where
     /// # Panics
     ///
     /// The stream panics if a signal handler cannot be installed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::controller::Action;
+    /// # use requeue_kube::{Controller, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
+    /// stream.for_each(async |result| println!("{result:?}")).await;
+    /// println!("all runs have ended");
+    /// # }
+    /// ```
     pub fn shutdown_on_signal(mut self) -> Self {
         let (first, second) = signals();
         self.parts.stops.graceful.push(first);
@@ -98,7 +163,7 @@ where
     ///
     /// Until then the controller is in standby: watches and [store](Self::store) run, unless
     /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
-    /// queued, with [low priority](crate::watch::LOW_PRIORITY).
+    /// queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
     /// If the lease is lost, the caller must drop the stream immediately, as in [this
     /// example](crate::leader#several-controllers-with-one-lease).

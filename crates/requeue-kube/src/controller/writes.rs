@@ -277,6 +277,19 @@ impl Writes {
     ///
     /// An object without a uid or with a resource version that is not a number is ignored: then no
     /// event can be recognized.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::Secret;
+    /// use kube::api::{Api, PostParams};
+    /// use requeue_kube::controller::Writes;
+    ///
+    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// writes.record(&secrets.create(&PostParams::default(), &Secret::default()).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn record<O>(&self, written: &O)
     where
         O: Resource,
@@ -331,7 +344,7 @@ impl Writes {
             }
             Either::Left(object) => {
                 let meta = object.meta();
-                self.open(key, &kind, (ObjectKey::of_meta(meta), hash(&meta.uid)), None);
+                self.open(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
             }
             Either::Right(status) => {
                 let details = status.details.as_ref();
@@ -362,7 +375,7 @@ impl Writes {
     fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
         let meta = written.meta();
         if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
-            let object = (ObjectKey::of_meta(meta), hash(&meta.uid));
+            let object = (ObjectKey::from_meta(meta), hash(&meta.uid));
             self.open(key, &Kind::of::<O>(dyntype), object, Some(version));
         }
     }

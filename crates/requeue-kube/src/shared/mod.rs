@@ -160,6 +160,18 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     /// Creates a watch of the objects that `api` and `wc` select.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn settings(client: Client) -> SharedWatch<ConfigMap> {
+    ///     SharedWatch::new(Api::all(client), watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
     pub fn new(api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -169,18 +181,32 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        Self::of_stream_with(relist::watch(api, &dyntype, wc), dyntype)
+        Self::from_stream_with(relist::watch(api, &dyntype, wc), dyntype)
     }
 
     /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
     /// [`Watched::optional`](crate::controller::Watched::optional).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn certificates(client: Client) -> SharedWatch<DynamicObject> {
+    ///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+    ///     let kind = ApiResource::from_gvk(&kind);
+    ///     SharedWatch::optional(Api::all_with(client, &kind), watcher::Config::default(), kind)
+    /// }
+    /// ```
     pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let (client, of) = (api.clone().into_client(), dyntype.clone());
         let mut api = relist::consistent(api, &dyntype, &wc);
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
         let definition = move || optional::definition::<K>(&client, &of);
         let name = watch_name::<K>(&dyntype, "shared");
-        Self::of_stream_with(optional::events(name, make, definition), dyntype)
+        Self::from_stream_with(optional::events(name, make, definition), dyntype)
     }
 }
 
@@ -200,18 +226,20 @@ where
     /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
-    /// SharedWatch::of_stream(events)
+    /// SharedWatch::from_stream(events)
     /// # }
     /// ```
-    pub fn of_stream(events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static) -> Self
+    pub fn from_stream(
+        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    ) -> Self
     where
         K::DynamicType: Default,
     {
-        Self::of_stream_with(events, K::DynamicType::default())
+        Self::from_stream_with(events, K::DynamicType::default())
     }
 
-    /// As [`of_stream`](Self::of_stream), for a kind that is known only at run time.
-    pub fn of_stream_with(
+    /// As [`from_stream`](Self::from_stream), for a kind that is known only at run time.
+    pub fn from_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         dyntype: K::DynamicType,
     ) -> Self {
@@ -238,6 +266,19 @@ where
     /// The store is empty before the first controller has started the watch. For a kind whose objects
     /// are only looked up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that
     /// returns nothing: the controller then starts when the store is complete.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::shared::SharedWatch;
+    /// use kube::runtime::reflector::ObjectRef;
+    ///
+    /// # fn example(maps: &SharedWatch<ConfigMap>) {
+    /// let settings = maps.store().get(&ObjectRef::new("settings").within("default"));
+    /// # drop(settings);
+    /// # }
+    /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
         self.fanout().store.clone()
@@ -401,7 +442,7 @@ where
     match event {
         Event::Init => indexes.iter().for_each(|index| index.restart()),
         Event::Apply(object) | Event::InitApply(object) => {
-            let key = ObjectKey::of(object);
+            let key = ObjectKey::from_object(object);
             indexes.iter().for_each(|index| index.prepare(&key, object));
         }
         Event::InitDone | Event::Delete(_) => {}
@@ -426,14 +467,14 @@ where
                 self.subscribers.values_mut().for_each(Subscriber::list);
             }
             Event::Apply(object) => {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 if let Some(object) = self.get(&key) {
                     self.indexes.iter().for_each(|index| index.put(&key, &object));
                 }
                 self.changed(&key, None);
             }
             Event::Delete(object) => {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 self.indexes.iter().for_each(|index| index.remove(&key));
                 self.changed(&key, Some(&Arc::new(object)));
             }
@@ -458,7 +499,11 @@ where
     }
 
     fn objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
-        self.store.state().into_iter().map(|object| (ObjectKey::of(&*object), object)).collect()
+        self.store
+            .state()
+            .into_iter()
+            .map(|object| (ObjectKey::from_object(&*object), object))
+            .collect()
     }
 
     fn subscribe(&mut self) -> (u64, Arc<Notify>) {

@@ -66,7 +66,7 @@ impl Observation {
     #[must_use]
     pub fn of(meta: &ObjectMeta) -> Self {
         Self {
-            key: ObjectKey::of_meta(meta),
+            key: ObjectKey::from_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
                 resource_version: meta.resource_version.as_deref().map(version),
@@ -282,24 +282,6 @@ impl Watch {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Returns true if the first list is complete.
-    #[must_use]
-    pub const fn is_listed(&self) -> bool {
-        self.listed
-    }
-
-    /// Returns the number of objects.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.seen.len()
-    }
-
-    /// Returns true if there are no objects.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.seen.is_empty()
     }
 
     /// Handles an event, and returns the changes of objects.

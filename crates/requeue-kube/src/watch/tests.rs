@@ -53,11 +53,11 @@ fn became(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
 #[test]
 fn the_first_list_is_of_low_priority() {
     let mut watch = Watch::new();
-    assert!(!watch.is_listed());
+    assert!(!watch.listed);
     let changes = feed(&mut watch, list([observation("b", 1, 1), observation("a", 1, 2)]));
     assert_eq!(changes, became(&[("a", ChangeKind::Listed), ("b", ChangeKind::Listed)]));
     assert_eq!(ChangeKind::Listed.priority(), LOW_PRIORITY);
-    assert!(watch.is_listed());
+    assert!(watch.listed);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
     // The list is from before `new` was created.
     let changes = feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
     let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
-    assert_eq!((changes, watch.len()), (became(&seen), 3));
+    assert_eq!((changes, watch.seen.len()), (became(&seen), 3));
     // It is in no store in the meantime, so it counts as changed when it is seen again.
     let changes = feed(&mut watch, [Event::Apply(observation("new", 1, 3))]);
     assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
@@ -422,9 +422,9 @@ proptest! {
         let (mut watch, mut model) = (Watch::new(), Model::default());
         for event in events {
             prop_assert_eq!(watch.event(event.clone(), |observation| observation), model.event(event));
-            prop_assert_eq!(watch.is_listed(), model.listed);
+            prop_assert_eq!(watch.listed, model.listed);
             let keys: BTreeSet<_> = model.seen.iter().map(|observation| &observation.key).collect();
-            prop_assert_eq!(watch.len(), keys.len());
+            prop_assert_eq!(watch.seen.len(), keys.len());
         }
     }
 

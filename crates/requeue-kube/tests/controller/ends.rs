@@ -189,7 +189,7 @@ async fn an_add_that_waits_for_the_end_of_a_run_when_no_watch_is_left_still_runs
         let metadata = map("x", version).metadata;
         owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, "a")
     };
-    let config = config().suppress_own_writes(true);
+    let config = config().suppress_own_writes();
     for config in [config.clone(), config.debounce(SECOND)] {
         let change = |_: &Feed<ConfigMap>, children: &Feed<Secret>| children.apply(&child(9));
         let items = ended_during_a_write(config, change, SECOND / 2).await;
@@ -296,7 +296,7 @@ async fn who_reads_slowly_blocks_no_worker_and_misses_what_is_too_much() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_the_controller_if_asked_to() {
     let (feed, controller) = controller::<ConfigMap>();
-    let controller = controller.with_config(config().recover_panic(false));
+    let controller = controller.with_config(config().propagate_panics());
     let reconcile = |_: Arc<ConfigMap>, _: Arc<()>| async { panic!("on purpose") };
     let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<()>| Action::backoff();
     let stream = controller.run(reconcile, policy, Arc::new(()));

@@ -280,7 +280,7 @@ async fn an_object_that_was_recreated_unseen_is_another_one() {
 async fn unchanged_objects_run_once_for_all_relists_where_that_is_asked_for() {
     let (lists, controller) = of_three();
     let log = Log::new();
-    let controller = controller.with_config(config().reconcile_unchanged(true));
+    let controller = controller.with_config(config().reconcile_unchanged());
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     let objects = NAMES.map(|name| (name, 1));
     lists.iter().for_each(|list| list(&objects));
