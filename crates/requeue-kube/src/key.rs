@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::hash::RandomState;
+use std::hash::{Hash, RandomState};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -27,6 +27,17 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
+
+/// A kind whose objects can be in a store.
+pub(crate) trait ObjectKind:
+    Resource<DynamicType: Eq + Hash + Clone> + Clone + Send + Sync + 'static
+{
+}
+
+impl<K> ObjectKind for K where
+    K: Resource<DynamicType: Eq + Hash + Clone> + Clone + Send + Sync + 'static
+{
+}
 
 /// The queue of a [`Controller`](crate::Controller).
 ///

@@ -76,6 +76,7 @@ use crate::shared::SharedWatch;
 ///     Ok(())
 /// }
 /// ```
+#[derive(Default)]
 #[must_use = "a manager does nothing until it is run"]
 pub struct Manager {
     controllers: Vec<(String, Start)>,
@@ -96,17 +97,7 @@ type Start = Box<dyn FnOnce(Managed) -> BoxFuture<'static, Result<(), RunnerErro
 impl Manager {
     /// Creates a manager without controllers.
     pub fn new() -> Self {
-        Self {
-            controllers: Vec::new(),
-            readiness: Readiness::default(),
-            watches: HashMap::new(),
-            elector: None,
-            shards: None,
-            client: None,
-            metrics: None,
-            graceful: Vec::new(),
-            forced: Vec::new(),
-        }
+        Self::default()
     }
 
     /// Adds a controller. `run` receives it when the manager runs, and returns its stream: that of
@@ -525,12 +516,6 @@ impl Right {
             Self::Member(sharding) if !(is_cut_off && is_forced) => sharding.leave_now().await,
             _ => {}
         }
-    }
-}
-
-impl Default for Manager {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -36,7 +36,8 @@ where
 {
     let is_consistent = wc.list_semantic == ListSemantic::MostRecent
         && wc.initial_list_strategy == InitialListStrategy::ListWatch;
-    let (dyntype, mut made) = (dyntype.clone(), is_consistent.then(|| api.clone()));
+    let dyntype = dyntype.clone();
+    let mut made = is_consistent.then(|| api.clone());
     move || made.get_or_insert_with(|| intercepted(api.clone(), &dyntype)).clone()
 }
 

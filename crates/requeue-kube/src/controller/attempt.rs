@@ -266,7 +266,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     /// Records a failure, and returns the delay before the next run.
     fn wait(&self, completion: Completion, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
-        let (failures, version) = (&self.enqueuer.failures, *version);
+        let failures = &self.enqueuer.failures;
+        let version = *version;
         let now = self.enqueuer.queue.now();
         let said = match completion {
             Completion::RequeueAfter(delay) => Some(delay),

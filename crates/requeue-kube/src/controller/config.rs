@@ -329,7 +329,8 @@ impl Config {
         match &self.rate_limiter {
             Some(make) => make(),
             None => {
-                let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+                let base = Duration::from_millis(5);
+                let max = Duration::from_secs(300);
                 Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
             }
         }

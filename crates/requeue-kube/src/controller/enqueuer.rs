@@ -3,10 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::Resource;
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
 use requeue::Add;
@@ -18,6 +16,7 @@ use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
+use crate::key::ObjectKind;
 use crate::shard::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
@@ -33,21 +32,19 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    pub(super) fn new<K>(
+    pub(super) fn new<K: ObjectKind>(
         store: &Store<K>,
         dyntype: &K::DynamicType,
         config: &Config,
         shard: Option<Shard>,
         ownership: Option<Ownership>,
-    ) -> Self
-    where
-        K: Resource + Clone + Send + Sync + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
+    ) -> Self {
         let generations = config.clear_on_new_generation;
         let versions = versions(store.clone(), dyntype.clone(), generations);
         let is_ours: Option<IsOurs> = (shard.is_some() || ownership.is_some()).then(|| {
-            let (store, dyntype, ownership) = (store.clone(), dyntype.clone(), ownership.clone());
+            let store = store.clone();
+            let dyntype = dyntype.clone();
+            let ownership = ownership.clone();
             let is_ours = move |key: &ObjectKey| {
                 let object = store.get(&key.to_ref(dyntype.clone()));
                 object.is_some_and(|object| match &ownership {
@@ -66,7 +63,7 @@ pub(super) struct Rules {
     pub(super) scope: Scope,
     /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
-    /// Nothing is added before [`Enqueuer::open`].
+    /// Nothing is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
 }
 
@@ -149,11 +146,7 @@ impl Enqueuer {
     }
 
     /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
-    pub(super) fn open<K>(&self, store: &Store<K>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
+    pub(super) fn end_standby<K: ObjectKind>(&self, store: &Store<K>) {
         // This comes first: an object that is seen between the two steps is added twice, but never
         // missed.
         let gone = self.standby().take();
@@ -164,11 +157,7 @@ impl Enqueuer {
     }
 
     /// Adds all objects in `store` that this controller reconciles, with low priority.
-    pub(super) fn add_all<K>(&self, store: &Store<K>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
+    pub(super) fn add_all<K: ObjectKind>(&self, store: &Store<K>) {
         let mut keys: Vec<_> =
             store.state().iter().map(|object| ObjectKey::from_object(&**object)).collect();
         // The order of a store's objects is random.
@@ -180,7 +169,7 @@ impl Enqueuer {
     }
 
     /// Handles a change of an object of the controller's own kind.
-    pub(super) fn changed(&self, change: Change, event: Origin<'_>) {
+    pub(super) fn own_changed(&self, change: Change, event: Origin<'_>) {
         let Change { key, kind, .. } = change;
         // A new generation is never suppressed: a patch that changed nothing returns the version of
         // another client's change.
@@ -198,7 +187,7 @@ impl Enqueuer {
     }
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
-    pub(super) fn finished(&self, key: ObjectKey) {
+    pub(super) fn run_finished(&self, key: ObjectKey) {
         self.failures.entered(&key);
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
@@ -222,9 +211,7 @@ impl Enqueuer {
             // The key had a pending run, or another object, which has not run yet.
             self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
-            self.writes.forget(key);
-            self.failures.forget(key);
-            self.details.forget(key);
+            self.forget(key);
         }
     }
 
@@ -243,7 +230,7 @@ impl Enqueuer {
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.
-    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) {
+    pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
         for key in self.writes.progressed(event, watch) {
             self.make_ready(key);
         }
@@ -297,7 +284,12 @@ impl Enqueuer {
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
-    pub(super) fn related(&self, changes: &[Change], kind: &Arc<ApiResource>, event: Origin<'_>) {
+    pub(super) fn related_changed(
+        &self,
+        changes: &[Change],
+        kind: &Arc<ApiResource>,
+        event: Origin<'_>,
+    ) {
         let mut adds = Vec::new();
         for change in changes.iter().filter(|change| change.kind != ChangeKind::Unchanged) {
             let targets = change.targets.iter();
@@ -389,9 +381,14 @@ impl Enqueuer {
 
     fn cancel(&self, key: &ObjectKey) {
         self.queue.cancel(key);
+        self.forget(key);
+        self.forget_place(key);
+    }
+
+    /// Forgets everything about a key, except for the parts of the queue and of the shards.
+    fn forget(&self, key: &ObjectKey) {
         self.writes.forget(key);
         self.failures.forget(key);
         self.details.forget(key);
-        self.forget_place(key);
     }
 }

@@ -30,6 +30,7 @@ mod wait;
 mod watched;
 mod writes;
 
+use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -212,8 +213,7 @@ where
         };
         let events = MakeEvents::Watch(Box::new(events));
         let write = move |event: &_| writer.apply_watcher_event(event);
-        let mut controller =
-            Self::of(events, |object| object, Arc::unwrap_or_clone, store, dyntype, write);
+        let mut controller = Self::from_events(events, Arc::unwrap_or_clone, store, dyntype, write);
         controller.parts.sharding.client = Some(client);
         controller
     }
@@ -261,7 +261,7 @@ where
         dyntype: K::DynamicType,
     ) -> Self {
         let events = MakeEvents::Made(events.boxed());
-        Self::of(events, |object| object, Arc::unwrap_or_clone, reader, dyntype, |_| {})
+        Self::from_events(events, Arc::unwrap_or_clone, reader, dyntype, |_| {})
     }
 
     /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
@@ -277,16 +277,15 @@ where
     /// }
     /// ```
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
-        let (store, dyntype) = (watch.store(), watch.dyntype().clone());
+        let store = watch.store();
+        let dyntype = watch.dyntype().clone();
         let events = MakeEvents::shared(watch);
-        Self::of(events, |item| &item.object, Object::from, store, dyntype, |_| {})
+        Self::from_events(events, Object::from, store, dyntype, |_| {})
     }
 
-    /// `as_object` and `from_object` convert between the items of the events and the objects. `write`
-    /// receives each event before all other parts of the controller.
-    fn of<E: Resource<DynamicType = K::DynamicType> + Send + 'static>(
+    /// `write` receives each event before all other parts of the controller.
+    fn from_events<E: Resource<DynamicType = K::DynamicType> + Borrow<K> + Send + 'static>(
         events: MakeEvents<E>,
-        as_object: fn(&E) -> &K,
         from_object: fn(Arc<K>) -> E,
         store: Store<K>,
         dyntype: K::DynamicType,
@@ -305,7 +304,7 @@ where
                     .map(from_object)
                     .collect()
             };
-            let property = move |item: &E| predicate.as_ref()?.hash_property(as_object(item));
+            let property = move |item: &E| predicate.as_ref()?.hash_property(item.borrow());
             let objects = OwnObjects {
                 write: Box::new(write),
                 stored: Box::new(stored),
@@ -724,7 +723,7 @@ where
     /// that it was mapped to before are reconciled, too.
     ///
     /// The mapper is called when an object is seen. It returns kube's
-    /// [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`Request`]s, which can have a priority.
+    /// [`ObjectRef`]s, or [`Request`]s, which can have a priority.
     /// A deletion has the priority that the mapper returned for the object's last state.
     ///
     /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
@@ -806,7 +805,7 @@ where
         I::IntoIter: Send,
     {
         let targets = move |item: S::Item, _: Option<Shard>, _: &Enqueuer| {
-            let requests = mapper(S::into_object(item)).into_iter();
+            let requests = mapper(item.into()).into_iter();
             requests.map(|request| request.into().target()).collect()
         };
         self.related(watched.into_source(Role::Mapped, targets))

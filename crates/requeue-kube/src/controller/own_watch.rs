@@ -1,6 +1,5 @@
 //! The watch of the controller's own kind, whose objects are in the controller's store.
 
-use std::future::pending;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -46,7 +45,8 @@ where
     Source::new(name, kind, events, |mut following, events| async move {
         let enqueuer = Arc::clone(&following.enqueuer);
         let ownership = enqueuer.ownership().cloned();
-        let (shard, name) = (following.shard, &following.name);
+        let shard = following.shard;
+        let name = &following.name;
         let is_watch = matches!(events, MakeEvents::Watch(_));
         let filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
         let is_merged = events.is_merged();
@@ -74,7 +74,7 @@ impl<E: Resource> OwnWatch<E> {
     /// Applies an event. The last one of a list of shards has the state of the list.
     fn apply(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
-        let Some(event) = filter.own(event) else {
+        let Some(event) = filter.keep_own(event) else {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         };
         if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
@@ -97,7 +97,7 @@ impl<E: Resource> OwnWatch<E> {
         if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
             changes.retain_mut(|change| list.keeps(change, ownership));
         }
-        changes.into_iter().for_each(|change| enqueuer.changed(change, origin));
+        changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
     }
 
     /// Removes the objects of released shards from the store. Their keys were dropped.
@@ -128,14 +128,15 @@ impl ShardFilter {
         Self { shard, ownership, name, moved: Vec::new() }
     }
 
-    fn own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
+    /// Returns the event, unless its object is in another shard.
+    fn keep_own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
         let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
         let (own, is_selected) = match (&self.ownership, self.shard) {
             (Some(ownership), _) => match &event {
                 Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                     let meta = object.meta();
-                    let (key, uid) = (ObjectKey::from_meta(meta), meta.uid.as_deref());
-                    let uid = uid.unwrap_or_default();
+                    let key = ObjectKey::from_meta(meta);
+                    let uid = meta.uid.as_deref().unwrap_or_default();
                     let learned = ownership.learn(&key, uid);
                     let is_held = matches!(learned, Learned::Held | Learned::Moved);
                     // A released shard is selected until the next request of the watch.
@@ -266,7 +267,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                     Some(event) => self.event(event).await?,
                     None => (self.has_ended, self.is_listing) = (true, false),
                 },
-                () = reach(self.list_by) => self.check_deadline()?,
+                () = sleep_until(self.list_by.unwrap_or_else(Instant::now)), if self.list_by.is_some() => self.check_deadline()?,
             }
         }
         tracing::debug!(watch = self.following.name, "a watch ended");
@@ -330,7 +331,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             biased;
             handled = handle => handled?,
             // The backoff after an error may be longer.
-            () = reach(list_by) => self.check_deadline()?,
+            () = sleep_until(list_by.unwrap_or_else(Instant::now)), if list_by.is_some() => self.check_deadline()?,
         }
         if is_end {
             self.listed();
@@ -340,6 +341,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
 
     /// Permits the runs in the shards that were listed.
     fn listed(&mut self) {
+        debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.ownership.listed(self.list.gains);
         self.list.is_restart = false;
         self.list_by = None;
@@ -363,14 +365,6 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             }),
             None => Ok(()),
         }
-    }
-}
-
-/// Waits until `time`, or forever.
-async fn reach(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
     }
 }
 

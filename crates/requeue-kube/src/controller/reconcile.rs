@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use futures_util::{TryFuture, TryFutureExt};
@@ -10,17 +9,12 @@ use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 
 use super::action::Action;
+use crate::key::ObjectKind;
 
 /// The kind of the objects that a controller reconciles.
-pub(super) trait OwnKind:
-    Resource<DynamicType: Debug + Eq + Hash + Clone> + Clone + Debug + Send + Sync + 'static
-{
-}
+pub(super) trait OwnKind: ObjectKind<DynamicType: Debug> + Debug {}
 
-impl<K> OwnKind for K where
-    K: Resource<DynamicType: Debug + Eq + Hash + Clone> + Clone + Debug + Send + Sync + 'static
-{
-}
+impl<K: ObjectKind<DynamicType: Debug> + Debug> OwnKind for K {}
 
 /// A reconciler with its error policy and its context.
 pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {

@@ -28,7 +28,7 @@ use super::sharding::{Group, Sharding, abandon};
 use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use crate::leader::LeadershipLost;
-use crate::metrics::{Meters, Series};
+use crate::metrics::Series;
 use crate::shard::Shard;
 use crate::shards::{Joining, ShardsError};
 
@@ -120,27 +120,26 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, lookups, writes)?);
     enqueuer.attach_shards();
 
-    let meters = Arc::new(Meters::default());
-    let queue = enqueuer.queue.clone();
-    let series = Series::new(name, config.workers(), Arc::clone(&meters), queue.clone());
+    let series = Series::new(name, config.workers(), enqueuer.queue.clone());
     metrics.iter().for_each(|metrics| metrics.show(&series));
     if let Some(use_queue) = on_start {
-        use_queue(queue);
+        use_queue(enqueuer.queue.clone());
     }
 
     let store = own.store;
-    let lists = Lists {
-        readiness: &readiness,
-        times: ListTimes { timeout: config.cache_sync_timeout, period },
-    };
+    let lists = ListTimes { timeout: config.cache_sync_timeout, period };
     let sources = [(own.make)(own.predicate)].into_iter().chain(others.watches);
     let errors = results.clone();
     let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-    let mut watches = Watches::begin(sources, &enqueuer, shard, others.backoff, &lists, failed);
+    let backoff = others.backoff;
+    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, lists, failed);
     watches.begin_triggers(others.triggers, &enqueuer);
 
     let mut joining = None;
-    let started = started(&lists, start, group, &enqueuer, &store, &mut joining);
+    let started = async {
+        first_lists(&readiness, config.cache_sync_timeout).await?;
+        started(start, group, &enqueuer, &store, &mut joining).await
+    };
     let begun = stops.before(watches.until(started, permit)).await;
     abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
@@ -155,7 +154,7 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         store,
         dyntype: own.dyntype,
         reconciler,
-        meters,
+        meters: Arc::clone(&series.meters),
         lease: permit.status(),
         held: status.held,
         running: Mutex::default(),
@@ -171,21 +170,19 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
     result
 }
 
-/// Waits for the lists, for the right to start, and for the membership in the shard group, in this
-/// order: a replica that cannot list never leads and holds no shards.
+/// Waits for the right to start, and for the membership in the shard group. The first lists come before:
+/// a replica that cannot list never leads and holds no shards.
 async fn started<K: OwnKind>(
-    lists: &Lists<'_>,
     start: Option<Start>,
     group: Option<Group>,
     enqueuer: &Enqueuer,
     store: &Store<K>,
     joining: &mut Option<Joining>,
 ) -> Result<(Option<Permit>, Option<Sharding>), RunnerError> {
-    lists.complete().await?;
     let permit = match start {
         Some(start) => {
             let permit = start.reached().await;
-            enqueuer.open(store);
+            enqueuer.end_standby(store);
             Some(permit)
         }
         None => None,
@@ -219,7 +216,7 @@ async fn work<K: OwnKind, R: Reconcile<K>>(
     let finished = Arc::clone(&enqueuer);
     let config = &attempts.config;
     let workers = Workers::new(enqueuer.queue.clone(), handler)
-        .on_finish(move |key| finished.finished(key))
+        .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.workers())
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
@@ -367,20 +364,11 @@ struct Running<T> {
     stream: mpsc::Receiver<T>,
 }
 
-/// The rules for the lists that the controller awaits.
-struct Lists<'a> {
-    readiness: &'a Readiness,
-    times: ListTimes,
-}
-
-impl Lists<'_> {
-    /// Waits for the first list of each watch.
-    async fn complete(&self) -> Result<(), RunnerError> {
-        let (readiness, timeout) = (self.readiness, self.times.timeout);
-        tokio::time::timeout(timeout, readiness.ready())
-            .await
-            .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
-    }
+/// Waits for the first list of each watch.
+async fn first_lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
+    tokio::time::timeout(timeout, readiness.ready())
+        .await
+        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
 }
 
 /// The tasks that detect changes. They stop when this is dropped.
@@ -396,32 +384,34 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        lists: &Lists<'_>,
+        readiness: &Readiness,
+        lists: ListTimes,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
-        let (mut watches, others) = (JoinSet::new(), Arc::new(watch::Sender::default()));
+        let mut watches = JoinSet::new();
+        let others = Arc::new(watch::Sender::default());
         for (number, source) in sources.enumerate() {
             // The first source is the controller's own kind.
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
                 backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
-                readiness: lists.readiness.clone(),
+                readiness: readiness.clone(),
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
                 lists: ListTimes {
                     // The user's backoff applies to all attempts, but no shared watch uses it.
-                    period: lists.times.period.filter(|_| source.is_shared || backoff.is_none()),
-                    ..lists.times
+                    period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
+                    ..lists
                 },
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,
             };
-            lists.readiness.expect(number, source.name);
+            readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::pending;
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use super::ownership::{Ownership, Selection};
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
+use crate::key::ObjectKind;
 use crate::relist::Events;
 use crate::shard::{Shard, select};
 use crate::shared::{Object, SharedWatch};
@@ -187,11 +187,7 @@ impl<O> MakeEvents<O> {
     }
 }
 
-impl<K> MakeEvents<Object<K>>
-where
-    K: Clone + Resource + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> MakeEvents<Object<K>> {
     pub(super) fn shared(watch: &SharedWatch<K>) -> Self {
         let watch = watch.clone();
         Self::Shared(Box::new(move |period| watch.events(period)), |object| object.is_merged)
@@ -259,7 +255,7 @@ impl Following {
                 if is_handled {
                     self.handling = None;
                 }
-                self.enqueuer.progressed(origin, self.number);
+                self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
                     self.readiness.listed(self.number);
                 }

@@ -1,5 +1,6 @@
 //! The description of a kind that a controller watches besides its own.
 
+use std::borrow::Borrow;
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use serde::de::DeserializeOwned;
 use super::enqueuer::Enqueuer;
 use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
 use super::writes::{Kind, Origin};
+use crate::key::ObjectKind;
 use crate::optional;
 use crate::relist::{self, Events};
 use crate::shard::Shard;
@@ -86,7 +88,7 @@ where
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
         let start = |api, wc| watcher::watcher(api, wc).boxed();
-        Self::of(FromApi::new(api, wc, &dyntype, start), dyntype)
+        Self::from_source(FromApi::new(api, wc, &dyntype, start), dyntype)
     }
 }
 
@@ -110,7 +112,7 @@ where
     pub fn metadata_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
         #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
         let start = |api, wc| watcher::metadata_watcher(api, wc).boxed();
-        Self::of(FromApi::new(api, wc, &dyntype, start), dyntype)
+        Self::from_source(FromApi::new(api, wc, &dyntype, start), dyntype)
     }
 }
 
@@ -163,7 +165,7 @@ impl<O: Resource> Watched<O, FromStream<O>> {
         events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
         dyntype: O::DynamicType,
     ) -> Self {
-        Self::of(FromStream(events.boxed()), dyntype)
+        Self::from_source(FromStream(events.boxed()), dyntype)
     }
 }
 
@@ -174,12 +176,12 @@ where
 {
     /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
     pub fn shared(watch: &SharedWatch<O>) -> Self {
-        Self::of(FromShared(watch.clone()), watch.dyntype().clone())
+        Self::from_source(FromShared(watch.clone()), watch.dyntype().clone())
     }
 }
 
 impl<O: Resource, S> Watched<O, S> {
-    fn of(source: S, dyntype: O::DynamicType) -> Self {
+    fn from_source(source: S, dyntype: O::DynamicType) -> Self {
         Self { dyntype, source, predicate: None }
     }
 
@@ -237,8 +239,8 @@ impl<O: Resource, S> Watched<O, S> {
             let mut watch = Watch::new();
             let on_event = move |event: Event<S::Item>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |item| {
-                    let object = S::as_object(&item);
-                    let property = predicate.as_ref().and_then(|it| it.hash_property(object));
+                    let property =
+                        predicate.as_ref().and_then(|it| it.hash_property(item.borrow()));
                     let observation = Observation::of(item.meta()).property(property);
                     let targets = targets(item, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
@@ -250,7 +252,7 @@ impl<O: Resource, S> Watched<O, S> {
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
-                enqueuer.related(&changes, &resource, origin);
+                enqueuer.related_changed(&changes, &resource, origin);
             };
             following.follow(events, selected, on_event).await
         })
@@ -260,17 +262,17 @@ impl<O: Resource, S> Watched<O, S> {
 /// The origin of the events of a kind. It is private, so that only the constructors of [`Watched`] name
 /// sources.
 pub(super) trait EventSource<O: Resource>: Send + 'static {
-    /// An object in an event.
-    type Item: Resource<DynamicType = O::DynamicType> + Send + 'static;
     /// An object as a mapper receives it.
     type Object;
+    /// An object in an event.
+    type Item: Resource<DynamicType = O::DynamicType>
+        + Borrow<O>
+        + Into<Self::Object>
+        + Send
+        + 'static;
 
     /// `watch` is the name of the watch.
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<Self::Item>;
-
-    fn as_object(item: &Self::Item) -> &O;
-
-    fn into_object(item: Self::Item) -> Self::Object;
 }
 
 /// An [`Api`] is the source.
@@ -294,10 +296,12 @@ impl<O: 'static> FromApi<O> {
         A: Resource + Clone + 'static,
         A::DynamicType: Clone,
     {
-        let (client, dyntype) = (api.clone().into_client(), dyntype.clone());
+        let client = api.clone().into_client();
+        let dyntype = dyntype.clone();
         let mut api = relist::consistent(api, &dyntype, &wc);
         let select = move |selected: Selected| -> StartWatch<O> {
-            let (api, wc) = (selected.select(api(), &dyntype), wc.clone());
+            let api = selected.select(api(), &dyntype);
+            let wc = wc.clone();
             Box::new(move || start(api.clone(), wc.clone()))
         };
         Self { select: Box::new(select), client, is_optional: false }
@@ -317,20 +321,14 @@ where
         if !is_optional {
             return MakeEvents::Watch(Box::new(move |selected| select(selected)()));
         }
-        let (watch, dyntype) = (watch.to_owned(), dyntype.clone());
+        let watch = watch.to_owned();
+        let dyntype = dyntype.clone();
         MakeEvents::Watch(Box::new(move |selected| {
-            let (client, dyntype) = (client.clone(), dyntype.clone());
+            let client = client.clone();
+            let dyntype = dyntype.clone();
             let definition = move || optional::definition::<O>(&client, &dyntype);
             optional::events(watch.clone(), select(selected), definition)
         }))
-    }
-
-    fn as_object(item: &O) -> &O {
-        item
-    }
-
-    fn into_object(item: O) -> O {
-        item
     }
 }
 
@@ -344,39 +342,19 @@ impl<O: Resource + Send + 'static> EventSource<O> for FromStream<O> {
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<O> {
         MakeEvents::Made(self.0)
     }
-
-    fn as_object(item: &O) -> &O {
-        item
-    }
-
-    fn into_object(item: O) -> O {
-        item
-    }
 }
 
 /// A shared watch is the source.
 pub struct FromShared<O>(SharedWatch<O>)
 where
-    O: Clone + Resource + 'static,
+    O: Clone + Resource + Send + Sync + 'static,
     O::DynamicType: Eq + Hash + Clone;
 
-impl<O> EventSource<O> for FromShared<O>
-where
-    O: Clone + Resource + Send + Sync + 'static,
-    O::DynamicType: Eq + Hash + Clone,
-{
+impl<O: ObjectKind> EventSource<O> for FromShared<O> {
     type Item = Object<O>;
     type Object = Arc<O>;
 
     fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
         MakeEvents::shared(&self.0)
-    }
-
-    fn as_object(item: &Object<O>) -> &O {
-        &item.object
-    }
-
-    fn into_object(item: Object<O>) -> Arc<O> {
-        item.object
     }
 }

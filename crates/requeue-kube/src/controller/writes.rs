@@ -432,7 +432,8 @@ impl Writes {
     /// Called at the delivery of `key`.
     pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.state();
-        let (state, mut timed_out) = (&mut *state, false);
+        let state = &mut *state;
+        let mut timed_out = false;
         if let Some(open) = state.open.get_mut(key) {
             let left = open.until.saturating_duration_since(Instant::now());
             if !left.is_zero() {

@@ -144,13 +144,14 @@ struct Priorities {
 const MOST_PRIORITIES: usize = 25;
 
 impl Series {
-    pub(crate) fn new(
-        name: String,
-        workers: usize,
-        meters: Arc<Meters>,
-        queue: ObjectQueue,
-    ) -> Arc<Self> {
-        Arc::new(Self { name, workers, meters, queue, priorities: Mutex::default() })
+    pub(crate) fn new(name: String, workers: usize, queue: ObjectQueue) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            workers,
+            meters: Arc::default(),
+            queue,
+            priorities: Mutex::default(),
+        })
     }
 
     /// Returns the depth for each value of the label `priority`.

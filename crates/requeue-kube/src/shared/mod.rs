@@ -60,6 +60,7 @@ use tokio::task::JoinSet;
 pub use self::index::Index;
 use self::index::{Indexed, Update};
 pub(crate) use self::object::Object;
+use crate::key::ObjectKind;
 use crate::watch::watch_name;
 use crate::{ObjectKey, optional, relist};
 
@@ -93,14 +94,10 @@ use crate::{ObjectKey, optional, relist};
 /// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
 pub struct SharedWatch<K>(Arc<Inner<K>>)
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone;
 
-struct Inner<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Inner<K: ObjectKind> {
     dyntype: K::DynamicType,
     fanout: Arc<Mutex<Fanout<K>>>,
     /// The watch, before it begins.
@@ -111,11 +108,7 @@ where
 
 /// The state that the watch changes and the subscribers read. It has one lock, so that a subscriber sees
 /// each change exactly once: in the store when it takes a list, or as a key.
-struct Fanout<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Fanout<K: ObjectKind> {
     dyntype: K::DynamicType,
     writer: Writer<K>,
     store: Store<K>,
@@ -201,7 +194,8 @@ where
     /// }
     /// ```
     pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        let (client, of) = (api.clone().into_client(), dyntype.clone());
+        let client = api.clone().into_client();
+        let of = dyntype.clone();
         let mut api = relist::consistent(api, &dyntype, &wc);
         let make = move || watcher::watcher(api(), wc.clone()).boxed();
         let definition = move || optional::definition::<K>(&client, &of);
@@ -351,24 +345,14 @@ where
 }
 
 /// Passes the events of the watch to the fanout, until the stream ends.
-async fn follow<K>(
+async fn follow<K: ObjectKind>(
     fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-) where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+) {
     /// Ends the streams of all subscribers, also after a panic.
-    struct Ending<'a, K>(&'a Mutex<Fanout<K>>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone;
+    struct Ending<'a, K: ObjectKind>(&'a Mutex<Fanout<K>>);
 
-    impl<K> Drop for Ending<'_, K>
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
+    impl<K: ObjectKind> Drop for Ending<'_, K> {
         fn drop(&mut self) {
             let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
             let mut fanout = lock(self.0);
@@ -398,20 +382,12 @@ async fn follow<K>(
 }
 
 /// kube's backoff, or before the first list at most the period of the subscribers.
-struct ListBackoff<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct ListBackoff<K: ObjectKind> {
     backoff: DefaultBackoff,
     fanout: Arc<Mutex<Fanout<K>>>,
 }
 
-impl<K> Iterator for ListBackoff<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Iterator for ListBackoff<K> {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -422,22 +398,14 @@ where
     }
 }
 
-impl<K> Backoff for ListBackoff<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Backoff for ListBackoff<K> {
     fn reset(&mut self) {
         self.backoff.reset();
     }
 }
 
 /// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
-fn prepare<K>(fanout: &Mutex<Fanout<K>>, event: &Event<K>)
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+fn prepare<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
     let indexes = lock(fanout).indexes.clone();
     match event {
         Event::Init => indexes.iter().for_each(|index| index.restart()),
@@ -449,11 +417,7 @@ where
     }
 }
 
-impl<K> Fanout<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Fanout<K> {
     fn event(&mut self, event: Event<K>) {
         self.writer.apply_watcher_event(&event);
         match event {
@@ -584,22 +548,14 @@ impl<K> Subscriber<K> {
 }
 
 /// A subscriber's side.
-struct Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,
     wake: Arc<Notify>,
     pending: VecDeque<watcher::Result<Event<Object<K>>>>,
 }
 
-impl<K> Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Subscription<K> {
     async fn next(&mut self) -> Option<watcher::Result<Event<Object<K>>>> {
         self.shared.begin();
         loop {
@@ -623,11 +579,7 @@ where
     }
 }
 
-impl<K> Drop for Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
         self.shared.fanout().subscribers.remove(&self.number);
     }
@@ -639,7 +591,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<K> Clone for SharedWatch<K>
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
     fn clone(&self) -> Self {
@@ -649,7 +601,7 @@ where
 
 impl<K> fmt::Debug for SharedWatch<K>
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,7 +31,9 @@ pub const LOW_PRIORITY: i32 = -100;
 
 /// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
 pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
-    let (kind, version, group) = (O::kind(dyntype), O::version(dyntype), O::group(dyntype));
+    let kind = O::kind(dyntype);
+    let version = O::version(dyntype);
+    let group = O::group(dyntype);
     let dot = if group.is_empty() { "" } else { "." };
     format!("{kind}.{version}{dot}{group} ({role})")
 }
