@@ -100,7 +100,9 @@ impl<K> Step<K> {
     ) -> Vec<Change> {
         match self {
             Self::Event(event) => watch.event(event, sight),
-            Self::Gone(meta) => watch.event(Event::Delete(meta), |meta| Observation::of(&meta)),
+            Self::Gone(meta) => {
+                watch.event(Event::Delete(meta), |meta| Observation::from_meta(&meta))
+            }
             Self::Kept(key) => {
                 watch.keep(&key);
                 Vec::new()
@@ -138,7 +140,7 @@ impl Sights {
     /// Keeps an object, and returns its observation.
     fn of(&self, mut object: DynamicObject) -> Observation {
         complete(&mut object, &self.types);
-        let mut sight = Observation::of(&object.metadata);
+        let mut sight = Observation::from_meta(&object.metadata);
         let key = ObjectKey::from_object(&object).to_string();
         let state = State::of(&object.metadata, self.finalizer.as_deref());
         // Serializing a value that was parsed from JSON does not fail.

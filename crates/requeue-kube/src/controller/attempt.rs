@@ -158,7 +158,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         }
         let generations = self.config.clear_on_new_generation;
-        let version = found.as_ref().map(|found| Version::of(found.meta(), generations));
+        let version = found.as_ref().map(|found| Version::from_meta(found.meta(), generations));
         let Some(target) = self.reconciler.target(&object, found) else {
             self.enqueuer.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));

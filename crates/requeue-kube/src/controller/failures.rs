@@ -24,7 +24,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    pub(super) fn of(meta: &ObjectMeta, generations: bool) -> Self {
+    pub(super) fn from_meta(meta: &ObjectMeta, generations: bool) -> Self {
         let generation = meta.generation.filter(|_| generations);
         Self { uid: watch::hash(&meta.uid), generation }
     }
@@ -40,7 +40,7 @@ pub(super) fn versions<K: ObjectKind>(
 ) -> Versions {
     Box::new(move |key| {
         let object = store.get(&key.to_ref(dyntype.clone()))?;
-        Some(Version::of(object.meta(), generations))
+        Some(Version::from_meta(object.meta(), generations))
     })
 }
 

@@ -292,7 +292,7 @@ where
         write: impl FnMut(&Event<E>) + Send + 'static,
     ) -> Self {
         let name = watch_name::<K>(&dyntype, "controlled");
-        let kind = Kind::of::<K>(&dyntype);
+        let kind = Kind::from_type::<K>(&dyntype);
         let readiness = Readiness::new();
         readiness.expect(0, name.clone());
         let reader = store.clone();

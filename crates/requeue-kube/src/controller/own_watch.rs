@@ -55,7 +55,7 @@ where
             Some(ownership) => ShardedWatch::new(following, own, ownership, events).follow().await,
             None => {
                 let apply = move |event, origin: Origin<'_>| own.apply(event, origin, None);
-                following.follow(events, Selected::of(shard), apply).await
+                following.follow(events, Selected::from_shard(shard), apply).await
             }
         }
     })
@@ -92,7 +92,7 @@ impl<E: Resource> OwnWatch<E> {
             filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
         let mut changes = watch.event(event, |object| {
-            Observation::of(object.meta()).property((objects.property)(&object))
+            Observation::from_meta(object.meta()).property((objects.property)(&object))
         });
         if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
             changes.retain_mut(|change| list.keeps(change, ownership));
@@ -306,7 +306,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
             let end = matches!(event, Event::InitDone).then_some(self.list);
-            let origin = Origin::of(&self.following.kind, &event, self.own.is_merged);
+            let origin = Origin::from_event(&self.following.kind, &event, self.own.is_merged);
             self.own.apply(event, origin, end);
         }
         self.listed();

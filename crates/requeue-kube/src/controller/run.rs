@@ -112,7 +112,7 @@ async fn control<K: OwnKind, R: Reconcile<K>>(
         *permit = begun;
     }
 
-    let scope = own.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
+    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
     let shard = sharding.shard;
     let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
     let lookups = Lookups::new(&own.store, &own.dyntype, &config, shard, ownership);

@@ -51,7 +51,7 @@ pub(super) enum Selected {
 }
 
 impl Selected {
-    pub(super) fn of(shard: Option<Shard>) -> Self {
+    pub(super) fn from_shard(shard: Option<Shard>) -> Self {
         shard.map_or(Self::All, Self::Shard)
     }
 
@@ -249,7 +249,7 @@ impl Following {
                 }
                 let is_listed = matches!(event, Event::InitDone);
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
-                let origin = Origin::of(&self.kind, &event, is_merged);
+                let origin = Origin::from_event(&self.kind, &event, is_merged);
                 self.handling.get_or_insert_with(|| Handling::begin(&self.enqueuer));
                 on_event(event, origin);
                 if is_handled {

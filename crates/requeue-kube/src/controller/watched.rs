@@ -228,20 +228,20 @@ impl<O: Resource, S> Watched<O, S> {
             Role::Mapped => watch_name::<S::Item>(&dyntype, "watched"),
         };
         let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
-        let kind = Kind::of::<S::Item>(&dyntype);
+        let kind = Kind::from_type::<S::Item>(&dyntype);
         let events = source.into_events(&name, &dyntype);
         Source::new(name, kind, events, move |mut following, events| async move {
             let enqueuer = Arc::clone(&following.enqueuer);
             let shard = following.shard;
             // An owned object has another uid than its owner, but the same namespace.
             let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
-            let selected = Selected::of(shard.filter(selects));
+            let selected = Selected::from_shard(shard.filter(selects));
             let mut watch = Watch::new();
             let on_event = move |event: Event<S::Item>, origin: Origin<'_>| {
                 let mut changes = watch.event(event, |item| {
                     let property =
                         predicate.as_ref().and_then(|it| it.hash_property(item.borrow()));
-                    let observation = Observation::of(item.meta()).property(property);
+                    let observation = Observation::from_meta(item.meta()).property(property);
                     let targets = targets(item, shard, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();

@@ -42,7 +42,7 @@ tokio::task_local! {
 pub(super) struct Kind(Arc<(String, String)>);
 
 impl Kind {
-    pub(super) fn of<O: Resource>(dyntype: &O::DynamicType) -> Self {
+    pub(super) fn from_type<O: Resource>(dyntype: &O::DynamicType) -> Self {
         Self(Arc::new((O::group(dyntype).into_owned(), O::kind(dyntype).into_owned())))
     }
 }
@@ -199,7 +199,7 @@ pub(super) struct Held {
 
 impl Shown {
     /// Returns `None` for an object without a numeric resource version.
-    fn of(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
+    fn from_meta(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
         Some(Self {
             uid: hash(&meta.uid),
             version: version(meta)?,
@@ -223,7 +223,7 @@ pub(super) struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    pub(super) fn of<O: Resource>(
+    pub(super) fn from_event<O: Resource>(
         kind: &'a Kind,
         event: &Event<O>,
         is_merged: fn(&O) -> bool,
@@ -261,8 +261,8 @@ impl Progressed {
                 version(object.meta()).map(|version| Self::Listed { version })
             }
             Event::InitDone => Some(Self::ListEnded),
-            Event::Apply(object) => Shown::of(object.meta(), false).map(Self::Shown),
-            Event::Delete(object) => Shown::of(object.meta(), true).map(Self::Shown),
+            Event::Apply(object) => Shown::from_meta(object.meta(), false).map(Self::Shown),
+            Event::Delete(object) => Shown::from_meta(object.meta(), true).map(Self::Shown),
         }
     }
 }
@@ -336,7 +336,7 @@ impl Writes {
         O::DynamicType: Default,
     {
         let Some(key) = self.current() else { return };
-        let kind = Kind::of::<O>(&O::DynamicType::default());
+        let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
             // The object continues for a while, and this version shows that.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
@@ -376,7 +376,7 @@ impl Writes {
         let meta = written.meta();
         if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
             let object = (ObjectKey::from_meta(meta), hash(&meta.uid));
-            self.open(key, &Kind::of::<O>(dyntype), object, Some(version));
+            self.open(key, &Kind::from_type::<O>(dyntype), object, Some(version));
         }
     }
 
@@ -702,7 +702,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn writes_whose_events_never_come_take_no_memory_after_the_limit() {
         let writes = Writes::default();
-        let kind = Kind::of::<ConfigMap>(&());
+        let kind = Kind::from_type::<ConfigMap>(&());
         writes.start(Duration::from_secs(10), true);
         writes.watch(kind.clone(), 0);
         for number in 0..1000 {

@@ -25,7 +25,7 @@ pub(super) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    pub(super) fn of(series: &'a Series) -> Self {
+    pub(super) fn read(series: &'a Series) -> Self {
         Self {
             series,
             meters: &series.meters,

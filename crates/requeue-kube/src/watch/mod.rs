@@ -66,7 +66,7 @@ type Priorities = BTreeMap<ObjectKey, i32>;
 impl Observation {
     /// Creates the observation of an object with this metadata, which concerns only itself.
     #[must_use]
-    pub fn of(meta: &ObjectMeta) -> Self {
+    pub fn from_meta(meta: &ObjectMeta) -> Self {
         Self {
             key: ObjectKey::from_meta(meta),
             seen: Seen {
@@ -103,7 +103,7 @@ impl Observation {
     ///
     /// let (urgent, other) = (ObjectKey::new(None, "urgent"), ObjectKey::new(None, "other"));
     /// let changes = Watch::new().event(Event::Apply(ConfigMap::default()), |map| {
-    ///     Observation::of(&map.metadata)
+    ///     Observation::from_meta(&map.metadata)
     ///         .concerning([urgent.clone(), other.clone()])
     ///         .priorities([(urgent.clone(), 10)])
     /// });
@@ -258,7 +258,7 @@ impl Change {
 ///     map
 /// };
 /// let mut watch = Watch::new();
-/// let mut events = |event| watch.event(event, |map: ConfigMap| Observation::of(&map.metadata));
+/// let mut events = |event| watch.event(event, |map: ConfigMap| Observation::from_meta(&map.metadata));
 ///
 /// assert!(events(Event::Init).is_empty());
 /// assert!(events(Event::InitApply(map("a"))).is_empty());
@@ -331,7 +331,7 @@ impl Watch {
     ///
     /// let mut watch = Watch::new();
     /// let mut events = |watch: &mut Watch, event| {
-    ///     watch.event(event, |map: ConfigMap| Observation::of(&map.metadata))
+    ///     watch.event(event, |map: ConfigMap| Observation::from_meta(&map.metadata))
     /// };
     /// let mut map = ConfigMap::default();
     /// map.metadata.name = Some("a".into());
