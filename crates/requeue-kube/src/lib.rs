@@ -63,7 +63,8 @@
 //! To migrate from kube's controller, change the imports and the error policy. Replace
 //! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer`
 //! by [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`]. Replace
-//! an error policy that returns a fixed delay by [`policy::backoff`].
+//! an error policy that returns a fixed delay by [`policy::backoff`]. `Action::requeue` is
+//! [`requeue_after`](controller::Action::requeue_after) here.
 //!
 //! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
 //! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
