@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
-use requeue_kube::controller::{Action, Config};
+use requeue_kube::controller::{Action, Config, Watched};
 use requeue_kube::shared::{Index, SharedWatch};
 use requeue_kube::{Controller, Manager, policy};
 
@@ -61,7 +61,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A pod is checked again when a Secret that it mounts is created, changed or deleted.
     let users = by_secret.clone();
     let of_pods = Controller::for_shared(&pods)
-        .watches_shared(&secrets, move |secret| -> Vec<ObjectRef<Pod>> {
+        .watch_mapped(Watched::shared(&secrets), move |secret| -> Vec<ObjectRef<Pod>> {
             let pods = users.keys(&secret.name_any()).into_iter();
             let namespace = secret.namespace();
             let pods = pods.filter(|pod| pod.namespace() == namespace.as_deref());

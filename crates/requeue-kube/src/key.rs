@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::hash::RandomState;
+use std::hash::{Hash, RandomState};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -28,6 +28,17 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
 
+/// A kind whose objects can be in a store.
+pub(crate) trait ObjectKind:
+    Resource<DynamicType: Eq + Hash + Clone> + Clone + Send + Sync + 'static
+{
+}
+
+impl<K> ObjectKind for K where
+    K: Resource<DynamicType: Eq + Hash + Clone> + Clone + Send + Sync + 'static
+{
+}
+
 /// The queue of a [`Controller`](crate::Controller).
 ///
 /// It hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash
@@ -47,14 +58,25 @@ impl ObjectKey {
     }
 
     /// Creates the key of `object`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Node;
+    /// use requeue_kube::ObjectKey;
+    ///
+    /// let mut node = Node::default();
+    /// node.metadata.name = Some("node-1".to_owned());
+    /// assert_eq!(ObjectKey::from_object(&node), ObjectKey::new(None, "node-1"));
+    /// ```
     #[must_use]
-    pub fn of(object: &impl Resource) -> Self {
-        Self::of_meta(object.meta())
+    pub fn from_object(object: &impl Resource) -> Self {
+        Self::from_meta(object.meta())
     }
 
     /// Creates the key of the object with this metadata.
     #[must_use]
-    pub fn of_meta(meta: &ObjectMeta) -> Self {
+    pub fn from_meta(meta: &ObjectMeta) -> Self {
         // Objects from the API server always have a name.
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }
@@ -73,6 +95,17 @@ impl ObjectKey {
 
     /// Returns a reference to the object of kind `K` with this key, without uid and resource
     /// version.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::reflector::ObjectRef;
+    /// use requeue_kube::ObjectKey;
+    ///
+    /// let object = ObjectKey::new(Some("default"), "web").to_ref::<ConfigMap>(());
+    /// assert_eq!(object, ObjectRef::new("web").within("default"));
+    /// ```
     #[must_use]
     pub fn to_ref<K: Lookup>(&self, dyntype: K::DynamicType) -> ObjectRef<K> {
         let object = ObjectRef::new_with(self.name(), dyntype);

@@ -63,7 +63,8 @@
 //! To migrate from kube's controller, change the imports and the error policy. Replace
 //! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer`
 //! by [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`]. Replace
-//! an error policy that returns a fixed delay by [`policy::backoff`].
+//! an error policy that returns a fixed delay by [`policy::backoff`]. `Action::requeue` is
+//! [`requeue_after`](controller::Action::requeue_after) here.
 //!
 //! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
 //! a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
@@ -99,11 +100,14 @@ mod key;
 pub mod leader;
 pub mod manager;
 pub mod metrics;
+mod optional;
 pub mod policy;
 mod relist;
 pub mod shard;
 pub mod shards;
 pub mod shared;
+// `requeue watch` of the program uses it. It is no part of the stable interface.
+#[doc(hidden)]
 pub mod watch;
 
 pub use crate::controller::Controller;

@@ -53,7 +53,7 @@ use crate::shared::SharedWatch;
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 /// use kube::runtime::watcher;
 /// use kube::{Api, Client};
-/// use requeue_kube::controller::{Action, Controller};
+/// use requeue_kube::controller::{Action, Controller, Watched};
 /// use requeue_kube::{Manager, policy};
 ///
 /// # async fn map(_: Arc<ConfigMap>, _: Arc<Client>) -> Result<Action, kube::Error> { unimplemented!() }
@@ -66,7 +66,7 @@ use crate::shared::SharedWatch;
 ///
 ///     let wc = watcher::Config::default();
 ///     let secrets = manager.watch(Api::<Secret>::all(client.clone()), wc.clone());
-///     let maps = Controller::new(Api::<ConfigMap>::all(client), wc).owns_shared(&secrets);
+///     let maps = Controller::new(Api::<ConfigMap>::all(client), wc).watch_owned(Watched::shared(&secrets));
 ///     let of_maps = Arc::clone(&context);
 ///     manager.add(maps, |maps| maps.run(map, policy::backoff, of_maps));
 ///     let secrets = Controller::for_shared(&secrets);
@@ -76,6 +76,7 @@ use crate::shared::SharedWatch;
 ///     Ok(())
 /// }
 /// ```
+#[derive(Default)]
 #[must_use = "a manager does nothing until it is run"]
 pub struct Manager {
     controllers: Vec<(String, Start)>,
@@ -96,17 +97,7 @@ type Start = Box<dyn FnOnce(Managed) -> BoxFuture<'static, Result<(), RunnerErro
 impl Manager {
     /// Creates a manager without controllers.
     pub fn new() -> Self {
-        Self {
-            controllers: Vec::new(),
-            readiness: Readiness::default(),
-            watches: HashMap::new(),
-            elector: None,
-            shards: None,
-            client: None,
-            metrics: None,
-            graceful: Vec::new(),
-            forced: Vec::new(),
-        }
+        Self::default()
     }
 
     /// Adds a controller. `run` receives it when the manager runs, and returns its stream: that of
@@ -115,6 +106,18 @@ impl Manager {
     /// The controllers of a manager need different [names](Controller::name). The manager sets the
     /// start, the shutdown and the metrics, so do not set them for the controller. Its
     /// [`Config`](controller::Config) remains.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::{Controller, Manager, controller::Action, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>) {
+    /// manager.add(maps, |maps| maps.run(reconcile, policy::backoff, Arc::new(())));
+    /// # }
+    /// ```
     pub fn add<K, E, S>(
         &mut self,
         controller: Controller<K>,
@@ -135,6 +138,22 @@ impl Manager {
 
     /// Returns the shared watch of the objects that `api` and `wc` select: the same one each time, for
     /// the same kind, namespace and configuration. It uses the client of the first call.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::{Api, runtime::watcher};
+    /// # use requeue_kube::{Controller, Manager};
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(manager: &mut Manager, maps: Controller<ConfigMap>, secrets: Api<Secret>) {
+    /// let secrets = manager.watch(secrets, watcher::Config::default());
+    /// let maps = maps.watch_owned(Watched::shared(&secrets));
+    /// let of_secrets = Controller::for_shared(&secrets);
+    /// # drop((maps, of_secrets));
+    /// # }
+    /// ```
     pub fn watch<K>(&mut self, api: Api<K>, wc: watcher::Config) -> SharedWatch<K>
     where
         K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
@@ -292,6 +311,16 @@ impl Manager {
     /// # Cancel safety
     ///
     /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_kube::Manager;
+    /// # async fn example(manager: Manager) -> Result<(), Box<dyn std::error::Error>> {
+    /// manager.shutdown_on_signal().run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.group()?;
         let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;
@@ -487,12 +516,6 @@ impl Right {
             Self::Member(sharding) if !(is_cut_off && is_forced) => sharding.leave_now().await,
             _ => {}
         }
-    }
-}
-
-impl Default for Manager {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -17,6 +17,9 @@ use serde::de::DeserializeOwned;
 
 use crate::intercept::{intercept, set_query, whole};
 
+/// The raw events of a watch.
+pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
+
 /// Returns a function that returns `api` for a watch with this configuration. Each call returns the
 /// same `Api`. Its first list may come from a cache of the API server, if the configuration permits
 /// that. Later lists do not.
@@ -33,17 +36,14 @@ where
 {
     let is_consistent = wc.list_semantic == ListSemantic::MostRecent
         && wc.initial_list_strategy == InitialListStrategy::ListWatch;
-    let (dyntype, mut made) = (dyntype.clone(), is_consistent.then(|| api.clone()));
+    let dyntype = dyntype.clone();
+    let mut made = is_consistent.then(|| api.clone());
     move || made.get_or_insert_with(|| intercepted(api.clone(), &dyntype)).clone()
 }
 
 /// Returns a [consistent] watch of the objects of `api`. Its client is created when the watch is
 /// first polled.
-pub(crate) fn watch<K>(
-    api: Api<K>,
-    dyntype: &K::DynamicType,
-    wc: watcher::Config,
-) -> BoxStream<'static, watcher::Result<Event<K>>>
+pub(crate) fn watch<K>(api: Api<K>, dyntype: &K::DynamicType, wc: watcher::Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Clone,

@@ -231,7 +231,7 @@ async fn a_finalizer_is_added_first_and_then_the_reconciler_says_what_comes_next
         }
     });
     let api = Api::<ConfigMap>::namespaced(client, "ns");
-    let hourly = Action::requeue(Duration::from_secs(3600)).priority(-3);
+    let hourly = Action::requeue_after(Duration::from_secs(3600)).priority(-3);
     let reconcile = async |event: Event<ConfigMap>| {
         assert!(matches!(event, Event::Apply(_)));
         Ok::<_, kube::Error>(hourly.clone())

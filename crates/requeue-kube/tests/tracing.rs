@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use requeue_kube::controller::{Action, Config, ReconcileReason, ReconcileRequest};
+use requeue_kube::controller::{Action, Config, ReconcileReason, ReconcileRequest, Watched};
 use requeue_kube::{Controller, policy};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -106,13 +106,15 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let because = ReconcileRequest { obj_ref: a.clone(), reason: custom };
     let named = later(20, because).chain(later(10, a.clone().into()));
     let controller = Controller::for_stream(main, reader)
-        .watches_stream(watched, move |_: ConfigMap| [a.clone()])
+        .watch_mapped(Watched::stream(watched), move |_: ConfigMap| [a.clone()])
         .reconcile_on(named)
         .reconcile_all_on(later(40, ()));
     let fails = Mutex::new(1);
     let reconcile = move |_: Arc<ConfigMap>, _: Arc<()>| {
         let fail = std::mem::take(&mut *fails.lock().unwrap()) > 0;
-        async move { if fail { Err(fmt::Error) } else { Ok(Action::requeue(Duration::from_secs(45))) } }
+        async move {
+            if fail { Err(fmt::Error) } else { Ok(Action::requeue_after(Duration::from_secs(45))) }
+        }
     };
     let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
     let reading = stream.for_each(async |_| ()).instrument(tracing::info_span!("reading"));

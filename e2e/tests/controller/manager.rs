@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use requeue_e2e::{Server, until};
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::{Controller, Manager, policy};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -115,9 +115,10 @@ async fn two_controllers_list_and_watch_each_kind_once_and_miss_nothing_in_an_ou
     let wc = watcher::Config::default().fields("metadata.name!=kube-root-ca.crt");
     let maps = manager.watch(Api::<ConfigMap>::namespaced(limited.clone(), &namespace), wc.clone());
     let secrets = manager.watch(Api::<Secret>::namespaced(limited, &namespace), wc);
-    let of_maps = Controller::for_shared(&maps).owns_shared(&secrets).name("manager: maps");
+    let of_maps =
+        Controller::for_shared(&maps).watch_owned(Watched::shared(&secrets)).name("manager: maps");
     let of_secrets = Controller::for_shared(&secrets)
-        .watches_shared(&maps, |map| {
+        .watch_mapped(Watched::shared(&maps), |map| {
             let namespace = map.namespace().unwrap_or_default();
             Some(ObjectRef::new(&map.name_any()).within(&namespace))
         })

@@ -11,7 +11,7 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::runtime::watcher;
 use kube::{Api, Client, CustomResource, CustomResourceExt, Resource};
 use requeue_e2e::{Server, until};
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::{Controller, policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,10 +61,12 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
     let limited = account.client().await;
     let wc = watcher::Config::default().fields("metadata.name=owner");
     let controller = Controller::new(Api::<ConfigMap>::namespaced(limited.clone(), &namespace), wc)
-        .owns_optional(
-            Api::<Gadget>::namespaced(limited, &namespace),
-            (),
-            watcher::Config::default(),
+        .watch_owned(
+            Watched::metadata(
+                Api::<Gadget>::namespaced(limited, &namespace),
+                watcher::Config::default(),
+            )
+            .optional(),
         )
         .name(&namespace);
     let (runs, errors) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));

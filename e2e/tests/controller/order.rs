@@ -8,8 +8,8 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_e2e::{Server, full, until};
+use requeue_kube::controller::LOW_PRIORITY;
 use requeue_kube::controller::{Action, Config};
-use requeue_kube::watch::LOW_PRIORITY;
 use requeue_kube::{Controller, ObjectKey, ObjectQueue, policy};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -98,7 +98,7 @@ async fn create(client: &Client, namespace: &str, count: usize) -> Vec<ObjectKey
         };
         let map = ConfigMap { metadata, ..ConfigMap::default() };
         let made = maps.create(&PostParams::default(), &map).await?;
-        Ok::<_, kube::Error>(ObjectKey::of(&made))
+        Ok::<_, kube::Error>(ObjectKey::from_object(&made))
     });
     made.buffered(16).try_collect().await.unwrap()
 }
@@ -120,7 +120,7 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     account.allow(reads()).await;
     let watched = Api::namespaced(account.through(&proxy).client().await, &namespace);
     let wc = watcher::Config::default().labels(LABEL);
-    let config = Config::default().reconcile_unchanged(true);
+    let config = Config::default().reconcile_unchanged();
     let begun = Turns::begin(watched, wc, config).await;
     let turns = &begun.turns;
 

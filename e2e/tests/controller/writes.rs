@@ -12,7 +12,7 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use requeue_e2e::{Server, full, until};
-use requeue_kube::controller::{Action, Config, Writes};
+use requeue_kube::controller::{Action, Config, Watched, Writes};
 use requeue_kube::{Controller, ObjectQueue, policy};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
@@ -45,7 +45,7 @@ async fn reconcile(owner: Arc<ConfigMap>, context: Arc<Context>) -> Result<Actio
     if let Some(writes) = &context.writes {
         writes.record(&created);
     }
-    Ok(Action::requeue(Duration::ZERO))
+    Ok(Action::requeue_after(Duration::ZERO))
 }
 
 /// Runs the controller until nothing is left to do, and returns the number of children.
@@ -71,7 +71,7 @@ async fn children(server: &Server, owners: usize, records: bool) -> usize {
     let queue = Arc::new(OnceLock::<ObjectQueue>::new());
     let handed = Arc::clone(&queue);
     let controller = Controller::new(Api::namespaced(watched, namespace), config)
-        .owns_stream::<Secret>(events)
+        .watch_owned(Watched::stream(events))
         .name(namespace)
         .queue_on_start(move |queue| _ = handed.set(queue))
         .with_config(Config::default().concurrency(8));

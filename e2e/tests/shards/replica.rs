@@ -305,7 +305,7 @@ struct Context {
 
 async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, kube::Error> {
     let name = map.name_any();
-    let key = ObjectKey::of_meta(&map.metadata);
+    let key = ObjectKey::from_meta(&map.metadata);
     if let Work::Wait(duration) = context.work {
         tokio::time::sleep(duration).await;
         say(&Said::Ran { at: now() });

@@ -44,7 +44,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                 Ok(event) => match Step::of(event) {
                     Ok(step) => take(step),
                     Err(invalid) => {
-                        let key = ObjectKey::of_meta(&invalid.metadata);
+                        let key = ObjectKey::from_meta(&invalid.metadata);
                         if unreadable.is_due(&key, runner.now()) {
                             let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
                             let why = format!("{what}: {key} cannot be decoded: {invalid}");
@@ -100,7 +100,9 @@ impl<K> Step<K> {
     ) -> Vec<Change> {
         match self {
             Self::Event(event) => watch.event(event, sight),
-            Self::Gone(meta) => watch.event(Event::Delete(meta), |meta| Observation::of(&meta)),
+            Self::Gone(meta) => {
+                watch.event(Event::Delete(meta), |meta| Observation::from_meta(&meta))
+            }
             Self::Kept(key) => {
                 watch.keep(&key);
                 Vec::new()
@@ -138,8 +140,8 @@ impl Sights {
     /// Keeps an object, and returns its observation.
     fn of(&self, mut object: DynamicObject) -> Observation {
         complete(&mut object, &self.types);
-        let mut sight = Observation::of(&object.metadata);
-        let key = ObjectKey::of(&object).to_string();
+        let mut sight = Observation::from_meta(&object.metadata);
+        let key = ObjectKey::from_object(&object).to_string();
         let state = State::of(&object.metadata, self.finalizer.as_deref());
         // Serializing a value that was parsed from JSON does not fail.
         let json = if self.pointers.is_empty() {

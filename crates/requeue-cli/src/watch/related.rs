@@ -63,14 +63,14 @@ async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners:
         let namespace = object.metadata.namespace.as_deref();
         let references = object.metadata.owner_references.iter().flatten();
         let keys: Vec<_> = references.filter_map(|it| owner(it, namespace, &owners)).collect();
-        Observation::of(&object.metadata).concerning(keys)
+        Observation::from_meta(&object.metadata).concerning(keys)
     };
     each_change(source, &enqueuer, sight, |owners| enqueuer.concerned(owners)).await;
 }
 
 /// Adds all objects when one of these changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
-    let sight = |object: Metadata| Observation::of(&object.metadata);
+    let sight = |object: Metadata| Observation::from_meta(&object.metadata);
     each_change(source, &enqueuer, sight, |_| enqueuer.all_concerned()).await;
 }
 

@@ -75,7 +75,7 @@ impl Store {
             Step::Event(event) => event,
             Step::Kept(key) => return list.extend(objects.get_key_value(&key).map(owned)),
             Step::Gone(meta) => {
-                Arc::make_mut(objects).remove(&ObjectKey::of_meta(&meta));
+                Arc::make_mut(objects).remove(&ObjectKey::from_meta(&meta));
                 *version += 1;
                 return;
             }
@@ -96,7 +96,7 @@ impl Store {
             }
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
-                Arc::make_mut(objects).remove(&ObjectKey::of(&object));
+                Arc::make_mut(objects).remove(&ObjectKey::from_object(&object));
             }
         }
         *version += 1;
@@ -108,7 +108,7 @@ impl Store {
         complete(&mut object, &self.types);
         // Serializing a value that was parsed from JSON does not fail.
         let json = serde_json::to_vec(&object).unwrap_or_default();
-        (ObjectKey::of(&object), json.into())
+        (ObjectKey::from_object(&object), json.into())
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {

@@ -7,12 +7,12 @@ use requeue::Completion;
 /// The next step for an object, which a reconciler returns on success, and an error policy after a
 /// failure.
 ///
-/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces it,
-/// with the same constructors and two more.
+/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces it.
+/// kube's `requeue` is [`requeue_after`](Self::requeue_after).
 ///
 /// | | after a success | after a failure, from an error policy |
 /// |---|---|---|
-/// | [`requeue`](Self::requeue) | runs again after the delay, or earlier on a change | runs again after the delay, not earlier on a change |
+/// | [`requeue_after`](Self::requeue_after) | runs again after the delay, or earlier on a change | runs again after the delay, not earlier on a change |
 /// | [`await_change`](Self::await_change) | runs again on a change | given up: runs again on a change, but not before its backoff has passed |
 /// | [`backoff`](Self::backoff) | runs again with backoff, as if it had failed | runs again with backoff, not earlier on a change |
 /// | [`terminal`](Self::terminal) | runs again on a change | as `await_change`, and counted as terminal |
@@ -24,8 +24,8 @@ use requeue::Completion;
 /// use requeue_kube::controller::Action;
 /// use std::time::Duration;
 ///
-/// let hourly = Action::requeue(Duration::from_secs(3600)).priority(-10);
-/// assert_ne!(hourly, Action::requeue(Duration::from_secs(3600)));
+/// let hourly = Action::requeue_after(Duration::from_secs(3600)).priority(-10);
+/// assert_ne!(hourly, Action::requeue_after(Duration::from_secs(3600)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an action does nothing unless a reconciler or an error policy returns it"]
@@ -37,7 +37,23 @@ pub struct Action {
 
 impl Action {
     /// Runs the object again after `delay`, even if nothing changes.
-    pub const fn requeue(delay: Duration) -> Self {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use requeue_kube::controller::Action;
+    ///
+    /// async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
+    ///     // Something outside of the cluster may have changed in an hour.
+    ///     Ok(Action::requeue_after(Duration::from_secs(3600)))
+    /// }
+    /// # drop(reconcile);
+    /// ```
+    pub const fn requeue_after(delay: Duration) -> Self {
         Self::new(Completion::RequeueAfter(delay))
     }
 
@@ -60,6 +76,24 @@ impl Action {
     ///
     /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
     /// at the earliest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use requeue_kube::controller::Action;
+    ///
+    /// // An error policy: the API server will never accept an invalid object.
+    /// fn policy(_: Arc<ConfigMap>, error: &kube::Error, _: Arc<()>) -> Action {
+    ///     match error {
+    ///         kube::Error::Api(status) if status.code == 422 => Action::terminal(),
+    ///         _ => Action::backoff(),
+    ///     }
+    /// }
+    /// # drop(policy);
+    /// ```
     pub const fn terminal() -> Self {
         Self::new(Completion::GiveUp)
     }

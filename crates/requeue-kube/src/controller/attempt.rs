@@ -2,14 +2,12 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::{self, Future};
-use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::{FutureExt, TryFuture, TryFutureExt};
+use futures_util::FutureExt;
 use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
@@ -25,6 +23,7 @@ use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
 use super::failures::{Begin as Decision, Version};
 use super::ownership::Begin;
+use super::reconcile::{OwnKind, Reconcile};
 use super::sharding::HeldShards;
 use super::span::RunSpan;
 use super::writes::Freshness;
@@ -35,20 +34,12 @@ use crate::metrics::{Meters, Outcome};
 /// An item of a controller's stream.
 pub(super) type Item<K, E> = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>;
 
-/// The parts that every run needs. `T` is the reconciler's argument: the object, or a reference.
-pub(super) struct Attempts<K, T, F, P, C, E>
-where
-    K: Resource + 'static,
-    K::DynamicType: Hash + Eq,
-{
+/// The parts that every run needs.
+pub(super) struct Attempts<K: OwnKind, R: Reconcile<K>> {
     pub(super) enqueuer: Arc<Enqueuer>,
     pub(super) store: Store<K>,
     pub(super) dyntype: K::DynamicType,
-    /// Returns the reconciler's argument, or `None` if there is nothing to reconcile.
-    pub(super) target: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
-    pub(super) reconcile: F,
-    pub(super) error_policy: P,
-    pub(super) context: Arc<C>,
+    pub(super) reconciler: R,
     pub(super) config: Config,
     pub(super) meters: Arc<Meters>,
     /// The status of the election, which shows whether the term continues. `None` without an
@@ -59,7 +50,7 @@ where
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
     /// The span in which the stream was first polled.
     pub(super) parent: Span,
-    pub(super) results: mpsc::Sender<Item<K, E>>,
+    pub(super) results: mpsc::Sender<Item<K, R::Error>>,
     /// Receives a reconciler's panic if a panic must end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
 }
@@ -121,17 +112,7 @@ impl<E> Ended<E> {
     }
 }
 
-impl<K, T, F, P, C, Fut> Attempts<K, T, F, P, C, Fut::Error>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: fmt::Debug + Eq + Hash + Clone,
-    T: Clone + Send,
-    F: Fn(T, Arc<C>) -> Fut + Send + Sync,
-    P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync,
-    C: Send + Sync,
-    Fut: TryFuture<Ok = Action> + Send,
-    Fut::Error: std::error::Error + Send + 'static,
-{
+impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     /// Reconciles the object of `key`, and returns the completion for the queue.
     pub(super) async fn attempt(
         &self,
@@ -151,14 +132,9 @@ where
             return Ok(workers::Action::succeed());
         }
         let object = key.to_ref::<K>(self.dyntype.clone());
-        let find = || {
-            let found = self.store.get(&object);
-            let uid = found.as_ref().map(|it| it.meta().uid.clone().unwrap_or_default());
-            (found, uid)
-        };
         let (in_flight, seen) = match self.enqueuer.ownership() {
             Some(ownership) => {
-                let (_, seen) = find();
+                let seen = uid_of(self.store.get(&object).as_deref());
                 match ownership.begin(&key, seen.as_deref()) {
                     Begin::Run(in_flight) => (Some(in_flight), seen),
                     Begin::Later | Begin::Drop => return Ok(workers::Action::succeed()),
@@ -170,78 +146,88 @@ where
             // As above, for the membership in a group. The loss of the shard cancels this run.
             return future::pending().await;
         }
-        match self.enqueuer.writes.begin(&key) {
-            Freshness::Fresh => {}
-            Freshness::TimedOut => self.meters.started_stale(),
-            Freshness::Stale(limit) => {
-                // An event that shows the object's own writes adds the key.
-                self.meters.skipped_stale();
-                return Ok(workers::Action::release_after(limit));
-            }
-        }
-        let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
-            Decision::Attempt(attempt) => attempt,
-            Decision::Nothing => {
-                if self.enqueuer.version(&key).is_none() {
-                    self.enqueuer.failures.forget(&key);
-                }
-                return Ok(workers::Action::succeed());
-            }
+        let attempt = match self.begin(&key, &run) {
+            Ok(attempt) => attempt,
+            Err(action) => return Ok(action),
         };
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
         // The store is read again, because it may have been stale before.
-        let (found, uid) = find();
-        if in_flight.is_some() && uid != seen {
+        let found = self.store.get(&object);
+        if in_flight.is_some() && uid_of(found.as_deref()) != seen {
             // The event that shows the other object adds the key.
             return Ok(workers::Action::succeed());
         }
-        let version = found
-            .as_ref()
-            .map(|found| Version::of(found.meta(), self.config.clear_on_new_generation));
-        let Some(target) = (self.target)(&object, found) else {
+        let generations = self.config.clear_on_new_generation;
+        let version = found.as_ref().map(|found| Version::from_meta(found.meta(), generations));
+        let Some(target) = self.reconciler.target(&object, found) else {
             self.enqueuer.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::succeed());
         };
         let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
-        let (begun, active) = (Instant::now(), self.meters.begin());
-        self.running().insert(key.clone());
-        let mut listed = Listed { running: &self.running, key: &key, run: &run, is_over: false };
-        let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
-        let ended = run_of_key.instrument(span.span().clone()).await;
-        listed.is_over = true;
-        drop(listed);
+        let ended = self.observed_run(&key, &run, target, &mut span).await;
+        // The shard can be handed over from now on.
         drop(in_flight);
-        drop(active);
-        span.end(ended.outcome());
-        self.meters.end(ended.outcome(), begun.elapsed());
         let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
         let next = self.next(&ended, &tried);
         tried.span.span().in_scope(|| self.report_run(ended, tried.object));
         next
     }
 
+    /// Returns the number of this attempt, or the completion of a key that does not run now.
+    fn begin(&self, key: &ObjectKey, run: &Context) -> Result<u32, workers::Action> {
+        match self.enqueuer.writes.begin(key) {
+            Freshness::Fresh => {}
+            Freshness::TimedOut => self.meters.started_stale(),
+            Freshness::Stale(limit) => {
+                // An event that shows the object's own writes adds the key.
+                self.meters.skipped_stale();
+                return Err(workers::Action::release_after(limit));
+            }
+        }
+        match self.enqueuer.failures.begin(key, run.adds(), run.attempt() > 1) {
+            Decision::Attempt(attempt) => Ok(attempt),
+            Decision::Nothing => {
+                if self.enqueuer.version(key).is_none() {
+                    self.enqueuer.failures.forget(key);
+                }
+                Err(workers::Action::succeed())
+            }
+        }
+    }
+
+    /// Runs the reconciler. The run is listed, counted and traced.
+    async fn observed_run(
+        &self,
+        key: &ObjectKey,
+        run: &Context,
+        target: R::Target,
+        span: &mut RunSpan,
+    ) -> Ended<R::Error> {
+        let begun = Instant::now();
+        let active = self.meters.begin();
+        self.running().insert(key.clone());
+        let mut listed = Listed { running: &self.running, key, run, is_over: false };
+        let run_of_key = self.enqueuer.writes.during(key.clone(), self.run(target));
+        let ended = run_of_key.instrument(span.span().clone()).await;
+        listed.is_over = true;
+        drop(listed);
+        drop(active);
+        span.end(ended.outcome());
+        self.meters.end(ended.outcome(), begun.elapsed());
+        ended
+    }
+
     pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(&self, target: T) -> Ended<Fut::Error> {
-        let run = async {
-            // The call itself may also panic or take long. All workers share the closure without a
-            // lock.
-            let reconciling = (self.reconcile)(target.clone(), Arc::clone(&self.context));
-            match TryFutureExt::into_future(reconciling).await {
-                Ok(action) => Ended::Ok(action),
-                Err(error) => {
-                    let policy = &self.error_policy;
-                    let action = policy(target, &error, Arc::clone(&self.context));
-                    Ended::Failed(error, action)
-                }
-            }
-        };
-        let run = AssertUnwindSafe(run).catch_unwind();
-        match within(self.config.reconcile_timeout, run).await {
-            Ok(Ok(ended)) => ended,
+    async fn run(&self, target: R::Target) -> Ended<R::Error> {
+        // The call itself may also panic or take long.
+        let run = async { self.reconciler.reconcile(target).await };
+        match within(self.config.reconcile_timeout, AssertUnwindSafe(run).catch_unwind()).await {
+            Ok(Ok(Ok(action))) => Ended::Ok(action),
+            Ok(Ok(Err((error, action)))) => Ended::Failed(error, action),
             Ok(Err(panic)) => Ended::Panicked(panic),
             Err(timeout) => Ended::TimedOut(timeout),
         }
@@ -250,7 +236,7 @@ where
     /// Returns the completion of the key.
     fn next(
         &self,
-        ended: &Ended<Fut::Error>,
+        ended: &Ended<R::Error>,
         tried: &Tried<K>,
     ) -> Result<workers::Action, workers::Error> {
         let (action, failed) = match ended {
@@ -280,7 +266,8 @@ where
     /// Records a failure, and returns the delay before the next run.
     fn wait(&self, completion: Completion, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
-        let (failures, version) = (&self.enqueuer.failures, *version);
+        let failures = &self.enqueuer.failures;
+        let version = *version;
         let now = self.enqueuer.queue.now();
         let said = match completion {
             Completion::RequeueAfter(delay) => Some(delay),
@@ -309,7 +296,7 @@ where
     }
 
     /// Logs the result, and passes it to the stream.
-    fn report_run(&self, ended: Ended<Fut::Error>, object: ObjectRef<K>) {
+    fn report_run(&self, ended: Ended<R::Error>, object: ObjectRef<K>) {
         self.report(match ended {
             Ended::Ok(action) => Ok((object, action)),
             Ended::Failed(error, _) => {
@@ -332,7 +319,7 @@ where
         });
     }
 
-    fn report(&self, item: Item<K, Fut::Error>) {
+    fn report(&self, item: Item<K, R::Error>) {
         report(&self.results, item);
     }
 }
@@ -342,6 +329,11 @@ pub(super) fn report<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
         tracing::debug!("dropped a result: the controller's stream is full; read it continuously");
     }
+}
+
+/// Returns the uid of an object, or `None` if there is no object.
+fn uid_of(object: Option<&impl Resource>) -> Option<String> {
+    object.map(|object| object.meta().uid.clone().unwrap_or_default())
 }
 
 /// Waits for `future` for at most `timeout`.

@@ -9,7 +9,7 @@ use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter, Rerun};
 
-use super::RunnerError;
+use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 
@@ -184,33 +184,28 @@ impl Config {
         self
     }
 
-    /// Sets whether a panic of a reconciler or error policy counts as a failure.
+    /// Ends the controller when a reconciler or an error policy panics: the stream panics with the same
+    /// payload.
     ///
-    /// `true` by default.
-    ///
-    /// With `false`, the stream panics with the same payload, which ends the controller.
-    pub const fn recover_panic(mut self, recover: bool) -> Self {
-        self.recover_panic = recover;
+    /// By default a panic counts as a failure.
+    pub const fn propagate_panics(mut self) -> Self {
+        self.recover_panic = false;
         self
     }
 
-    /// Sets whether a new generation of an object ends its backoff and clears its failures.
+    /// Keeps the backoff of an object that gets a new generation.
     ///
-    /// `true` by default.
-    ///
-    /// The object then runs immediately: the new generation may have corrected the cause. Choose
-    /// `false` if a reconciler creates generations of the objects that it reconciles and can fail afterwards. With
-    /// `true`, such an object backs off, too, but has [two runs for each
-    /// delay](crate::Controller#backoff-and-new-generations).
-    pub const fn clear_on_new_generation(mut self, clear: bool) -> Self {
-        self.clear_on_new_generation = clear;
+    /// By default the object then runs immediately, and its failures are cleared: the new generation may
+    /// have corrected the cause. Call this method if a reconciler creates generations of the objects that
+    /// it reconciles and can fail afterwards. Otherwise such an object backs off, too, but has [two runs
+    /// for each delay](crate::Controller#backoff-and-new-generations).
+    pub const fn keep_backoff_on_new_generation(mut self) -> Self {
+        self.clear_on_new_generation = false;
         self
     }
 
-    /// Sets whether an unchanged object runs, with [low priority](crate::watch::LOW_PRIORITY), when its watch lists it
-    /// again.
-    ///
-    /// `false` by default.
+    /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its
+    /// watch lists it again. By default an unchanged object does not run then.
     ///
     /// A watch lists all objects again when it cannot resume: after a long outage, or when the API
     /// server answers `410 Gone`. The controller compares the uid and the resource version of each
@@ -218,14 +213,13 @@ impl Config {
     /// deletion that it has missed, and nothing else. kube and controller-runtime reconcile every
     /// object instead, once for each watch that lists again.
     ///
-    /// With `true`, every object of the controller's own kind runs when that kind is listed again.
-    /// Owned and watched objects that are unchanged start no run.
+    /// Owned and watched objects that are unchanged never start a run.
     ///
-    /// To correct drift that no watch can see, return [`Action::requeue`](super::Action::requeue)
+    /// To correct drift that no watch can see, return [`Action::requeue_after`](super::Action::requeue_after)
     /// or use [`reconcile_all_on`](crate::Controller::reconcile_all_on): lists have no fixed
     /// interval.
-    pub const fn reconcile_unchanged(mut self, reconcile: bool) -> Self {
-        self.reconcile_unchanged = reconcile;
+    pub const fn reconcile_unchanged(mut self) -> Self {
+        self.reconcile_unchanged = true;
         self
     }
 
@@ -241,10 +235,7 @@ impl Config {
         self
     }
 
-    /// Sets whether an event starts no run if it only shows a [recorded](super::Writes) write of this
-    /// controller.
-    ///
-    /// `false` by default.
+    /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
     ///
     /// An event that arrives during a run of the object that it concerns waits for the end of the run,
     /// because the run may still record the write. With [`rerun`](Self::rerun), such an event
@@ -257,8 +248,8 @@ impl Config {
     /// A write that changes nothing returns the current version, which may be another client's. Its
     /// event then starts no run. If other clients write the same objects, record only writes that
     /// changed the object, such as those with a resource version as a precondition.
-    pub const fn suppress_own_writes(mut self, suppress: bool) -> Self {
-        self.suppress_own_writes = suppress;
+    pub const fn suppress_own_writes(mut self) -> Self {
+        self.suppress_own_writes = true;
         self
     }
 
@@ -338,7 +329,8 @@ impl Config {
         match &self.rate_limiter {
             Some(make) => make(),
             None => {
-                let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+                let base = Duration::from_millis(5);
+                let max = Duration::from_secs(300);
                 Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
             }
         }

@@ -5,17 +5,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::Resource;
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
 use requeue::Add;
 
-use super::failures::{Failures, Version, Versions};
+use super::config::Config;
+use super::error::RunnerError;
+use super::failures::{Failures, Version, Versions, versions};
 use super::ownership::Ownership;
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
-use super::{Config, RunnerError};
+use crate::key::ObjectKind;
+use crate::shard::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
@@ -27,6 +29,42 @@ pub(super) struct Lookups {
     pub(super) is_ours: Option<IsOurs>,
     /// The shards that are held, if they change while the controller runs.
     pub(super) ownership: Option<Ownership>,
+}
+
+impl Lookups {
+    pub(super) fn new<K: ObjectKind>(
+        store: &Store<K>,
+        dyntype: &K::DynamicType,
+        config: &Config,
+        shard: Option<Shard>,
+        ownership: Option<Ownership>,
+    ) -> Self {
+        let generations = config.clear_on_new_generation;
+        let versions = versions(store.clone(), dyntype.clone(), generations);
+        let is_ours: Option<IsOurs> = (shard.is_some() || ownership.is_some()).then(|| {
+            let store = store.clone();
+            let dyntype = dyntype.clone();
+            let ownership = ownership.clone();
+            let is_ours = move |key: &ObjectKey| {
+                let object = store.get(&key.to_ref(dyntype.clone()));
+                object.is_some_and(|object| match &ownership {
+                    Some(ownership) => ownership.is_held(key),
+                    None => shard.is_none_or(|shard| shard.contains(object.meta())),
+                })
+            };
+            Box::new(is_ours) as _
+        });
+        Self { versions, is_ours, ownership }
+    }
+}
+
+/// The rules that do not follow from the configuration.
+pub(super) struct Rules {
+    pub(super) scope: Scope,
+    /// Deleted objects are reconciled, too.
+    pub(super) runs_gone: bool,
+    /// Nothing is added before [`Enqueuer::end_standby`].
+    pub(super) in_standby: bool,
 }
 
 pub(super) type IsOurs = Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>;
@@ -73,9 +111,7 @@ impl Enqueuer {
     pub(super) fn new(
         config: &Config,
         name: &str,
-        scope: Scope,
-        runs_gone: bool,
-        open: bool,
+        rules: Rules,
         lookups: Lookups,
         writes: Writes,
     ) -> Result<Self, RunnerError> {
@@ -84,50 +120,56 @@ impl Enqueuer {
         Ok(Self {
             queue: config.queue(places)?.name(name).track_times().build()?,
             details: Details::default(),
-            scope,
+            scope: rules.scope,
             change: Add::debounce(config.debounce).at_most(most),
-            runs_gone,
+            runs_gone: rules.runs_gone,
             runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
             writes,
             lookups,
-            standby: Mutex::new((!open).then(BTreeSet::new)),
+            standby: Mutex::new(rules.in_standby.then(BTreeSet::new)),
         })
     }
 
+    /// Connects the queue with the shards that are held, if they change while the controller runs.
+    pub(super) fn attach_shards(self: &Arc<Self>) {
+        let Some(ownership) = self.ownership() else { return };
+        let forget = Arc::downgrade(self);
+        let regroup = Arc::downgrade(self);
+        ownership.attach(
+            self.queue.clone(),
+            Box::new(move |is_gone| {
+                forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
+            }),
+            move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
+        );
+    }
+
     /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
-    pub(super) fn open<K>(&self, store: &Store<K>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + std::hash::Hash + Clone,
-    {
+    pub(super) fn end_standby<K: ObjectKind>(&self, store: &Store<K>) {
         // This comes first: an object that is seen between the two steps is added twice, but never
         // missed.
         let gone = self.standby().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
-            self.add(key, LOW_PRIORITY, Reason::Bulk);
+            self.add(key, LOW_PRIORITY, Reason::Bulk, None);
         }
     }
 
     /// Adds all objects in `store` that this controller reconciles, with low priority.
-    pub(super) fn add_all<K>(&self, store: &Store<K>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + std::hash::Hash + Clone,
-    {
+    pub(super) fn add_all<K: ObjectKind>(&self, store: &Store<K>) {
         let mut keys: Vec<_> =
-            store.state().iter().map(|object| ObjectKey::of(&**object)).collect();
+            store.state().iter().map(|object| ObjectKey::from_object(&**object)).collect();
         // The order of a store's objects is random.
         keys.sort_unstable();
         // A store that others maintain may have objects of other shards.
         for key in keys.into_iter().filter(|key| self.is_ours(key)) {
-            self.add(key, LOW_PRIORITY, Reason::Bulk);
+            self.add(key, LOW_PRIORITY, Reason::Bulk, None);
         }
     }
 
     /// Handles a change of an object of the controller's own kind.
-    pub(super) fn changed(&self, change: Change, event: Origin<'_>) {
+    pub(super) fn own_changed(&self, change: Change, event: Origin<'_>) {
         let Change { key, kind, .. } = change;
         // A new generation is never suppressed: a patch that changed nothing returns the version of
         // another client's change.
@@ -141,17 +183,17 @@ impl Enqueuer {
             return self.cancel(&key);
         }
         self.release_if_overtaken(&key);
-        self.add_for(key, kind.priority(), Reason::Object, event);
+        self.add(key, kind.priority(), Reason::Object, Some(event));
     }
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
-    pub(super) fn finished(&self, key: ObjectKey) {
+    pub(super) fn run_finished(&self, key: ObjectKey) {
         self.failures.entered(&key);
         if self.release_if_overtaken(&key) {
-            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object);
+            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
         for held in self.writes.end(&key) {
-            self.add(key.clone(), held.priority, held.reason);
+            self.add(key.clone(), held.priority, held.reason, None);
         }
         self.regroup(&key);
         self.forget_place(&key);
@@ -167,11 +209,9 @@ impl Enqueuer {
         });
         if has_moved && ownership.is_held(key) {
             // The key had a pending run, or another object, which has not run yet.
-            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object);
+            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
-            self.writes.forget(key);
-            self.failures.forget(key);
-            self.details.forget(key);
+            self.forget(key);
         }
     }
 
@@ -190,7 +230,7 @@ impl Enqueuer {
     }
 
     /// Handles the progress of a watch: objects whose runs wait for an event run.
-    pub(super) fn progressed(&self, event: Origin<'_>, watch: usize) {
+    pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
         for key in self.writes.progressed(event, watch) {
             self.make_ready(key);
         }
@@ -204,13 +244,14 @@ impl Enqueuer {
 
     /// Adds a key to the queue, unless its shard is not held.
     pub(super) fn put(&self, key: ObjectKey, add: Add) {
+        self.admit(&key, || _ = self.queue.add_with(key.clone(), add));
+    }
+
+    /// Calls `add`, unless the key's shard is not held. No release of the shard begins during the call.
+    fn admit(&self, key: &ObjectKey, add: impl FnOnce()) {
         match self.ownership() {
-            Some(ownership) => {
-                ownership.admit(&key, || self.queue.add_with(key.clone(), add));
-            }
-            None => {
-                self.queue.add_with(key, add);
-            }
+            Some(ownership) => _ = ownership.admit(key, add),
+            None => add(),
         }
     }
 
@@ -243,7 +284,12 @@ impl Enqueuer {
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
     /// must run, the watch of the controller's own kind adds each of them once.
-    pub(super) fn related(&self, changes: &[Change], kind: &Arc<ApiResource>, event: Origin<'_>) {
+    pub(super) fn related_changed(
+        &self,
+        changes: &[Change],
+        kind: &Arc<ApiResource>,
+        event: Origin<'_>,
+    ) {
         let mut adds = Vec::new();
         for change in changes.iter().filter(|change| change.kind != ChangeKind::Unchanged) {
             let targets = change.targets.iter();
@@ -257,7 +303,7 @@ impl Enqueuer {
                 continue;
             }
             let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-            self.add_for(target.clone(), priority, reason, event);
+            self.add(target.clone(), priority, reason, Some(event));
         }
     }
 
@@ -278,30 +324,41 @@ impl Enqueuer {
         }
     }
 
-    /// Adds `key` because of an event. If the event may show a write of the run in flight, the add
-    /// waits for the end of that run.
-    fn add_for(&self, key: ObjectKey, priority: i32, reason: Reason, event: Origin<'_>) {
+    /// Adds `key` to the queue. If `event` may show a write of the run in flight, the add waits for the
+    /// end of that run.
+    pub(super) fn add(
+        &self,
+        key: ObjectKey,
+        priority: i32,
+        mut reason: Reason,
+        event: Option<Origin<'_>>,
+    ) {
         let key = self.scope.normal(key);
-        if let Some(reason) = self.writes.hold(&key, event, priority, reason) {
-            self.add(key, priority, reason);
+        if let Some(event) = event {
+            let Some(kept) = self.writes.hold(&key, event, priority, reason) else { return };
+            reason = kept;
         }
+        if self.waits_for_start(&key) {
+            return;
+        }
+        self.admit(&key, || {
+            let add = self.change.priority(priority).reason(reason.bit());
+            // The details come first: a worker may take the key immediately.
+            self.details.note(&key, reason);
+            self.queue.add_with(key.clone(), add);
+        });
     }
 
-    pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
-        let key = self.scope.normal(key);
-        if self.ownership().is_some_and(|ownership| !ownership.is_held(&key)) {
-            return;
+    /// Returns true in standby. It remembers a key that is not in the store then.
+    fn waits_for_start(&self, key: &ObjectKey) -> bool {
+        let mut standby = self.standby();
+        let Some(gone) = &mut *standby else { return false };
+        let is_held = || self.ownership().is_none_or(|ownership| ownership.is_held(key));
+        // All other objects are in the store.
+        if self.runs_gone && is_held() && self.version(key).is_none() {
+            gone.insert(key.clone());
         }
-        if let Some(gone) = &mut *self.standby() {
-            // All other objects are in the store.
-            if self.runs_gone && self.version(&key).is_none() {
-                gone.insert(key);
-            }
-            return;
-        }
-        let bit = reason.bit();
-        self.details.note(&key, reason);
-        self.put(key, self.change.priority(priority).reason(bit));
+        true
     }
 
     /// Makes all keys ready now that wait for further changes or for events of own writes: none will
@@ -309,7 +366,7 @@ impl Enqueuer {
     pub(super) fn end_waits(&self) {
         let (held, mut keys) = self.writes.close();
         for (key, held) in held {
-            self.add(key, held.priority, held.reason);
+            self.add(key, held.priority, held.reason, None);
         }
         keys.sort_unstable();
         for key in keys {
@@ -324,9 +381,14 @@ impl Enqueuer {
 
     fn cancel(&self, key: &ObjectKey) {
         self.queue.cancel(key);
+        self.forget(key);
+        self.forget_place(key);
+    }
+
+    /// Forgets everything about a key, except for the parts of the queue and of the shards.
+    fn forget(&self, key: &ObjectKey) {
         self.writes.forget(key);
         self.failures.forget(key);
         self.details.forget(key);
-        self.forget_place(key);
     }
 }

@@ -4,15 +4,14 @@
 //! waits for its whole delay. The limiter forgets a key only once until its object succeeds.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::Store;
 use requeue::{RateLimiter, Time};
 
+use crate::key::ObjectKind;
 use crate::{ObjectKey, watch};
 
 /// The version of an object that failed: a generation of one object, not of another under its name.
@@ -25,7 +24,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    pub(super) fn of(meta: &ObjectMeta, generations: bool) -> Self {
+    pub(super) fn from_meta(meta: &ObjectMeta, generations: bool) -> Self {
         let generation = meta.generation.filter(|_| generations);
         Self { uid: watch::hash(&meta.uid), generation }
     }
@@ -34,14 +33,14 @@ impl Version {
 /// Returns the version of an object in the store, or `None` if it is not there.
 pub(super) type Versions = Box<dyn Fn(&ObjectKey) -> Option<Version> + Send + Sync>;
 
-pub(super) fn versions<K>(store: Store<K>, dyntype: K::DynamicType, generations: bool) -> Versions
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Send + Sync,
-{
+pub(super) fn versions<K: ObjectKind>(
+    store: Store<K>,
+    dyntype: K::DynamicType,
+    generations: bool,
+) -> Versions {
     Box::new(move |key| {
         let object = store.get(&key.to_ref(dyntype.clone()))?;
-        Some(Version::of(object.meta(), generations))
+        Some(Version::from_meta(object.meta(), generations))
     })
 }
 

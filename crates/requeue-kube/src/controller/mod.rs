@@ -11,11 +11,12 @@ mod enqueuer;
 mod error;
 mod failures;
 mod names;
-mod optional;
+mod own_watch;
 mod ownership;
+mod parts;
 mod readiness;
 mod reason;
-mod related;
+mod reconcile;
 mod request;
 mod run;
 mod scope;
@@ -26,14 +27,16 @@ mod start_gate;
 mod status;
 mod triggers;
 mod wait;
+mod watched;
 mod writes;
 
+use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryFuture};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube::api::{Api, Resource};
 use kube::discovery;
@@ -49,10 +52,11 @@ pub use self::action::Action;
 pub use self::config::Config;
 use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
-use self::ownership::Ownership;
+use self::own_watch::{OwnObjects, own_source};
+use self::parts::{Observers, Others, Own, Parts, ShardSettings, StopTriggers};
 pub use self::readiness::Readiness;
+use self::reconcile::Reconciler;
 pub use self::request::Request;
-use self::run::Target;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
 pub(crate) use self::sharding::{CommonGroup, Sharding, abandon};
@@ -62,6 +66,8 @@ use self::start_gate::Start;
 pub use self::status::Status;
 pub(crate) use self::triggers::signals;
 pub use self::wait::Wait;
+pub use self::watched::Watched;
+use self::watched::{EventSource, Role};
 use self::writes::Kind;
 pub use self::writes::Writes;
 use crate::metrics::Metrics;
@@ -69,11 +75,9 @@ use crate::relist;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
+pub use crate::watch::LOW_PRIORITY;
+use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue};
-
-/// Receives each event before all other parts of the controller.
-type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
-type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
 /// A controller for the objects of one kind.
 ///
@@ -90,7 +94,7 @@ type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 ///   that it was mapped to before, are reconciled, too.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
 ///   in several namespaces.
-/// - **Changes go first.** The first list has [low priority](crate::watch::LOW_PRIORITY). A later
+/// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). A later
 ///   list runs only the objects that have changed since they were last seen
 ///   ([`Config::reconcile_unchanged`]).
 /// - **The stream only reports results.** The controller starts when the stream is first polled,
@@ -133,7 +137,7 @@ type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 ///
 /// async fn reconcile(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
 ///     // Make the Secrets match `map`.
-///     Ok(Action::requeue(Duration::from_secs(3600)))
+///     Ok(Action::requeue_after(Duration::from_secs(3600)))
 /// }
 ///
 /// # async fn example() -> Result<(), kube::Error> {
@@ -156,76 +160,7 @@ where
     K: Clone + Resource + Debug + 'static,
     K::DynamicType: Eq + Hash,
 {
-    dyntype: K::DynamicType,
-    scope: Option<discovery::Scope>,
-    name: Option<String>,
-    store: Store<K>,
-    main: Main<K>,
-    /// The client of the main `Api`.
-    client: Option<Client>,
-    shard: Option<Shard>,
-    shards: Option<Shards>,
-    common_group: Option<CommonGroup>,
-    held: HeldShards,
-    ownership: Option<Ownership>,
-    related: Vec<Source>,
-    triggers: Vec<Trigger>,
-    trigger_backoff: Option<TriggerBackoff>,
-    readiness: Readiness,
-    writes: Writes,
-    graceful: Vec<BoxFuture<'static, ()>>,
-    forced: Vec<BoxFuture<'static, ()>>,
-    start: Start,
-    warmup: bool,
-    metrics: Option<Metrics>,
-    on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
-    config: Config,
-}
-
-/// The watch of the controller's own kind.
-struct Main<K: 'static> {
-    name: String,
-    kind: Kind,
-    events: MainEvents<K>,
-    predicate: Option<AnyPredicate<K>>,
-    /// Writes observed objects to the store. Does nothing if the user maintains the store.
-    store: OnEvent<K>,
-}
-
-/// The origin of the events of the controller's own kind.
-enum MainEvents<K: 'static> {
-    Own(MakeEvents<K>),
-    Shared(MakeEvents<Object<K>>),
-}
-
-impl<K> Main<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Send + Sync,
-{
-    fn source(self, reader: Store<K>) -> Source {
-        let Self { name, kind, events, predicate, store } = self;
-        match events {
-            MainEvents::Own(events) => {
-                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
-                    let state = reader.state();
-                    let wanted = state.iter().filter(|it| is_wanted(&ObjectKey::of(&***it)));
-                    wanted.map(|it| (**it).clone()).collect()
-                };
-                Source::main(name, kind, events, predicate, store, objects)
-            }
-            MainEvents::Shared(events) => {
-                let predicate = predicate.map(|predicate| -> AnyPredicate<Object<K>> {
-                    Box::new(move |object: &Object<K>| predicate.hash_property(&object.object))
-                });
-                let objects = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
-                    let state = reader.state().into_iter();
-                    state.filter(|it| is_wanted(&ObjectKey::of(&**it))).map(Object::from).collect()
-                };
-                Source::main(name, kind, events, predicate, |_| {}, objects)
-            }
-        }
-    }
+    parts: Parts<K>,
 }
 
 impl<K> Controller<K>
@@ -238,6 +173,20 @@ where
     /// With [`any_semantic`](watcher::Config::any_semantic) or
     /// [`streaming_lists`](watcher::Config::streaming_lists), the first list may be older than the
     /// latest state. Later lists never are: an object that is missing in an old list is not deleted.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::watcher;
+    /// use kube::{Api, Client};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let maps = Api::namespaced(client, "default");
+    ///     Controller::new(maps, watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
     pub fn new(main_api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -262,13 +211,11 @@ where
                 watcher::watcher(selected.select(main_api(), &of), wc).boxed()
             }
         };
-        let controller = Self::of(
-            MainEvents::Own(MakeEvents::Watch(Box::new(events))),
-            store,
-            dyntype,
-            Box::new(move |event| writer.apply_watcher_event(event)),
-        );
-        Self { client: Some(client), ..controller }
+        let events = MakeEvents::Watch(Box::new(events));
+        let write = move |event: &_| writer.apply_watcher_event(event);
+        let mut controller = Self::from_events(events, Arc::unwrap_or_clone, store, dyntype, write);
+        controller.parts.sharding.client = Some(client);
+        controller
     }
 
     /// Creates a controller for the objects of a stream of events.
@@ -313,7 +260,8 @@ where
         reader: Store<K>,
         dyntype: K::DynamicType,
     ) -> Self {
-        Self::of(MainEvents::Own(source::made(events)), reader, dyntype, Box::new(|_| {}))
+        let events = MakeEvents::Made(events.boxed());
+        Self::from_events(events, Arc::unwrap_or_clone, reader, dyntype, |_| {})
     }
 
     /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is that of the
@@ -329,53 +277,77 @@ where
     /// }
     /// ```
     pub fn for_shared(watch: &SharedWatch<K>) -> Self {
-        let (store, dyntype) = (watch.store(), watch.dyntype().clone());
-        let events = MainEvents::Shared(MakeEvents::shared(watch));
-        Self::of(events, store, dyntype, Box::new(|_| {}))
+        let store = watch.store();
+        let dyntype = watch.dyntype().clone();
+        let events = MakeEvents::shared(watch);
+        Self::from_events(events, Object::from, store, dyntype, |_| {})
     }
 
-    fn of(
-        events: MainEvents<K>,
+    /// `write` receives each event before all other parts of the controller.
+    fn from_events<E: Resource<DynamicType = K::DynamicType> + Borrow<K> + Send + 'static>(
+        events: MakeEvents<E>,
+        from_object: fn(Arc<K>) -> E,
         store: Store<K>,
         dyntype: K::DynamicType,
-        write: OnEvent<K>,
+        write: impl FnMut(&Event<E>) + Send + 'static,
     ) -> Self {
-        let name = source::name::<K>(&dyntype, "controlled");
-        let kind = Kind::of::<K>(&dyntype);
+        let name = watch_name::<K>(&dyntype, "controlled");
+        let kind = Kind::from_type::<K>(&dyntype);
         let readiness = Readiness::new();
         readiness.expect(0, name.clone());
+        let reader = store.clone();
+        let own = move |predicate: Option<AnyPredicate<K>>| {
+            let stored = move |is_wanted: &dyn Fn(&ObjectKey) -> bool| {
+                let state = reader.state().into_iter();
+                state
+                    .filter(|it| is_wanted(&ObjectKey::from_object(&**it)))
+                    .map(from_object)
+                    .collect()
+            };
+            let property = move |item: &E| predicate.as_ref()?.hash_property(item.borrow());
+            let objects = OwnObjects {
+                write: Box::new(write),
+                stored: Box::new(stored),
+                property: Box::new(property),
+            };
+            own_source(name, kind, events, objects)
+        };
+        let own = Own { dyntype, scope: None, store, make: Box::new(own), predicate: None };
+        let observers =
+            Observers { readiness, status: Status::default(), metrics: None, on_start: None };
         Self {
-            dyntype,
-            scope: None,
-            name: None,
-            store,
-            main: Main { name, kind, events, predicate: None, store: write },
-            client: None,
-            shard: None,
-            shards: None,
-            common_group: None,
-            held: HeldShards::default(),
-            ownership: None,
-            related: Vec::new(),
-            triggers: Vec::new(),
-            trigger_backoff: None,
-            readiness,
-            writes: Writes::default(),
-            graceful: Vec::new(),
-            forced: Vec::new(),
-            start: Start::default(),
-            warmup: true,
-            metrics: None,
-            on_start: None,
-            config: Config::default(),
+            parts: Parts {
+                name: None,
+                config: Config::default(),
+                own,
+                others: Others::default(),
+                sharding: ShardSettings::default(),
+                start: Start::default(),
+                stops: StopTriggers::default(),
+                observers,
+            },
         }
     }
 
     /// Sets the configuration.
     ///
     /// The default is [`Config::default`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use std::time::Duration;
+    ///
+    /// use requeue_kube::controller::Config;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// controller.with_config(Config::default().concurrency(8).reconcile_timeout(Duration::from_secs(60)))
+    /// # }
+    /// ```
     pub fn with_config(mut self, config: Config) -> Self {
-        self.config = config;
+        self.parts.config = config;
         self
     }
 
@@ -385,7 +357,7 @@ where
     /// it, the first object that is seen shows the scope. Until then, an object without a namespace
     /// that is owned from several namespaces may be treated as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
-        self.scope = Some(scope);
+        self.parts.own.scope = Some(scope);
         self
     }
 
@@ -420,7 +392,7 @@ where
     /// # }
     /// ```
     pub const fn shard(mut self, shard: Shard) -> Self {
-        self.shard = Some(shard);
+        self.parts.sharding.shard = Some(shard);
         self
     }
 
@@ -429,7 +401,7 @@ where
     ///
     /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
     ///   listed by a consistent read, and its objects then run with [low
-    ///   priority](crate::watch::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
+    ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
     ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
     ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
@@ -503,25 +475,30 @@ where
     /// # }
     /// ```
     pub fn shards(mut self, shards: Shards) -> Self {
-        self.shards = Some(shards);
+        self.parts.sharding.shards = Some(shards);
         self
     }
 
     /// Returns a handle to the shards that the controller holds in its [group](Self::shards).
     pub fn held_shards(&self) -> HeldShards {
-        self.held.clone()
+        self.parts.observers.status.held.clone()
+    }
+
+    /// Returns the name of the controller, or the default.
+    pub(crate) fn effective_name(&self) -> String {
+        self.parts.effective_name()
     }
 
     /// Returns the client of the main `Api`.
     pub(crate) const fn client(&self) -> Option<&Client> {
-        self.client.as_ref()
+        self.parts.sharding.client.as_ref()
     }
 
     /// Reconciles only the objects of the shards that `ownership` holds, which may change while the
     /// controller runs.
     #[cfg(test)]
-    pub(crate) fn owning(mut self, ownership: Ownership) -> Self {
-        self.ownership = Some(ownership);
+    pub(crate) fn owning(mut self, ownership: ownership::Ownership) -> Self {
+        self.parts.sharding.ownership = Some(ownership);
         self
     }
 
@@ -536,20 +513,23 @@ where
     /// overlap with the runs of the next controller of the same name. To prevent that, end the
     /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.parts.name = Some(name.into());
         self
     }
 
     /// Sets the start, the shutdown and the metrics for a manager.
     pub(crate) fn managed(mut self, managed: Managed) -> Self {
         let Managed { lead, group, graceful, forced, metrics } = managed;
-        self.common_group = group;
+        self.parts.sharding.common_group = group;
         if let Some((lead, election)) = lead {
-            (self.start.on, self.start.election) = (Some(lead), Some(election));
+            self.parts.start.on = Some(lead);
+            self.parts.start.election = Some(election);
         }
-        self.graceful.push(graceful);
-        self.forced.push(forced);
-        self.metrics = metrics.or(self.metrics);
+        self.parts.stops.graceful.push(graceful);
+        self.parts.stops.forced.push(forced);
+        if metrics.is_some() {
+            self.parts.observers.metrics = metrics;
+        }
         self
     }
 
@@ -563,45 +543,86 @@ where
     /// per retry period of that election or group. If `backoff` returns `None`, the controller shuts down
     /// with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
-        self.trigger_backoff = Some(TriggerBackoff::new(backoff));
+        self.parts.others.backoff = Some(TriggerBackoff::new(backoff));
         self
     }
 
     /// Returns a reader of the store, which has the objects of kind `K` as they were last seen.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::Controller;
+    /// # fn example(controller: Controller<ConfigMap>) {
+    /// let store = controller.store();
+    /// // In the reconciler, without a request to the API server:
+    /// let other: Option<Arc<ConfigMap>> = store.get(&ObjectRef::new("settings").within("default"));
+    /// # drop(other);
+    /// # }
+    /// ```
     pub fn store(&self) -> Store<K> {
-        self.store.clone()
+        self.parts.own.store.clone()
     }
 
     /// Publishes the controller's metrics in a Prometheus registry, under its name, while it runs.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use prometheus_client::registry::Registry;
+    /// use requeue_kube::metrics::Metrics;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let mut registry = Registry::default();
+    /// controller.name("settings").metrics(&Metrics::register(&mut registry))
+    /// # }
+    /// ```
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
-        self.metrics = Some(metrics.clone());
+        self.parts.observers.metrics = Some(metrics.clone());
         self
     }
 
     /// Sets a callback that receives the controller's queue when the controller starts.
     ///
     /// Use it to inspect the queue, or to show it on the dashboard of `requeue-http`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let (send, queue) = std::sync::mpsc::channel();
+    /// # drop(queue);
+    /// controller.queue_on_start(move |queue| _ = send.send(queue))
+    /// # }
+    /// ```
     pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
-        self.on_start = Some(Box::new(f));
+        self.parts.observers.on_start = Some(Box::new(f));
         self
     }
 
     /// Returns a handle for `/readyz`, which reports whether all watches have received their first
     /// list.
     pub fn readiness(&self) -> Readiness {
-        self.readiness.clone()
+        self.parts.observers.readiness.clone()
     }
 
     /// Returns the record of the reconciler's writes, which prevents runs that read a cache older than
     /// the controller's own writes.
     pub fn writes(&self) -> Writes {
-        self.writes.clone()
+        self.parts.observers.status.writes.clone()
     }
 
     /// Returns a handle for a dashboard. It shows why an object waits, and the shards of the
     /// controller's group.
     pub fn status(&self) -> Status {
-        Status { writes: self.writes.clone(), held: self.held.clone() }
+        self.parts.observers.status.clone()
     }
 
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
@@ -624,7 +645,177 @@ where
     /// # }
     /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
-        self.main.predicate = Some(Box::new(predicate));
+        self.parts.own.predicate = Some(Box::new(predicate));
+        self
+    }
+
+    /// Watches objects that objects of kind `K` own.
+    ///
+    /// When an owned object changes or is deleted, its owners are reconciled. An owner that it has
+    /// lost is reconciled, too.
+    ///
+    /// Every owner counts, not only the controlling one, in any version of its kind. Only metadata
+    /// is watched. For other sources and for options, use [`watch_owned`](Self::watch_owned).
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let secrets = Api::<Secret>::all(client.clone());
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .owns(secrets, watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
+    pub fn owns<Child>(self, api: Api<Child>, wc: watcher::Config) -> Self
+    where
+        Child: Clone + Resource<DynamicType = ()> + DeserializeOwned + Debug + Send + 'static,
+    {
+        self.watch_owned(Watched::metadata(api, wc))
+    }
+
+    /// Watches objects that objects of kind `K` own, as [`owns`](Self::owns), from any source and with
+    /// any options.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::{Api, runtime::watcher};
+    /// # use requeue_kube::Controller;
+    /// use kube::runtime::predicates;
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, secrets: Api<Secret>) -> Controller<ConfigMap> {
+    /// let secrets = Watched::metadata(secrets, watcher::Config::default());
+    /// controller.watch_owned(secrets.filter(predicates::labels))
+    /// # }
+    /// ```
+    #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
+    pub fn watch_owned<Child, S>(self, watched: Watched<Child, S>) -> Self
+    where
+        Child: Resource + 'static,
+        S: EventSource<Child>,
+    {
+        let owner = self.parts.own.dyntype.clone();
+        let owners = move |child: S::Item, shard: Option<Shard>, enqueuer: &Enqueuer| {
+            let meta = child.meta();
+            let owners = meta.owner_references.iter().flatten();
+            let owners = owners
+                .filter(|reference| is_of::<K>(reference, &owner))
+                .filter(|owner| shard.is_none_or(|shard| shard.contains_owner(&owner.uid, meta)));
+            let namespace = meta.namespace.as_deref();
+            let target = |owner: &OwnerReference| {
+                let key = ObjectKey::new(namespace, &owner.name);
+                enqueuer.learn_owner(&key, &owner.uid);
+                (key, None)
+            };
+            // If shards change, those of other owners are dropped when they are added.
+            owners.map(target).collect()
+        };
+        self.related(watched.into_source(Role::Owned, owners))
+    }
+
+    /// Watches objects that concern objects of kind `K`.
+    ///
+    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
+    /// that it was mapped to before are reconciled, too.
+    ///
+    /// The mapper is called when an object is seen. It returns kube's
+    /// [`ObjectRef`]s, or [`Request`]s, which can have a priority.
+    /// A deletion has the priority that the mapper returned for the object's last state.
+    ///
+    /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
+    ///
+    /// # Panics
+    ///
+    /// A panic of the mapper ends the controller: its stream panics.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use kube::runtime::{reflector::ObjectRef, watcher};
+    /// use kube::{Api, Client};
+    /// use requeue_kube::Controller;
+    ///
+    /// fn controller(client: Client) -> Controller<ConfigMap> {
+    ///     let pods = Api::<Pod>::all(client.clone());
+    ///     // The ConfigMap `settings` of a namespace runs when a pod of the namespace changes.
+    ///     let mapper = |pod: Pod| {
+    ///         let namespace = pod.metadata.namespace?;
+    ///         Some(ObjectRef::new("settings").within(&namespace))
+    ///     };
+    ///     Controller::new(Api::all(client), watcher::Config::default())
+    ///         .watches(pods, watcher::Config::default(), mapper)
+    /// }
+    /// ```
+    pub fn watches<Other, I>(
+        self,
+        api: Api<Other>,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Default + Debug + Clone + Eq + Hash,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        self.watch_mapped(Watched::new(api, wc), mapper)
+    }
+
+    /// Watches objects that concern objects of kind `K`, as [`watches`](Self::watches), from any source
+    /// and with any options.
+    ///
+    /// The mapper receives an object, only its metadata, or an `Arc` of it, as the source
+    /// [provides](Watched) it.
+    ///
+    /// # Panics
+    ///
+    /// As [`watches`](Self::watches).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::Controller;
+    /// use requeue_kube::controller::Watched;
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, pods: &SharedWatch<Pod>) -> Controller<ConfigMap> {
+    /// controller.watch_mapped(Watched::shared(pods), |pod| {
+    ///     let namespace = pod.metadata.namespace.as_ref()?;
+    ///     Some(ObjectRef::new("settings").within(namespace))
+    /// })
+    /// # }
+    /// ```
+    #[expect(private_bounds, reason = "only the constructors of `Watched` name sources")]
+    pub fn watch_mapped<Other, S, I>(
+        self,
+        watched: Watched<Other, S>,
+        mapper: impl Fn(S::Object) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Resource + 'static,
+        S: EventSource<Other>,
+        I: 'static + IntoIterator<Item: Into<Request<K>>>,
+        I::IntoIter: Send,
+    {
+        let targets = move |item: S::Item, _: Option<Shard>, _: &Enqueuer| {
+            let requests = mapper(item.into()).into_iter();
+            requests.map(|request| request.into().target()).collect()
+        };
+        self.related(watched.into_source(Role::Mapped, targets))
+    }
+
+    fn related(mut self, source: Source) -> Self {
+        // Number 0 is the controller's own kind.
+        let watches = &mut self.parts.others.watches;
+        self.parts.observers.readiness.expect(watches.len() + 1, source.name.clone());
+        watches.push(source);
         self
     }
 
@@ -641,8 +832,29 @@ where
     ///
     /// # Panics
     ///
-    /// The stream panics outside a tokio runtime, and when a mapper panics. If
-    /// [`recover_panic`](Config::recover_panic) is off, it also panics when a reconciler panics.
+    /// The stream panics outside a tokio runtime, and when a mapper panics. With
+    /// [`propagate_panics`](Config::propagate_panics), it also panics when a reconciler panics.
+    ///
+    /// # Cancel safety
+    ///
+    /// The stream can be polled in a `select!`: no result is lost when a poll of it is dropped. Dropping
+    /// the stream itself stops the controller, each run at an `await`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::controller::Action;
+    /// # use requeue_kube::{Controller, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
+    /// stream.for_each(async |result| println!("{result:?}")).await;
+    /// # }
+    /// ```
     pub fn run<ReconcilerFut, Ctx>(
         self,
         reconciler: impl Fn(Arc<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
@@ -657,8 +869,14 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let target = Target { of: |_, object| object, runs_gone: false };
-        self.stream(target, reconciler, error_policy, context)
+        let reconciler = Reconciler {
+            to_target: |_, object| object,
+            runs_gone: false,
+            reconcile: reconciler,
+            error_policy,
+            context,
+        };
+        run::stream(self.parts, reconciler)
     }
 
     /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
@@ -670,6 +888,35 @@ where
     /// # Panics
     ///
     /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::{ObjectRef, Store};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// async fn reconcile(
+    ///     object: ObjectRef<ConfigMap>,
+    ///     store: Arc<Store<ConfigMap>>,
+    /// ) -> Result<Action, kube::Error> {
+    ///     match store.get(&object) {
+    ///         Some(map) => println!("{object} has {} labels", map.metadata.labels.iter().flatten().count()),
+    ///         None => println!("{object} was deleted"),
+    ///     }
+    ///     Ok(Action::await_change())
+    /// }
+    ///
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let store = Arc::new(controller.store());
+    /// controller.run_refs(reconcile, policy::backoff, store).for_each(async |_| {}).await;
+    /// # }
+    /// ```
     pub fn run_refs<ReconcilerFut, Ctx>(
         self,
         reconciler: impl Fn(ObjectRef<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
@@ -687,9 +934,21 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let target = Target { of: |object, _| Some(object.clone()), runs_gone: true };
-        self.stream(target, reconciler, error_policy, context)
+        let reconciler = Reconciler {
+            to_target: |object, _| Some(object.clone()),
+            runs_gone: true,
+            reconcile: reconciler,
+            error_policy,
+            context,
+        };
+        run::stream(self.parts, reconciler)
     }
+}
+
+/// Returns true if the owner is of kind `K`, in any version.
+fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == K::kind(dyntype) && group == K::group(dyntype)
 }
 
 impl<K> Debug for Controller<K>
@@ -699,8 +958,8 @@ where
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller")
-            .field("name", &self.name)
-            .field("config", &self.config)
+            .field("name", &self.parts.name)
+            .field("config", &self.parts.config)
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::RunnerError;
+use super::error::RunnerError;
 
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 

@@ -45,7 +45,7 @@ impl<K: Resource> Request<K> {
     ///
     /// A ready object with a higher priority runs first. Without it, a change of another object has
     /// priority 0, and the first list of a watch has [low
-    /// priority](crate::watch::LOW_PRIORITY). Priority 0 is also that of a trigger, and of the objects
+    /// priority](crate::controller::LOW_PRIORITY). Priority 0 is also that of a trigger, and of the objects
     /// of a kind that was installed after the start. An object that several requests name has the
     /// highest of their priorities.
     pub const fn priority(mut self, priority: i32) -> Self {

@@ -1,19 +1,15 @@
 //! The execution of a controller: its watches, its workers and its shutdown.
 
 use std::any::Any;
-use std::fmt;
 use std::future::{self, Future};
-use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, select_all};
 use futures_util::stream::{self, Stream};
-use futures_util::{FutureExt, TryFuture};
-use kube::Resource;
-use kube::core::ObjectMeta;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use requeue::workers::Workers;
 use tokio::sync::{mpsc, watch};
@@ -21,20 +17,20 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Item, report};
-use super::enqueuer::{Enqueuer, IsOurs, Lookups};
-use super::failures::versions;
+use super::enqueuer::{Enqueuer, Lookups, Rules};
+use super::error::{Error, RunnerError};
 use super::names::Name;
+use super::parts::{Observers, Parts, StopTriggers, Trigger};
 use super::readiness::Readiness;
+use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
-use super::sharding::{Sharding, abandon};
-use super::source::{Following, Source, TriggerBackoff};
+use super::sharding::{Group, Sharding, abandon};
+use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
-use super::{Action, Controller, Error, RunnerError, Trigger};
-use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::metrics::{Meters, Series};
+use crate::metrics::Series;
 use crate::shard::Shard;
-use crate::shards::ShardsError;
+use crate::shards::{Joining, ShardsError};
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -47,248 +43,167 @@ struct Run<'a, T> {
     permit: &'a mut Permit,
 }
 
-/// The reconciler's argument, and whether deleted objects are reconciled.
-pub(super) struct Target<K: Resource + 'static, T> {
-    pub(super) of: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
-    pub(super) runs_gone: bool,
+/// Returns the controller's stream. It starts the controller when it is polled, and stops it when it
+/// is dropped.
+pub(super) fn stream<K: OwnKind, R: Reconcile<K>>(
+    parts: Parts<K>,
+    reconciler: R,
+) -> impl Stream<Item = Item<K, R::Error>> + Send {
+    let (results, stream) = mpsc::channel(RESULTS);
+    let name = parts.effective_name();
+    let claim = name.clone();
+    let engine = async move {
+        let mut permit = Permit::default();
+        let run = Run { name, results: &results, permit: &mut permit };
+        let ended = control(parts, reconciler, run).await;
+        if let Err(error) = permit.end(ended).await {
+            // This is the last item, so it waits for space in the stream.
+            _ = results.send(Err(Error::RunnerError(error))).await;
+        }
+    };
+    let state = Running {
+        begins: Some((claim, engine.boxed())),
+        name: None,
+        tasks: JoinSet::new(),
+        stream,
+    };
+    stream::unfold(state, |mut state| async move {
+        if let Some((name, engine)) = state.begins.take() {
+            match Name::claim(&name) {
+                Ok(name) => state.name = Some(name),
+                Err(error) => return Some((Err(Error::RunnerError(error)), state)),
+            }
+            state.tasks.spawn(engine.in_current_span());
+        }
+        if let Some(item) = state.stream.recv().await {
+            return Some((item, state));
+        }
+        state.name = None;
+        if let Some(Err(error)) = state.tasks.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+        None
+    })
 }
 
-impl<K> Controller<K>
-where
-    K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
-    K::DynamicType: fmt::Debug + Eq + Hash + Clone,
-{
-    /// Returns the name of the controller, or the default.
-    pub(crate) fn effective_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| K::kind(&self.dyntype).to_lowercase())
+/// Runs a controller: it waits for its right to start, then for its lists, and then it works.
+async fn control<K: OwnKind, R: Reconcile<K>>(
+    mut parts: Parts<K>,
+    reconciler: R,
+    run: Run<'_, Item<K, R::Error>>,
+) -> Result<(), RunnerError> {
+    let Run { name, results, permit } = run;
+    let period = parts.retry_period();
+    let group = parts.take_group()?;
+    let Parts { config, own, others, sharding, start, stops, observers, .. } = parts;
+    let Observers { readiness, status, metrics, on_start } = observers;
+    let ownership = group.as_ref().map(|group| group.ownership().clone()).or(sharding.ownership);
+    let writes = status.writes;
+    writes.start(config.own_writes_timeout, config.suppress_own_writes);
+    let mut stops = Stops::new(stops);
+
+    let is_cold = start.is_cold;
+    let mut start = Some(start).filter(Start::is_awaited);
+    if is_cold && let Some(start) = start.take() {
+        readiness.expect_nothing();
+        let Some(begun) = stops.before(start.reached()).await else { return Ok(()) };
+        *permit = begun;
     }
 
-    /// Returns the controller's stream. It starts the controller when it is polled, and stops it
-    /// when it is dropped.
-    pub(super) fn stream<T, F, P, C, Fut>(
-        self,
-        target: Target<K, T>,
-        reconcile: F,
-        error_policy: P,
-        context: Arc<C>,
-    ) -> impl Stream<Item = Item<K, Fut::Error>> + Send
-    where
-        T: Clone + Send + 'static,
-        F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
-        P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
-        C: Send + Sync + 'static,
-        Fut: TryFuture<Ok = Action> + Send + 'static,
-        Fut::Error: std::error::Error + Send + 'static,
-    {
-        let (results, stream) = mpsc::channel(RESULTS);
-        let name = self.effective_name();
-        let claim = name.clone();
-        let engine = async move {
-            let mut permit = Permit::default();
-            let run = Run { name, results: &results, permit: &mut permit };
-            let ended = self.control(run, target, reconcile, error_policy, context).await;
-            if let Err(error) = permit.end(ended).await {
-                // This is the last item, so it waits for space in the stream.
-                _ = results.send(Err(Error::RunnerError(error))).await;
-            }
-        };
-        let state = Running {
-            begins: Some((claim, engine.boxed())),
-            name: None,
-            tasks: JoinSet::new(),
-            stream,
-        };
-        stream::unfold(state, |mut state| async move {
-            if let Some((name, engine)) = state.begins.take() {
-                match Name::claim(&name) {
-                    Ok(name) => state.name = Some(name),
-                    Err(error) => return Some((Err(Error::RunnerError(error)), state)),
-                }
-                state.tasks.spawn(engine.in_current_span());
-            }
-            if let Some(item) = state.stream.recv().await {
-                return Some((item, state));
-            }
-            state.name = None;
-            if let Some(Err(error)) = state.tasks.join_next().await
-                && let Ok(panic) = error.try_into_panic()
-            {
-                resume_unwind(panic);
-            }
-            None
-        })
+    let scope = own.scope.as_ref().map_or_else(Scope::from_type::<K>, Scope::stated);
+    let shard = sharding.shard;
+    let shard = shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
+    let lookups = Lookups::new(&own.store, &own.dyntype, &config, shard, ownership);
+    let rules = Rules { scope, runs_gone: reconciler.runs_gone(), in_standby: start.is_some() };
+    let enqueuer = Arc::new(Enqueuer::new(&config, &name, rules, lookups, writes)?);
+    enqueuer.attach_shards();
+
+    let series = Series::new(name, config.workers(), enqueuer.queue.clone());
+    metrics.iter().for_each(|metrics| metrics.show(&series));
+    if let Some(use_queue) = on_start {
+        use_queue(enqueuer.queue.clone());
     }
 
-    async fn control<T, F, P, C, Fut>(
-        mut self,
-        run: Run<'_, Item<K, Fut::Error>>,
-        target: Target<K, T>,
-        reconcile: F,
-        error_policy: P,
-        context: Arc<C>,
-    ) -> Result<(), RunnerError>
-    where
-        T: Clone + Send + 'static,
-        F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
-        P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
-        C: Send + Sync + 'static,
-        Fut: TryFuture<Ok = Action> + Send + 'static,
-        Fut::Error: std::error::Error + Send + 'static,
-    {
-        let Run { name, results, permit } = run;
-        let list_period = self.retry_period();
-        let group = self.take_group()?;
-        let Self {
-            dyntype,
-            store,
-            main,
-            related,
-            triggers,
-            readiness,
-            writes,
-            shard,
-            held,
-            ownership,
-            config,
-            ..
-        } = self;
-        let ownership = group.as_ref().map(|group| group.ownership().clone()).or(ownership);
-        writes.start(config.own_writes_timeout, config.suppress_own_writes);
-        let mut stops =
-            Stops { graceful: any_of(self.graceful), forced: any_of(self.forced).shared() };
+    let store = own.store;
+    let lists = ListTimes { timeout: config.cache_sync_timeout, period };
+    let sources = [(own.make)(own.predicate)].into_iter().chain(others.watches);
+    let errors = results.clone();
+    let failed = move |error| report(&errors, Err(Error::QueueError(error)));
+    let backoff = others.backoff;
+    let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &readiness, lists, failed);
+    watches.begin_triggers(others.triggers, &enqueuer);
 
-        let mut start = Some(self.start).filter(Start::is_awaited);
-        if !self.warmup
-            && let Some(start) = start.take()
-        {
-            readiness.expect_nothing();
-            let Some(begun) = stops.before(start.reached()).await else { return Ok(()) };
-            *permit = begun;
-        }
-
-        let leads = start.is_none();
-        let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
-        let shard =
-            shard.map(|shard| if scope.is_cluster() { shard.cluster_scoped() } else { shard });
-        let lookups = Lookups {
-            versions: versions(store.clone(), dyntype.clone(), config.clear_on_new_generation),
-            is_ours: match &ownership {
-                Some(ownership) => {
-                    let ownership = ownership.clone();
-                    let is_held = move |key: &ObjectKey, _: &ObjectMeta| ownership.is_held(key);
-                    Some(is_ours(is_held, store.clone(), dyntype.clone()))
-                }
-                None => shard.map(|shard| {
-                    let contains = move |_: &ObjectKey, meta: &ObjectMeta| shard.contains(meta);
-                    is_ours(contains, store.clone(), dyntype.clone())
-                }),
-            },
-            ownership: ownership.clone(),
-        };
-        let enqueuer = Arc::new(Enqueuer::new(
-            &config,
-            &name,
-            scope,
-            target.runs_gone,
-            leads,
-            lookups,
-            writes,
-        )?);
-        if let Some(ownership) = ownership {
-            let forget = Arc::downgrade(&enqueuer);
-            let regroup = Arc::downgrade(&enqueuer);
-            ownership.attach(
-                enqueuer.queue.clone(),
-                Box::new(move |is_gone| {
-                    forget.upgrade().iter().for_each(|enqueuer| enqueuer.forget_all(is_gone));
-                }),
-                move |key| regroup.upgrade().iter().for_each(|enqueuer| enqueuer.regroup(key)),
-            );
-        }
-        let meters = Arc::new(Meters::default());
-        let queue = enqueuer.queue.clone();
-        let series = Series::new(name, config.workers(), Arc::clone(&meters), queue.clone());
-        self.metrics.iter().for_each(|metrics| metrics.show(&series));
-        if let Some(use_queue) = self.on_start {
-            use_queue(queue);
-        }
-        let sources = [main.source(store.clone())].into_iter().chain(related);
-        let (backoff, errors) = (self.trigger_backoff, results.clone());
-        let failed = move |error| report(&errors, Err(Error::QueueError(error)));
-        let lists = Lists {
-            readiness: &readiness,
-            timeout: config.cache_sync_timeout,
-            period: list_period,
-        };
-        let mut watches = Watches::begin(sources, &enqueuer, shard, backoff, &lists, failed);
-        watches.begin_others(triggers, &enqueuer);
-
-        let mut joining = None;
-        let started = async {
-            lists.complete().await?;
-            let permit = match start {
-                Some(start) => {
-                    let permit = start.reached().await;
-                    enqueuer.open(&store);
-                    Some(permit)
-                }
-                None => None,
-            };
-            let sharding = match group {
-                Some(group) => Some(group.join(&mut joining).await?),
-                None => None,
-            };
-            Ok((permit, sharding))
-        };
-        let begun = stops.before(watches.until(started, permit)).await;
-        abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
-        let Some(begun) = begun else { return Ok(()) };
-        let (begun, sharding) = begun?;
-        *permit = begun.unwrap_or(std::mem::take(permit));
-
-        let (panics, panicked) = mpsc::unbounded_channel();
-        let attempts = Attempts {
-            enqueuer,
-            store,
-            dyntype,
-            target: target.of,
-            reconcile,
-            error_policy,
-            context,
-            meters,
-            lease: permit.status(),
-            held,
-            running: Mutex::default(),
-            parent: Span::current(),
-            results: results.clone(),
-            panics: (!config.recover_panic).then(|| panics.clone()),
-            config,
-        };
-        let rights = Rights { permit, sharding: sharding.as_ref() };
-        work(Arc::new(attempts), rights, stops, watches, panicked, &series.name).await
+    let mut joining = None;
+    let started = async {
+        first_lists(&readiness, config.cache_sync_timeout).await?;
+        started(start, group, &enqueuer, &store, &mut joining).await
+    };
+    let begun = stops.before(watches.until(started, permit)).await;
+    abandon(joining, config.shutdown_timeout, stops.forced.clone()).await;
+    let Some(begun) = begun else { return Ok(()) };
+    let (begun, sharding) = begun?;
+    if let Some(begun) = begun {
+        *permit = begun;
     }
+
+    let (panics, panicked) = mpsc::unbounded_channel();
+    let attempts = Attempts {
+        enqueuer,
+        store,
+        dyntype: own.dyntype,
+        reconciler,
+        meters: Arc::clone(&series.meters),
+        lease: permit.status(),
+        held: status.held,
+        running: Mutex::default(),
+        parent: Span::current(),
+        results: results.clone(),
+        panics: (!config.recover_panic).then(|| panics.clone()),
+        config,
+    };
+    let rights = Rights { permit, sharding: sharding.as_ref() };
+    // `panics` lives until the end: a closed channel would look like an event.
+    let result = work(Arc::new(attempts), rights, stops, watches, panicked, &series.name).await;
+    drop(panics);
+    result
+}
+
+/// Waits for the right to start, and for the membership in the shard group. The first lists come before:
+/// a replica that cannot list never leads and holds no shards.
+async fn started<K: OwnKind>(
+    start: Option<Start>,
+    group: Option<Group>,
+    enqueuer: &Enqueuer,
+    store: &Store<K>,
+    joining: &mut Option<Joining>,
+) -> Result<(Option<Permit>, Option<Sharding>), RunnerError> {
+    let permit = match start {
+        Some(start) => {
+            let permit = start.reached().await;
+            enqueuer.end_standby(store);
+            Some(permit)
+        }
+        None => None,
+    };
+    let sharding = match group {
+        Some(group) => Some(group.join(joining).await?),
+        None => None,
+    };
+    Ok((permit, sharding))
 }
 
 /// Runs the workers until an event ends the controller. The result names the objects that were
 /// still in flight.
-async fn work<K, T, F, P, C, Fut>(
-    attempts: Arc<Attempts<K, T, F, P, C, Fut::Error>>,
+async fn work<K: OwnKind, R: Reconcile<K>>(
+    attempts: Arc<Attempts<K, R>>,
     rights: Rights<'_>,
     stops: Stops,
     mut watches: Watches,
     mut panicked: mpsc::UnboundedReceiver<Box<dyn Any + Send>>,
     name: &str,
-) -> Result<(), RunnerError>
-where
-    K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
-    K::DynamicType: fmt::Debug + Eq + Hash + Clone + Send + Sync,
-    T: Clone + Send + 'static,
-    F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
-    P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
-    C: Send + Sync + 'static,
-    Fut: TryFuture<Ok = Action> + Send + 'static,
-    Fut::Error: std::error::Error + Send + 'static,
-{
+) -> Result<(), RunnerError> {
     let Stops { graceful, mut forced } = stops;
     let enqueuer = Arc::clone(&attempts.enqueuer);
     let handler = {
@@ -298,16 +213,18 @@ where
             async move { attempts.attempt(key, run).await }
         }
     };
-    let (finished, config) = (Arc::clone(&enqueuer), &attempts.config);
+    let finished = Arc::clone(&enqueuer);
+    let config = &attempts.config;
     let workers = Workers::new(enqueuer.queue.clone(), handler)
-        .on_finish(move |key| finished.finished(key))
+        .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.workers())
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
         // Each attempt creates its own span.
         .span(|_, _| Span::none());
     let running = || attempts.running().iter().cloned().collect::<Vec<_>>();
-    let (mut ended, mut cut_off) = (Ok(()), Vec::new());
+    let mut ended = Ok(());
+    let mut cut_off = Vec::new();
     let begun = &mut false;
     let mut hand_over = async || {
         let Some(sharding) = rights.sharding.filter(|_| !std::mem::replace(begun, true)) else {
@@ -335,7 +252,7 @@ where
         biased;
         why = rights.lost() => lost = Some(why),
         () = &mut forced => {}
-        panic = panicked.recv() => end_with(panic),
+        panic = panicked.recv() => panic.map_or((), |panic| resume_unwind(panic)),
         drained = work => {
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
@@ -422,6 +339,10 @@ struct Stops {
 }
 
 impl Stops {
+    fn new(triggers: StopTriggers) -> Self {
+        Self { graceful: any_of(triggers.graceful), forced: any_of(triggers.forced).shared() }
+    }
+
     /// Waits for `future`. Returns `None` if the controller is stopped before that.
     async fn before<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
@@ -431,22 +352,6 @@ impl Stops {
             value = future => Some(value),
         }
     }
-}
-
-/// Returns a function that returns true if the store has an object and `contains` returns true for it.
-fn is_ours<K>(
-    contains: impl Fn(&ObjectKey, &ObjectMeta) -> bool + Send + Sync + 'static,
-    store: Store<K>,
-    dyntype: K::DynamicType,
-) -> IsOurs
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Send + Sync,
-{
-    Box::new(move |key| {
-        let object = store.get(&key.to_ref(dyntype.clone()));
-        object.is_some_and(|object| contains(key, object.meta()))
-    })
 }
 
 /// The state of the controller's stream. Dropping it stops the controller.
@@ -459,22 +364,11 @@ struct Running<T> {
     stream: mpsc::Receiver<T>,
 }
 
-/// The rules for the lists that the controller awaits.
-struct Lists<'a> {
-    readiness: &'a Readiness,
-    timeout: Duration,
-    /// See [`Following::list_period`].
-    period: Option<Duration>,
-}
-
-impl Lists<'_> {
-    /// Waits for the first list of each watch.
-    async fn complete(&self) -> Result<(), RunnerError> {
-        let Self { readiness, timeout, .. } = *self;
-        tokio::time::timeout(timeout, readiness.ready())
-            .await
-            .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
-    }
+/// Waits for the first list of each watch.
+async fn first_lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
+    tokio::time::timeout(timeout, readiness.ready())
+        .await
+        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
 }
 
 /// The tasks that detect changes. They stop when this is dropped.
@@ -490,30 +384,34 @@ impl Watches {
         enqueuer: &Arc<Enqueuer>,
         shard: Option<Shard>,
         backoff: Option<TriggerBackoff>,
-        lists: &Lists<'_>,
+        readiness: &Readiness,
+        lists: ListTimes,
         failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
         let failed = Arc::new(failed);
-        let (mut watches, others) = (JoinSet::new(), Arc::new(watch::Sender::default()));
+        let mut watches = JoinSet::new();
+        let others = Arc::new(watch::Sender::default());
         for (number, source) in sources.enumerate() {
             // The first source is the controller's own kind.
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
                 backoff: (!source.is_shared).then(|| backoff.clone().unwrap_or_default()),
-                readiness: lists.readiness.clone(),
+                readiness: readiness.clone(),
                 number,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 shard,
-                list_timeout: lists.timeout,
-                // The user's backoff applies to all attempts, but no shared watch uses it.
-                list_period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
+                lists: ListTimes {
+                    // The user's backoff applies to all attempts, but no shared watch uses it.
+                    period: lists.period.filter(|_| source.is_shared || backoff.is_none()),
+                    ..lists
+                },
                 failed: Arc::clone(&failed) as _,
                 others: Arc::clone(&others),
                 handling: None,
             };
-            lists.readiness.expect(number, source.name);
+            readiness.expect(number, source.name);
             enqueuer.writes.watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
@@ -527,7 +425,7 @@ impl Watches {
     }
 
     /// Starts the triggers.
-    fn begin_others(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
+    fn begin_triggers(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
         for trigger in triggers {
             self.others.spawn(trigger(Arc::clone(enqueuer)));
         }
@@ -577,12 +475,6 @@ fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
         Ok(value) => Some(value),
         Err(Ok(panic)) => resume_unwind(panic),
         Err(Err(_aborted)) => None,
-    }
-}
-
-fn end_with(panic: Option<Box<dyn Any + Send>>) {
-    if let Some(panic) = panic {
-        resume_unwind(panic);
     }
 }
 

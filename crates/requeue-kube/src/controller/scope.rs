@@ -19,7 +19,7 @@ const NAMESPACED: u8 = 1;
 const CLUSTER: u8 = 2;
 
 impl Scope {
-    pub(crate) fn of<K: Resource + 'static>() -> Self {
+    pub(crate) fn from_type<K: Resource + 'static>() -> Self {
         let scope = TypeId::of::<K::Scope>();
         Self(AtomicU8::new(if scope == TypeId::of::<ClusterResourceScope>() {
             CLUSTER
@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn an_object_of_the_cluster_has_one_key() {
-        let scope = Scope::of::<Node>();
+        let scope = Scope::from_type::<Node>();
         let keys = ["a", "b"].map(|ns| scope.normal(ObjectKey::new(Some(ns), "node")));
         assert_eq!(keys, [ObjectKey::new(None, "node"), ObjectKey::new(None, "node")]);
-        let scope = Scope::of::<ConfigMap>();
+        let scope = Scope::from_type::<ConfigMap>();
         let key = ObjectKey::new(Some("ns"), "a");
         assert_eq!(scope.normal(key.clone()), key);
     }
@@ -91,7 +91,7 @@ mod tests {
     fn the_first_object_tells_where_its_kind_lives() {
         let key = ObjectKey::new(Some("ns"), "a");
         for (namespace, normal) in [(None, ObjectKey::new(None, "a")), (Some("ns"), key.clone())] {
-            let scope = Scope::of::<DynamicObject>();
+            let scope = Scope::from_type::<DynamicObject>();
             assert_eq!(scope.normal(key.clone()), key);
             let mut object = DynamicObject::new("a", &ApiResource::erase::<ConfigMap>(&()));
             object.metadata.namespace = namespace.map(str::to_owned);

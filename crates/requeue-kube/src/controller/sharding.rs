@@ -7,23 +7,22 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::pending;
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use kube::{Client, Resource};
+use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::error::RunnerError;
 use super::ownership::{Ownership, Rule};
 use super::wait::Wait;
-use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
 use crate::shards::{
@@ -33,7 +32,7 @@ use crate::shards::{
 /// The time that a replica has to leave its group if no run of it is in flight.
 const TO_LEAVE: Duration = Duration::from_secs(5);
 
-/// The shards that a [sharded](Controller::shards) controller holds.
+/// The shards that a [sharded](crate::Controller::shards) controller holds.
 ///
 /// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
 /// shard. All clones show the same shards. It is empty while the controller is not a member of a
@@ -46,7 +45,7 @@ const TO_LEAVE: Duration = Duration::from_secs(5);
 /// use requeue_kube::leader::Fence;
 ///
 /// fn fence(held: &HeldShards, map: &ConfigMap) -> Option<Fence> {
-///     Some(held.of(&ObjectKey::of_meta(&map.metadata))?.fence())
+///     Some(held.of(&ObjectKey::from_meta(&map.metadata))?.fence())
 /// }
 /// # assert!(fence(&HeldShards::default(), &ConfigMap::default()).is_none());
 /// ```
@@ -147,6 +146,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    pub(super) fn new(shards: Shards, client: Client, held: HeldShards) -> Self {
+        let part = Part::new(&shards, held);
+        Self { shards, client, part }
+    }
+
     pub(super) const fn ownership(&self) -> &Ownership {
         &self.part.ownership
     }
@@ -177,59 +181,20 @@ impl CommonGroup {
         Ok(Sharding::begin(self.shards.join_by(self.client, joining).await?, parts))
     }
 
+    pub(super) const fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// Adds the part of a controller that starts, and returns its handle.
+    pub(super) fn take_part(&self, held: HeldShards) -> Ownership {
+        let part = Part::new(&self.shards, held);
+        let ownership = part.ownership.clone();
+        self.parts().push(part);
+        ownership
+    }
+
     fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K> Controller<K>
-where
-    K: Clone + Resource + fmt::Debug + 'static,
-    K::DynamicType: Eq + Hash,
-{
-    /// Returns the retry period of the controller's group or election, if it has one.
-    pub(super) fn retry_period(&self) -> Option<Duration> {
-        let common = self.common_group.as_ref().map(|group| &group.shards);
-        let shards = self.shards.as_ref().or(common);
-        shards.map(Shards::period).or_else(|| self.start.retry_period())
-    }
-
-    /// Returns the group that the controller joins, if it has one. In the group of a manager, the
-    /// controller only takes its part.
-    ///
-    /// # Errors
-    ///
-    /// The settings of the group are invalid, or do not fit those of the controller.
-    pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
-        let (common, shards) = (self.common_group.take(), self.shards.take());
-        if common.is_none() && shards.is_none() {
-            return Ok(None);
-        }
-        let conflict = |setting| Err(RunnerError::ShardsConflict { setting });
-        if self.shard.is_some() {
-            return conflict("Controller::shard");
-        }
-        if self.start.has_election() {
-            return conflict("leader election");
-        }
-        if let Some(common) = common {
-            if shards.is_some() {
-                return conflict("Controller::shards beside Manager::shards");
-            }
-            let part = Part::new(&common.shards, self.held.clone());
-            self.ownership = Some(part.ownership.clone());
-            common.parts().push(part);
-            return Ok(None);
-        }
-        let Some(shards) = shards else { return Ok(None) };
-        let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
-        let dot = if group.is_empty() { "" } else { "." };
-        let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
-        shards.check().map_err(RunnerError::shards)?;
-        let client = shards.own_client().or_else(|| self.client.take());
-        let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
-        let part = Part::new(&shards, self.held.clone());
-        Ok(Some(Group { shards, client, part }))
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::{CommonGroup, RunnerError};
+use super::error::RunnerError;
+use super::sharding::CommonGroup;
 use crate::leader::{LeaderElector, LeadershipLost, Status, Term};
 use crate::metrics::Metrics;
 
@@ -27,6 +28,8 @@ pub(super) struct Start {
     pub(super) elector: Option<LeaderElector>,
     /// The status of an election that another part holds.
     pub(super) election: Option<Status>,
+    /// The watches do not run before the start.
+    pub(super) is_cold: bool,
 }
 
 impl Start {

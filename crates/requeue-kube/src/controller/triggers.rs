@@ -25,10 +25,29 @@ where
     /// Reconciles all objects each time that `trigger` yields, for example after a change of the
     /// configuration.
     ///
-    /// They have [low priority](crate::watch::LOW_PRIORITY), so that changed objects go first.
+    /// They have [low priority](crate::controller::LOW_PRIORITY), so that changed objects go first.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use std::time::Duration;
+    ///
+    /// use futures_util::stream;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// // A comparison of all objects every hour.
+    /// let hours = stream::unfold((), async |()| {
+    ///     tokio::time::sleep(Duration::from_secs(3600)).await;
+    ///     Some(((), ()))
+    /// });
+    /// controller.reconcile_all_on(hours)
+    /// # }
+    /// ```
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
-        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
+        self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add_all = move |()| {
                 enqueuer.add_all(&store);
                 // A stream that is always ready must yield to other tasks.
@@ -46,15 +65,30 @@ where
     /// can have a priority.
     ///
     /// In kube this method is unstable, and takes only `ObjectRef`s.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use futures_util::stream;
+    /// use kube::runtime::reflector::ObjectRef;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// // For example the names in a stream of webhooks.
+    /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
+    /// controller.reconcile_on(names)
+    /// # }
+    /// ```
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
         R: Into<Request<K>> + 'static,
     {
-        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
+        self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add = move |request: R| {
                 let (key, priority, reason) = request.into().into_add();
                 if enqueuer.is_ours(&key) {
-                    enqueuer.add(key, priority, reason);
+                    enqueuer.add(key, priority, reason, None);
                 }
                 consume_budget()
             };
@@ -71,11 +105,25 @@ where
     /// If runs were still in flight at the time limit, the last item of the stream is a
     /// [`RunnerError::CutOff`](super::RunnerError::CutOff). The method can be called several times.
     /// The first trigger that completes counts.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::Controller;
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) -> Controller<ConfigMap> {
+    /// let stop = CancellationToken::new();
+    /// controller.graceful_shutdown_on(stop.clone().cancelled_owned())
+    /// // Later: `stop.cancel()`.
+    /// # }
+    /// ```
     pub fn graceful_shutdown_on(
         mut self,
         trigger: impl Future<Output = ()> + Send + Sync + 'static,
     ) -> Self {
-        self.graceful.push(trigger.boxed());
+        self.parts.stops.graceful.push(trigger.boxed());
         self
     }
 
@@ -87,32 +135,49 @@ where
     /// # Panics
     ///
     /// The stream panics if a signal handler cannot be installed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::runtime::reflector::ObjectRef;
+    /// # use requeue_kube::controller::Action;
+    /// # use requeue_kube::{Controller, policy};
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { Ok(Action::await_change()) }
+    /// # async fn example(controller: Controller<ConfigMap>) {
+    /// let stream = controller.shutdown_on_signal().run(reconcile, policy::backoff, Arc::new(()));
+    /// stream.for_each(async |result| println!("{result:?}")).await;
+    /// println!("all runs have ended");
+    /// # }
+    /// ```
     pub fn shutdown_on_signal(mut self) -> Self {
         let (first, second) = signals();
-        self.graceful.push(first);
-        self.forced.push(second);
+        self.parts.stops.graceful.push(first);
+        self.parts.stops.forced.push(second);
         self
     }
 
     /// Delays the start until `trigger` completes, for example until this process is the leader.
     ///
     /// Until then the controller is in standby: watches and [store](Self::store) run, unless
-    /// [`warmup`](Self::warmup) is off, but nothing is queued. Then everything in the store is
-    /// queued, with [low priority](crate::watch::LOW_PRIORITY).
+    /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. Then everything in the store is
+    /// queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
     /// If the lease is lost, the caller must drop the stream immediately, as in [this
     /// example](crate::leader#several-controllers-with-one-lease).
     /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
     /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
-        self.start.on = Some(trigger.boxed());
+        self.parts.start.on = Some(trigger.boxed());
         self
     }
 
     /// Runs only while this process leads: of several replicas, one works, and the others stand by.
     ///
     /// - **Start.** The controller takes part in the election once its watches have listed, so a
-    ///   replica that cannot list never leads. Without [`warmup`](Self::warmup), it lists after it
+    ///   replica that cannot list never leads. [Without warmup](Self::without_warmup), it lists after it
     ///   has become the leader, and releases the lease if it cannot. With
     ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
     ///   leads, it is in standby, as described there.
@@ -150,16 +215,16 @@ where
     /// # }
     /// ```
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
-        self.start.elector = Some(elector);
+        self.parts.start.elector = Some(elector);
         self
     }
 
-    /// Sets whether watches and store run in standby, before [`start_on`](Self::start_on) completes
-    /// or this process leads.
+    /// Starts watches and store only after [`start_on`](Self::start_on) has completed, or when this
+    /// process leads.
     ///
-    /// `true` by default, so that a new leader starts immediately.
-    pub fn warmup(mut self, warmup: bool) -> Self {
-        self.warmup = warmup;
+    /// By default they run in standby, too, so that a new leader starts immediately.
+    pub fn without_warmup(mut self) -> Self {
+        self.parts.start.is_cold = true;
         self
     }
 }

@@ -42,7 +42,7 @@ tokio::task_local! {
 pub(super) struct Kind(Arc<(String, String)>);
 
 impl Kind {
-    pub(super) fn of<O: Resource>(dyntype: &O::DynamicType) -> Self {
+    pub(super) fn from_type<O: Resource>(dyntype: &O::DynamicType) -> Self {
         Self(Arc::new((O::group(dyntype).into_owned(), O::kind(dyntype).into_owned())))
     }
 }
@@ -68,7 +68,7 @@ impl Kind {
 /// that is repeated then creates no second object.
 ///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
-/// for its own kind, and [`owns_stream`] with
+/// for its own kind, and [`Watched::stream`] with
 /// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
 ///
 /// ```
@@ -79,7 +79,7 @@ impl Kind {
 /// use kube::runtime::{WatchStreamExt, reflector, watcher};
 /// use kube::{Client, ResourceExt};
 /// use requeue_kube::Controller;
-/// use requeue_kube::controller::{Action, Writes};
+/// use requeue_kube::controller::{Action, Watched, Writes};
 ///
 /// struct Context {
 ///     client: Client,
@@ -101,14 +101,14 @@ impl Kind {
 ///     let (secrets, writer) = reflector::store();
 ///     let events = watcher(Api::all(client.clone()), watcher::Config::default()).reflect(writer);
 ///     let controller = Controller::new(Api::all(client.clone()), watcher::Config::default())
-///         .owns_stream::<Secret>(events);
+///         .watch_owned(Watched::stream(events));
 ///     let writes = controller.writes();
 ///     (controller, Context { client, secrets, writes })
 /// }
 /// ```
 ///
 /// [`Controller::store`]: crate::Controller::store
-/// [`owns_stream`]: crate::Controller::owns_stream
+/// [`Watched::stream`]: super::Watched::stream
 #[derive(Clone, Default)]
 pub struct Writes(Arc<Mutex<State>>);
 
@@ -199,7 +199,7 @@ pub(super) struct Held {
 
 impl Shown {
     /// Returns `None` for an object without a numeric resource version.
-    fn of(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
+    fn from_meta(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
         Some(Self {
             uid: hash(&meta.uid),
             version: version(meta)?,
@@ -223,7 +223,7 @@ pub(super) struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    pub(super) fn of<O: Resource>(
+    pub(super) fn from_event<O: Resource>(
         kind: &'a Kind,
         event: &Event<O>,
         is_merged: fn(&O) -> bool,
@@ -261,8 +261,8 @@ impl Progressed {
                 version(object.meta()).map(|version| Self::Listed { version })
             }
             Event::InitDone => Some(Self::ListEnded),
-            Event::Apply(object) => Shown::of(object.meta(), false).map(Self::Shown),
-            Event::Delete(object) => Shown::of(object.meta(), true).map(Self::Shown),
+            Event::Apply(object) => Shown::from_meta(object.meta(), false).map(Self::Shown),
+            Event::Delete(object) => Shown::from_meta(object.meta(), true).map(Self::Shown),
         }
     }
 }
@@ -277,6 +277,19 @@ impl Writes {
     ///
     /// An object without a uid or with a resource version that is not a number is ignored: then no
     /// event can be recognized.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::Secret;
+    /// use kube::api::{Api, PostParams};
+    /// use requeue_kube::controller::Writes;
+    ///
+    /// # async fn example(secrets: Api<Secret>, writes: Writes) -> Result<(), kube::Error> {
+    /// writes.record(&secrets.create(&PostParams::default(), &Secret::default()).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn record<O>(&self, written: &O)
     where
         O: Resource,
@@ -323,7 +336,7 @@ impl Writes {
         O::DynamicType: Default,
     {
         let Some(key) = self.current() else { return };
-        let kind = Kind::of::<O>(&O::DynamicType::default());
+        let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
             // The object continues for a while, and this version shows that.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
@@ -331,7 +344,7 @@ impl Writes {
             }
             Either::Left(object) => {
                 let meta = object.meta();
-                self.open(key, &kind, (ObjectKey::of_meta(meta), hash(&meta.uid)), None);
+                self.open(key, &kind, (ObjectKey::from_meta(meta), hash(&meta.uid)), None);
             }
             Either::Right(status) => {
                 let details = status.details.as_ref();
@@ -362,8 +375,8 @@ impl Writes {
     fn wrote<O: Resource>(&self, key: ObjectKey, written: &O, dyntype: &O::DynamicType) {
         let meta = written.meta();
         if let (Some(_), Some(version)) = (&meta.uid, version(meta)) {
-            let object = (ObjectKey::of_meta(meta), hash(&meta.uid));
-            self.open(key, &Kind::of::<O>(dyntype), object, Some(version));
+            let object = (ObjectKey::from_meta(meta), hash(&meta.uid));
+            self.open(key, &Kind::from_type::<O>(dyntype), object, Some(version));
         }
     }
 
@@ -419,7 +432,8 @@ impl Writes {
     /// Called at the delivery of `key`.
     pub(super) fn begin(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.state();
-        let (state, mut timed_out) = (&mut *state, false);
+        let state = &mut *state;
+        let mut timed_out = false;
         if let Some(open) = state.open.get_mut(key) {
             let left = open.until.saturating_duration_since(Instant::now());
             if !left.is_zero() {
@@ -688,7 +702,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn writes_whose_events_never_come_take_no_memory_after_the_limit() {
         let writes = Writes::default();
-        let kind = Kind::of::<ConfigMap>(&());
+        let kind = Kind::from_type::<ConfigMap>(&());
         writes.start(Duration::from_secs(10), true);
         writes.watch(kind.clone(), 0);
         for number in 0..1000 {

@@ -25,7 +25,7 @@ pub(super) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    pub(super) fn of(series: &'a Series) -> Self {
+    pub(super) fn read(series: &'a Series) -> Self {
         Self {
             series,
             meters: &series.meters,
@@ -41,7 +41,7 @@ impl<'a> Sample<'a> {
 
     fn reconcile_time(&self) -> (f64, Vec<(f64, u64)>) {
         let bounds = BOUNDS.iter().map(|millis| *millis as f64 / 1e3).chain([f64::INFINITY]);
-        let counts = self.meters.times.iter().map(|count| count.load(Relaxed));
+        let counts = self.meters.times.0.iter().map(|count| count.load(Relaxed));
         (self.meters.nanos.load(Relaxed) as f64 / 1e9, bounds.zip(counts).collect())
     }
 }
@@ -163,7 +163,8 @@ pub(super) fn groups(
     if groups.is_empty() {
         return Ok(());
     }
-    let (name, help) = ("shard_group_shards_held", "Number of shards that this process holds");
+    let name = "shard_group_shards_held";
+    let help = "Number of shards that this process holds";
     let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (group, meters) in groups {
         to.encode_family(&[("name", &**group)])?.encode_gauge(&meters.held.load(Relaxed))?;
@@ -177,7 +178,8 @@ pub(super) fn groups(
             counter(to.encode_family(&labels)?, count.load(Relaxed))?;
         }
     }
-    let (name, help) = ("shard_group_unheld_seconds", "Total time of shards without a holder");
+    let name = "shard_group_unheld_seconds";
+    let help = "Total time of shards without a holder";
     let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (group, meters) in groups {
         let seconds = meters.unheld_nanos.load(Relaxed) as f64 / 1e9;

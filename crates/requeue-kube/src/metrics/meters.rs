@@ -50,7 +50,7 @@ pub(super) const BOUNDS: [u64; 40] = [
 ];
 
 /// Counters that only grow, and the number of runs in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Meters {
     pub(super) results: [AtomicU64; RESULTS.len()],
     pub(super) terminal: AtomicU64,
@@ -63,26 +63,17 @@ pub(crate) struct Meters {
     /// Keys that come back after a delay.
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
-    /// The number of runs in each bucket, not cumulated. The last bucket has the runs above all
-    /// bounds.
-    pub(super) times: [AtomicU64; BOUNDS.len() + 1],
+    pub(super) times: Times,
     pub(super) nanos: AtomicU64,
 }
 
-impl Default for Meters {
+/// The number of runs in each bucket, not cumulated. The last bucket has the runs above all bounds.
+#[derive(Debug)]
+pub(super) struct Times(pub(super) [AtomicU64; BOUNDS.len() + 1]);
+
+impl Default for Times {
     fn default() -> Self {
-        Self {
-            results: Default::default(),
-            terminal: AtomicU64::default(),
-            panics: AtomicU64::default(),
-            timeouts: AtomicU64::default(),
-            stale_skips: AtomicU64::default(),
-            stale_starts: AtomicU64::default(),
-            retries: AtomicU64::default(),
-            active: AtomicUsize::default(),
-            times: [const { AtomicU64::new(0) }; BOUNDS.len() + 1],
-            nanos: AtomicU64::default(),
-        }
+        Self([const { AtomicU64::new(0) }; BOUNDS.len() + 1])
     }
 }
 
@@ -109,7 +100,7 @@ impl Meters {
 
     fn took(&self, took: Duration) {
         let bucket = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
-        self.times[bucket].fetch_add(1, Relaxed);
+        self.times.0[bucket].fetch_add(1, Relaxed);
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 

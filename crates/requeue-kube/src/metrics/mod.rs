@@ -64,7 +64,7 @@ use crate::ObjectQueue;
 /// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0: see [`leader`](Self::leader) |
 ///
 /// A scrape reads counters. Its cost does not depend on the number of keys.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shown>);
 
 impl Metrics {
@@ -98,14 +98,8 @@ impl Metrics {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
-}
-
 /// A gauge that shows whether this process holds a lease.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct MasterStatus {
     shown: Arc<Shown>,
     lease: String,
@@ -115,12 +109,6 @@ impl MasterStatus {
     /// Sets the gauge: 1 if `leads` is true, otherwise 0.
     pub fn set(&self, leads: bool) {
         lock(&self.shown.leaders).insert(self.lease.clone(), leads);
-    }
-}
-
-impl fmt::Debug for MasterStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MasterStatus").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
@@ -144,13 +132,14 @@ struct Priorities {
 const MOST_PRIORITIES: usize = 25;
 
 impl Series {
-    pub(crate) fn new(
-        name: String,
-        workers: usize,
-        meters: Arc<Meters>,
-        queue: ObjectQueue,
-    ) -> Arc<Self> {
-        Arc::new(Self { name, workers, meters, queue, priorities: Mutex::default() })
+    pub(crate) fn new(name: String, workers: usize, queue: ObjectQueue) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            workers,
+            meters: Arc::default(),
+            queue,
+            priorities: Mutex::default(),
+        })
     }
 
     /// Returns the depth for each value of the label `priority`.
@@ -192,7 +181,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let running: Vec<_> = lock(&self.controllers).values().filter_map(Weak::upgrade).collect();
-        let samples: Vec<_> = running.iter().map(|series| Sample::of(series)).collect();
+        let samples: Vec<_> = running.iter().map(|series| Sample::read(series)).collect();
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
             family.encode(&samples, &mut encoder)?;
         }

@@ -10,6 +10,7 @@
 //! use kube::runtime::watcher;
 //! use kube::{Api, Client, ResourceExt};
 //! use requeue_kube::Controller;
+//! use requeue_kube::controller::Watched;
 //! use requeue_kube::shared::SharedWatch;
 //!
 //! fn controllers(client: Client) -> (Controller<Pod>, Controller<ConfigMap>) {
@@ -24,7 +25,7 @@
 //!     let of_pods =
 //!         Controller::for_shared(&pods).watches(nodes, watcher::Config::default(), on_node);
 //!     let maps = Api::<ConfigMap>::all(client);
-//!     let of_maps = Controller::new(maps, watcher::Config::default()).owns_shared(&pods);
+//!     let of_maps = Controller::new(maps, watcher::Config::default()).watch_owned(Watched::shared(&pods));
 //!     (of_pods, of_maps)
 //! }
 //! ```
@@ -59,11 +60,13 @@ use tokio::task::JoinSet;
 pub use self::index::Index;
 use self::index::{Indexed, Update};
 pub(crate) use self::object::Object;
-use crate::{ObjectKey, relist};
+use crate::key::ObjectKind;
+use crate::watch::watch_name;
+use crate::{ObjectKey, optional, relist};
 
 /// A watch of one kind, scope and selector, and its store, for several controllers of a process.
 ///
-/// Pass it to [`Controller::for_shared`], [`owns_shared`] and [`watches_shared`]. The watch begins when
+/// Pass it to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when
 /// the first of these controllers starts, and ends when all of them and all clones of this value are
 /// gone.
 ///
@@ -87,19 +90,14 @@ use crate::{ObjectKey, relist};
 /// targets of each object: about 100 bytes, and 16 for each target.
 ///
 /// [`Controller::for_shared`]: crate::Controller::for_shared
-/// [`owns_shared`]: crate::Controller::owns_shared
-/// [`watches_shared`]: crate::Controller::watches_shared
+/// [`Watched::shared`]: crate::controller::Watched::shared
 /// [`Controller::trigger_backoff`]: crate::Controller::trigger_backoff
 pub struct SharedWatch<K>(Arc<Inner<K>>)
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone;
 
-struct Inner<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Inner<K: ObjectKind> {
     dyntype: K::DynamicType,
     fanout: Arc<Mutex<Fanout<K>>>,
     /// The watch, before it begins.
@@ -110,11 +108,7 @@ where
 
 /// The state that the watch changes and the subscribers read. It has one lock, so that a subscriber sees
 /// each change exactly once: in the store when it takes a list, or as a key.
-struct Fanout<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Fanout<K: ObjectKind> {
     dyntype: K::DynamicType,
     writer: Writer<K>,
     store: Store<K>,
@@ -159,6 +153,18 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     /// Creates a watch of the objects that `api` and `wc` select.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn settings(client: Client) -> SharedWatch<ConfigMap> {
+    ///     SharedWatch::new(Api::all(client), watcher::Config::default().labels("app=web"))
+    /// }
+    /// ```
     pub fn new(api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -168,7 +174,33 @@ where
 
     /// As [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
-        Self::of_stream_with(relist::watch(api, &dyntype, wc), dyntype)
+        Self::from_stream_with(relist::watch(api, &dyntype, wc), dyntype)
+    }
+
+    /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
+    /// [`Watched::optional`](crate::controller::Watched::optional).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+    /// use kube::{Api, Client, runtime::watcher};
+    /// use requeue_kube::shared::SharedWatch;
+    ///
+    /// fn certificates(client: Client) -> SharedWatch<DynamicObject> {
+    ///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+    ///     let kind = ApiResource::from_gvk(&kind);
+    ///     SharedWatch::optional(Api::all_with(client, &kind), watcher::Config::default(), kind)
+    /// }
+    /// ```
+    pub fn optional(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
+        let client = api.clone().into_client();
+        let of = dyntype.clone();
+        let mut api = relist::consistent(api, &dyntype, &wc);
+        let make = move || watcher::watcher(api(), wc.clone()).boxed();
+        let definition = move || optional::definition::<K>(&client, &of);
+        let name = watch_name::<K>(&dyntype, "shared");
+        Self::from_stream_with(optional::events(name, make, definition), dyntype)
     }
 }
 
@@ -188,18 +220,20 @@ where
     /// # fn example(api: Api<ConfigMap>) -> SharedWatch<ConfigMap> {
     /// let events = watcher(api, watcher::Config::default())
     ///     .modify(|map: &mut ConfigMap| map.metadata.managed_fields = None);
-    /// SharedWatch::of_stream(events)
+    /// SharedWatch::from_stream(events)
     /// # }
     /// ```
-    pub fn of_stream(events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static) -> Self
+    pub fn from_stream(
+        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    ) -> Self
     where
         K::DynamicType: Default,
     {
-        Self::of_stream_with(events, K::DynamicType::default())
+        Self::from_stream_with(events, K::DynamicType::default())
     }
 
-    /// As [`of_stream`](Self::of_stream), for a kind that is known only at run time.
-    pub fn of_stream_with(
+    /// As [`from_stream`](Self::from_stream), for a kind that is known only at run time.
+    pub fn from_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         dyntype: K::DynamicType,
     ) -> Self {
@@ -224,8 +258,21 @@ where
     /// Returns a reader of the store, which has the objects as they were last seen.
     ///
     /// The store is empty before the first controller has started the watch. For a kind whose objects
-    /// are only looked up, use [`watches_shared`](crate::Controller::watches_shared) with a mapper that
+    /// are only looked up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that
     /// returns nothing: the controller then starts when the store is complete.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use requeue_kube::shared::SharedWatch;
+    /// use kube::runtime::reflector::ObjectRef;
+    ///
+    /// # fn example(maps: &SharedWatch<ConfigMap>) {
+    /// let settings = maps.store().get(&ObjectRef::new("settings").within("default"));
+    /// # drop(settings);
+    /// # }
+    /// ```
     #[must_use]
     pub fn store(&self) -> Store<K> {
         self.fanout().store.clone()
@@ -298,24 +345,14 @@ where
 }
 
 /// Passes the events of the watch to the fanout, until the stream ends.
-async fn follow<K>(
+async fn follow<K: ObjectKind>(
     fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-) where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+) {
     /// Ends the streams of all subscribers, also after a panic.
-    struct Ending<'a, K>(&'a Mutex<Fanout<K>>)
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone;
+    struct Ending<'a, K: ObjectKind>(&'a Mutex<Fanout<K>>);
 
-    impl<K> Drop for Ending<'_, K>
-    where
-        K: Resource + Clone + 'static,
-        K::DynamicType: Eq + Hash + Clone,
-    {
+    impl<K: ObjectKind> Drop for Ending<'_, K> {
         fn drop(&mut self) {
             let end = if std::thread::panicking() { End::Panicked } else { End::Ended };
             let mut fanout = lock(self.0);
@@ -345,20 +382,12 @@ async fn follow<K>(
 }
 
 /// kube's backoff, or before the first list at most the period of the subscribers.
-struct ListBackoff<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct ListBackoff<K: ObjectKind> {
     backoff: DefaultBackoff,
     fanout: Arc<Mutex<Fanout<K>>>,
 }
 
-impl<K> Iterator for ListBackoff<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Iterator for ListBackoff<K> {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -369,38 +398,26 @@ where
     }
 }
 
-impl<K> Backoff for ListBackoff<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Backoff for ListBackoff<K> {
     fn reset(&mut self) {
         self.backoff.reset();
     }
 }
 
 /// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
-fn prepare<K>(fanout: &Mutex<Fanout<K>>, event: &Event<K>)
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+fn prepare<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
     let indexes = lock(fanout).indexes.clone();
     match event {
         Event::Init => indexes.iter().for_each(|index| index.restart()),
         Event::Apply(object) | Event::InitApply(object) => {
-            let key = ObjectKey::of(object);
+            let key = ObjectKey::from_object(object);
             indexes.iter().for_each(|index| index.prepare(&key, object));
         }
         Event::InitDone | Event::Delete(_) => {}
     }
 }
 
-impl<K> Fanout<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Fanout<K> {
     fn event(&mut self, event: Event<K>) {
         self.writer.apply_watcher_event(&event);
         match event {
@@ -414,14 +431,14 @@ where
                 self.subscribers.values_mut().for_each(Subscriber::list);
             }
             Event::Apply(object) => {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 if let Some(object) = self.get(&key) {
                     self.indexes.iter().for_each(|index| index.put(&key, &object));
                 }
                 self.changed(&key, None);
             }
             Event::Delete(object) => {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 self.indexes.iter().for_each(|index| index.remove(&key));
                 self.changed(&key, Some(&Arc::new(object)));
             }
@@ -446,7 +463,11 @@ where
     }
 
     fn objects(&self) -> Vec<(ObjectKey, Arc<K>)> {
-        self.store.state().into_iter().map(|object| (ObjectKey::of(&*object), object)).collect()
+        self.store
+            .state()
+            .into_iter()
+            .map(|object| (ObjectKey::from_object(&*object), object))
+            .collect()
     }
 
     fn subscribe(&mut self) -> (u64, Arc<Notify>) {
@@ -527,22 +548,14 @@ impl<K> Subscriber<K> {
 }
 
 /// A subscriber's side.
-struct Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,
     wake: Arc<Notify>,
     pending: VecDeque<watcher::Result<Event<Object<K>>>>,
 }
 
-impl<K> Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Subscription<K> {
     async fn next(&mut self) -> Option<watcher::Result<Event<Object<K>>>> {
         self.shared.begin();
         loop {
@@ -566,11 +579,7 @@ where
     }
 }
 
-impl<K> Drop for Subscription<K>
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
+impl<K: ObjectKind> Drop for Subscription<K> {
     fn drop(&mut self) {
         self.shared.fanout().subscribers.remove(&self.number);
     }
@@ -582,7 +591,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<K> Clone for SharedWatch<K>
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
     fn clone(&self) -> Self {
@@ -592,7 +601,7 @@ where
 
 impl<K> fmt::Debug for SharedWatch<K>
 where
-    K: Resource + Clone + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! An object of a shared store, as an item of an event.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
 
 use kube::Resource;
@@ -17,6 +17,19 @@ pub(crate) struct Object<K> {
 impl<K> From<Arc<K>> for Object<K> {
     fn from(object: Arc<K>) -> Self {
         Self { object, is_merged: false }
+    }
+}
+
+impl<K> Borrow<K> for Object<K> {
+    fn borrow(&self) -> &K {
+        &self.object
+    }
+}
+
+#[expect(clippy::from_over_into, reason = "`From` for an `Arc` is not permitted")]
+impl<K> Into<Arc<K>> for Object<K> {
+    fn into(self) -> Arc<K> {
+        self.object
     }
 }
 

@@ -21,7 +21,7 @@ fn version(map: &ConfigMap) -> u32 {
 }
 
 fn shared() -> SharedWatch<ConfigMap> {
-    SharedWatch::of_stream(stream::pending())
+    SharedWatch::from_stream(stream::pending())
 }
 
 /// Reads the next events of a subscriber, as `+` or `-`, and the version. `++` stands for several
@@ -132,14 +132,14 @@ impl Replica {
         match event {
             Event::Init => self.list.clear(),
             Event::InitApply(map) => {
-                self.list.insert(ObjectKey::of(&map), version(&map.object));
+                self.list.insert(ObjectKey::from_object(&map), version(&map.object));
             }
             Event::InitDone => self.known = std::mem::take(&mut self.list),
             Event::Apply(map) => {
-                self.known.insert(ObjectKey::of(&map), version(&map.object));
+                self.known.insert(ObjectKey::from_object(&map), version(&map.object));
             }
             Event::Delete(map) => {
-                self.known.remove(&ObjectKey::of(&map));
+                self.known.remove(&ObjectKey::from_object(&map));
             }
         }
     }
@@ -200,7 +200,7 @@ proptest! {
         }
         let late = shared.by_index(by_parity);
         let truth: BTreeMap<_, _> =
-            cluster.values().map(|map| (ObjectKey::of(map), version(map))).collect();
+            cluster.values().map(|map| (ObjectKey::from_object(map), version(map))).collect();
         for (number, mut replica) in subscribers {
             while replica.read(&shared, number) {}
             prop_assert_eq!(&replica.known, &truth);
@@ -208,12 +208,12 @@ proptest! {
         for index in [early, late] {
             let found = [0, 1].map(|parity| index.get(&parity));
             for (parity, maps) in found.iter().enumerate() {
-                let keys: Vec<_> = maps.iter().map(|map| ObjectKey::of(&**map)).collect();
+                let keys: Vec<_> = maps.iter().map(|map| ObjectKey::from_object(&**map)).collect();
                 prop_assert_eq!(index.keys(&(parity as u32)), keys);
                 prop_assert!(maps.iter().all(|map| version(map) as usize % 2 == parity));
             }
             let found: BTreeMap<_, _> =
-                found.iter().flatten().map(|map| (ObjectKey::of(&**map), version(map))).collect();
+                found.iter().flatten().map(|map| (ObjectKey::from_object(&**map), version(map))).collect();
             prop_assert_eq!(&found, &truth);
             let parities = truth.values().map(|version| version % 2);
             prop_assert_eq!(index.len(), parities.collect::<std::collections::BTreeSet<_>>().len());

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
+use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 
@@ -27,6 +28,15 @@ mod tests;
 ///
 /// The value is controller-runtime's.
 pub const LOW_PRIORITY: i32 = -100;
+
+/// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
+pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
+    let kind = O::kind(dyntype);
+    let version = O::version(dyntype);
+    let group = O::group(dyntype);
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("{kind}.{version}{dot}{group} ({role})")
+}
 
 /// The state of an object when it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,9 +66,9 @@ type Priorities = BTreeMap<ObjectKey, i32>;
 impl Observation {
     /// Creates the observation of an object with this metadata, which concerns only itself.
     #[must_use]
-    pub fn of(meta: &ObjectMeta) -> Self {
+    pub fn from_meta(meta: &ObjectMeta) -> Self {
         Self {
-            key: ObjectKey::of_meta(meta),
+            key: ObjectKey::from_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
                 resource_version: meta.resource_version.as_deref().map(version),
@@ -93,7 +103,7 @@ impl Observation {
     ///
     /// let (urgent, other) = (ObjectKey::new(None, "urgent"), ObjectKey::new(None, "other"));
     /// let changes = Watch::new().event(Event::Apply(ConfigMap::default()), |map| {
-    ///     Observation::of(&map.metadata)
+    ///     Observation::from_meta(&map.metadata)
     ///         .concerning([urgent.clone(), other.clone()])
     ///         .priorities([(urgent.clone(), 10)])
     /// });
@@ -248,7 +258,7 @@ impl Change {
 ///     map
 /// };
 /// let mut watch = Watch::new();
-/// let mut events = |event| watch.event(event, |map: ConfigMap| Observation::of(&map.metadata));
+/// let mut events = |event| watch.event(event, |map: ConfigMap| Observation::from_meta(&map.metadata));
 ///
 /// assert!(events(Event::Init).is_empty());
 /// assert!(events(Event::InitApply(map("a"))).is_empty());
@@ -274,24 +284,6 @@ impl Watch {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Returns true if the first list is complete.
-    #[must_use]
-    pub const fn is_listed(&self) -> bool {
-        self.listed
-    }
-
-    /// Returns the number of objects.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.seen.len()
-    }
-
-    /// Returns true if there are no objects.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.seen.is_empty()
     }
 
     /// Handles an event, and returns the changes of objects.
@@ -339,7 +331,7 @@ impl Watch {
     ///
     /// let mut watch = Watch::new();
     /// let mut events = |watch: &mut Watch, event| {
-    ///     watch.event(event, |map: ConfigMap| Observation::of(&map.metadata))
+    ///     watch.event(event, |map: ConfigMap| Observation::from_meta(&map.metadata))
     /// };
     /// let mut map = ConfigMap::default();
     /// map.metadata.name = Some("a".into());

@@ -14,7 +14,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn observation(name: &str, uid: u8, version: u32) -> Observation {
-    Observation::of(&meta(name, uid, version))
+    Observation::from_meta(&meta(name, uid, version))
 }
 
 fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
@@ -43,7 +43,7 @@ fn list(observations: impl IntoIterator<Item = Observation>) -> Vec<Event<Observ
 }
 
 fn unversioned(name: &str) -> Observation {
-    Observation::of(&ObjectMeta { resource_version: None, ..meta(name, 1, 1) })
+    Observation::from_meta(&ObjectMeta { resource_version: None, ..meta(name, 1, 1) })
 }
 
 fn became(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
@@ -53,11 +53,11 @@ fn became(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
 #[test]
 fn the_first_list_is_of_low_priority() {
     let mut watch = Watch::new();
-    assert!(!watch.is_listed());
+    assert!(!watch.listed);
     let changes = feed(&mut watch, list([observation("b", 1, 1), observation("a", 1, 2)]));
     assert_eq!(changes, became(&[("a", ChangeKind::Listed), ("b", ChangeKind::Listed)]));
     assert_eq!(ChangeKind::Listed.priority(), LOW_PRIORITY);
-    assert!(watch.is_listed());
+    assert!(watch.listed);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
     // The list is from before `new` was created.
     let changes = feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
     let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
-    assert_eq!((changes, watch.len()), (became(&seen), 3));
+    assert_eq!((changes, watch.seen.len()), (became(&seen), 3));
     // It is in no store in the meantime, so it counts as changed when it is seen again.
     let changes = feed(&mut watch, [Event::Apply(observation("new", 1, 3))]);
     assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
@@ -115,7 +115,10 @@ fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
 #[test]
 fn versions_that_are_no_numbers_show_no_order() {
     let at = |version: &str| {
-        Observation::of(&ObjectMeta { resource_version: Some(version.into()), ..meta("a", 1, 0) })
+        Observation::from_meta(&ObjectMeta {
+            resource_version: Some(version.into()),
+            ..meta("a", 1, 0)
+        })
     };
     for (first, second) in [("b", "a"), ("18446744073709551615", "1"), ("0", "1"), ("1", "0")] {
         let mut watch = Watch::new();
@@ -215,7 +218,10 @@ fn a_target_keeps_its_priority_until_the_object_is_gone() {
 #[test]
 fn a_new_generation_is_told_from_other_changes() {
     let at = |version, generation| {
-        Observation::of(&ObjectMeta { generation: Some(generation), ..meta("a", 1, version) })
+        Observation::from_meta(&ObjectMeta {
+            generation: Some(generation),
+            ..meta("a", 1, version)
+        })
     };
     let mut watch = Watch::new();
     feed(&mut watch, list([at(1, 1)]));
@@ -254,7 +260,7 @@ fn the_metadata_of_an_object_is_what_is_remembered() {
     let mut object = ConfigMap::default();
     object.metadata.name = Some("a".into());
     object.metadata.generation = Some(3);
-    let observation = Observation::of(&object.metadata);
+    let observation = Observation::from_meta(&object.metadata);
     assert_eq!(
         (observation.key, observation.seen.generation),
         (ObjectKey::new(None, "a"), hash(&Some(3_i64)))
@@ -379,7 +385,7 @@ fn any_sight() -> impl Strategy<Value = Observation> {
             let meta = meta(&name.to_string(), uid, 0);
             let meta = ObjectMeta { generation, resource_version, ..meta };
             let targets = targets.iter().map(|target| key(&target.to_string()));
-            Observation::of(&meta).property(property).concerning(targets)
+            Observation::from_meta(&meta).property(property).concerning(targets)
         })
 }
 
@@ -422,9 +428,9 @@ proptest! {
         let (mut watch, mut model) = (Watch::new(), Model::default());
         for event in events {
             prop_assert_eq!(watch.event(event.clone(), |observation| observation), model.event(event));
-            prop_assert_eq!(watch.is_listed(), model.listed);
+            prop_assert_eq!(watch.listed, model.listed);
             let keys: BTreeSet<_> = model.seen.iter().map(|observation| &observation.key).collect();
-            prop_assert_eq!(watch.len(), keys.len());
+            prop_assert_eq!(watch.seen.len(), keys.len());
         }
     }
 

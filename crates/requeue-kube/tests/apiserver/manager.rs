@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use prometheus_client::registry::Registry;
-use requeue_kube::controller::{Action, Config, RunnerError};
+use requeue_kube::controller::{Action, Config, RunnerError, Watched};
 use requeue_kube::manager::ManagerError;
 use requeue_kube::metrics::Metrics;
 use requeue_kube::{Controller, Manager, policy};
@@ -47,7 +47,7 @@ fn manager(prefix: &str, server: &Server, config: &Config, log: &Log) -> Manager
         manager.watch(Api::<Secret>::all(server.client()), watcher::Config::default())
     };
     let of_maps = Controller::new(Api::<ConfigMap>::all(client), wc)
-        .owns_shared(&secrets(&mut manager))
+        .watch_owned(Watched::shared(&secrets(&mut manager)))
         .with_config(config.clone())
         .name(format!("{prefix}: maps"));
     let of_secrets = Controller::for_shared(&secrets(&mut manager))

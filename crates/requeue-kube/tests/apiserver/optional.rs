@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher;
-use requeue_kube::controller::{Action, Readiness};
+use kube::runtime::{predicates, watcher};
+use requeue_kube::controller::{Action, Readiness, Watched};
+use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
@@ -19,6 +20,19 @@ use super::server::{DEFINITIONS, Server};
 
 const MAPS: &str = "/api/v1/configmaps";
 const THINGS: &str = "/apis/example.com/v1/things";
+
+/// The description of the optional kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Owned,
+    OwnedFiltered,
+    OwnedShared,
+    Mapped,
+    MappedFiltered,
+    MappedShared,
+}
+
+use Way::{Mapped, MappedFiltered, MappedShared, Owned, OwnedFiltered, OwnedShared};
 
 /// A controller of ConfigMaps that owns things, or watches them.
 struct World {
@@ -30,7 +44,7 @@ struct World {
 }
 
 impl World {
-    fn new(name: &str, owns: bool, server: Server) -> Self {
+    fn new(name: &str, way: Way, server: Server) -> Self {
         server.put(MAPS, "owner", json!({}));
         let client = server.client();
         let mut things =
@@ -39,10 +53,20 @@ impl World {
         let api = Api::<DynamicObject>::all_with(client.clone(), &things);
         let wc = watcher::Config::default();
         let controller = Controller::new(Api::<ConfigMap>::all(client), wc.clone()).name(name);
-        let controller = match owns {
-            true => controller.owns_optional(api, things, wc),
-            false => controller
-                .watches_optional(api, things, wc, |_| Some(ObjectRef::new("owner").within("ns"))),
+        let owner = || Some(ObjectRef::new("owner").within("ns"));
+        let metadata =
+            || Watched::metadata_with(api.clone(), wc.clone(), things.clone()).optional();
+        let whole = || Watched::new_with(api.clone(), wc.clone(), things.clone()).optional();
+        let shared = || SharedWatch::optional(api.clone(), wc.clone(), things.clone());
+        let controller = match way {
+            Owned => controller.watch_owned(metadata()),
+            OwnedFiltered => controller.watch_owned(metadata().filter(predicates::labels)),
+            OwnedShared => controller.watch_owned(Watched::shared(&shared())),
+            Mapped => controller.watch_mapped(whole(), move |_| owner()),
+            MappedFiltered => {
+                controller.watch_mapped(whole().filter(predicates::labels), move |_| owner())
+            }
+            MappedShared => controller.watch_mapped(Watched::shared(&shared()), move |_| owner()),
         };
         let readiness = controller.readiness();
         let (runs, errors) = (Arc::default(), Arc::default());
@@ -84,9 +108,9 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal() {
-    for owns in [true, false] {
+    for way in [Owned, OwnedFiltered, OwnedShared, Mapped, MappedFiltered, MappedShared] {
         let server = Server::new(&[MAPS, DEFINITIONS]);
-        let world = World::new(&format!("optional, owns: {owns}"), owns, server);
+        let world = World::new(&format!("optional: {way:?}"), way, server);
         assert!(world.run().await < Duration::from_secs(1), "the start does not wait for the kind");
         assert!(world.readiness.is_ready());
         for round in 0..2 {
@@ -96,10 +120,15 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
             sleep(Duration::from_millis(500)).await;
             world.server.install(THINGS);
             world.thing("a");
-            assert!(world.run().await < Duration::from_secs(2), "round {round}");
+            assert!(world.run().await < Duration::from_secs(2), "{way:?}, round {round}");
             world.thing("b");
-            assert!(world.run().await < Duration::from_secs(1), "round {round}");
+            assert!(world.run().await < Duration::from_secs(1), "{way:?}, round {round}");
+            // No label has changed.
+            let runs = world.count();
+            world.thing("b");
             sleep(Duration::from_secs(60)).await;
+            let is_filtered = matches!(way, OwnedFiltered | MappedFiltered);
+            assert_eq!(world.count() == runs, is_filtered, "{way:?}, round {round}");
             // Removed while the watch is disconnected: the objects count as deleted.
             let runs = world.count();
             world.server.uninstall(THINGS);
@@ -118,7 +147,7 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
 async fn without_the_permission_to_watch_definitions_the_kind_is_found_by_the_backoff() {
     let server = Server::new(&[MAPS]);
     server.forbid(DEFINITIONS);
-    let world = World::new("optional, forbidden", true, server);
+    let world = World::new("optional, forbidden", Owned, server);
     world.run().await;
     sleep(Duration::from_secs(600)).await;
     world.server.install(THINGS);
@@ -132,7 +161,7 @@ async fn without_the_permission_to_watch_definitions_the_kind_is_found_by_the_ba
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_there_is_listed_before_the_start() {
     let server = Server::new(&[MAPS, THINGS, DEFINITIONS]);
-    let world = World::new("optional, present", true, server);
+    let world = World::new("optional, present", Owned, server);
     world.run().await;
     world.thing("a");
     assert!(world.run().await < Duration::from_secs(1));
@@ -143,7 +172,7 @@ async fn a_kind_that_is_there_is_listed_before_the_start() {
 async fn the_start_does_not_wait_for_a_kind_that_fails() {
     let server = Server::new(&[MAPS]);
     server.forbid(THINGS);
-    let world = World::new("optional, failing", true, server);
+    let world = World::new("optional, failing", Owned, server);
     assert!(world.run().await < Duration::from_secs(10));
     let errors = world.errors.lock().unwrap();
     assert!(errors.iter().all(|error| error.contains("event queue error")), "{errors:?}");

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
@@ -72,8 +72,11 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     ] })
     };
     let to_b = |_: Arc<Secret>| Some(ObjectRef::new("b").within("ns"));
-    let first = Controller::for_shared(&maps).name("shared 1").owns_shared(&secrets);
-    let second = Controller::for_shared(&maps).name("shared 2").watches_shared(&secrets, to_b);
+    let first =
+        Controller::for_shared(&maps).name("shared 1").watch_owned(Watched::shared(&secrets));
+    let second = Controller::for_shared(&maps)
+        .name("shared 2")
+        .watch_mapped(Watched::shared(&secrets), to_b);
     let ((first, one), (second, two)) = (start(first), start(second));
     a_while().await;
     assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["a".to_owned()]));
@@ -195,7 +198,7 @@ async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on
     for event in list.into_iter().chain([Event::InitDone]) {
         send.send(Ok(event)).unwrap();
     }
-    let maps = SharedWatch::of_stream(events);
+    let maps = SharedWatch::from_stream(events);
     let index = maps.by_index(name_or_panic);
     let (seen, _running) = start(Controller::for_shared(&maps).name("panics"));
     a_while().await;
@@ -215,7 +218,7 @@ async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on
 #[tokio::test(start_paused = true)]
 async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
     let (send, events) = feed();
-    let maps = SharedWatch::<ConfigMap>::of_stream(events);
+    let maps = SharedWatch::<ConfigMap>::from_stream(events);
     let blocked = Arc::new(Mutex::new(Vec::new()));
     let slow = |maps: &SharedWatch<ConfigMap>| {
         let (maps, blocked) = (maps.clone(), Arc::clone(&blocked));
@@ -245,7 +248,7 @@ async fn a_slow_function_of_an_index_blocks_no_other_user_of_the_watch() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_stream_that_panics_ends_the_controllers() {
     let events = stream::poll_fn(|_| -> std::task::Poll<Option<_>> { panic!("on purpose") });
-    let maps = SharedWatch::<ConfigMap>::of_stream(events);
+    let maps = SharedWatch::<ConfigMap>::from_stream(events);
     let (_, running) = start(Controller::for_shared(&maps).name("stream panics"));
     assert!(running.await.unwrap_err().is_panic());
 }
@@ -264,10 +267,10 @@ fn watches_of_lists_from_a_cache_can_be_created_outside_of_a_runtime() {
     let controller = Controller::new(maps, cached())
         .name("outside of a runtime")
         .owns(secrets.clone(), cached())
-        .owns_optional(secrets.clone(), (), cached())
+        .watch_owned(Watched::metadata(secrets.clone(), cached()).optional())
         .watches(secrets.clone(), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
-        .watches_optional(secrets, (), cached(), |_: Secret| None::<ObjectRef<ConfigMap>>)
-        .owns_shared(&shared);
+        .watch_mapped(Watched::new(secrets, cached()).optional(), |_| None::<ObjectRef<ConfigMap>>)
+        .watch_owned(Watched::shared(&shared));
     server.put(MAPS, "a", json!({}));
     runtime.block_on(async {
         let (seen, _running) = start(controller);
@@ -281,7 +284,7 @@ async fn controllers_end_when_a_shared_stream_has_ended() {
     let mut map = ConfigMap::default();
     map.metadata.name = Some("a".to_owned());
     let events = stream::iter([Event::Init, Event::InitApply(map), Event::InitDone].map(Ok));
-    let maps = SharedWatch::of_stream(events);
+    let maps = SharedWatch::from_stream(events);
     let (seen, running) = start(Controller::for_shared(&maps).name("ends"));
     running.await.unwrap();
     assert_eq!(seen.runs(), ["a"]);

@@ -59,7 +59,7 @@ async fn a_new_generation_is_tried_at_once_and_backs_off_from_the_beginning() {
 async fn a_new_generation_waits_if_asked_to() {
     let (feed, controller) = controller();
     let log = Log::new();
-    let controller = controller.with_config(doubling().clear_on_new_generation(false));
+    let controller = controller.with_config(doubling().keep_backoff_on_new_generation());
     let _reading = Reading::of(controller.run(fail, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     for number in 2..100 {
@@ -107,7 +107,7 @@ async fn another_object_under_the_name_has_no_failures() {
 async fn an_error_policy_says_when_and_no_event_comes_before() {
     let (feed, controller) = controller();
     let log = Log::new();
-    let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::requeue(SECOND * 5);
+    let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::requeue_after(SECOND * 5);
     let _reading = Reading::of(controller.run(fail, policy, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     for version in 2..120 {
@@ -168,7 +168,7 @@ async fn a_requeue_comes_after_its_time_or_with_a_change() {
     let log = Log::new();
     let hourly = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
         log.note(name(&*map));
-        Ok::<_, OnPurpose>(Action::requeue(SECOND * 3600))
+        Ok::<_, OnPurpose>(Action::requeue_after(SECOND * 3600))
     };
     let _reading = Reading::of(controller.run(hourly, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::ObjectRef;
 use requeue::{RateLimiter, Time};
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::{ObjectKey, policy};
 
 use super::common::*;
@@ -96,7 +96,7 @@ async fn a_predicate_or_mapper_that_blocks_keeps_no_other_watch_waiting() {
         in_mapper.meet();
         None::<ObjectRef<ConfigMap>>
     };
-    let controller = controller.filter(predicate).watches_stream(events, mapper);
+    let controller = controller.filter(predicate).watch_mapped(Watched::stream(events), mapper);
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(Log::new())));
     feed.list(&[map("a", 1)]);
     secrets.list(&[Secret { metadata: map("s", 1).metadata, ..Secret::default() }]);

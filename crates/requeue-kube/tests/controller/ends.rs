@@ -9,7 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::utils::Backoff;
 use requeue::{CancelledRun, Rerun};
 use requeue_kube::ObjectKey;
-use requeue_kube::controller::{Action, Config};
+use requeue_kube::controller::{Action, Config, Watched};
 use requeue_kube::policy;
 use tokio::sync::oneshot;
 
@@ -148,7 +148,7 @@ async fn ended_during_a_write(
 ) -> Vec<String> {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::<Secret>::new();
-    let controller = controller.owns_stream::<Secret>(events).with_config(config);
+    let controller = controller.watch_owned(Watched::stream(events)).with_config(config);
     let (log, writes) = (Log::new(), controller.writes());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
         let writes = writes.clone();
@@ -189,7 +189,7 @@ async fn an_add_that_waits_for_the_end_of_a_run_when_no_watch_is_left_still_runs
         let metadata = map("x", version).metadata;
         owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, "a")
     };
-    let config = config().suppress_own_writes(true);
+    let config = config().suppress_own_writes();
     for config in [config.clone(), config.debounce(SECOND)] {
         let change = |_: &Feed<ConfigMap>, children: &Feed<Secret>| children.apply(&child(9));
         let items = ended_during_a_write(config, change, SECOND / 2).await;
@@ -227,7 +227,7 @@ async fn a_watch_that_is_not_begun_again_ends_the_controller() {
         let (_watched, events) = Feed::<ConfigMap>::new();
         let mut controller = controller.trigger_backoff(Never);
         if !is_listed {
-            controller = controller.owns_stream(events);
+            controller = controller.watch_owned(Watched::stream(events));
         }
         let log = Log::new();
         let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
@@ -296,7 +296,7 @@ async fn who_reads_slowly_blocks_no_worker_and_misses_what_is_too_much() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_the_controller_if_asked_to() {
     let (feed, controller) = controller::<ConfigMap>();
-    let controller = controller.with_config(config().recover_panic(false));
+    let controller = controller.with_config(config().propagate_panics());
     let reconcile = |_: Arc<ConfigMap>, _: Arc<()>| async { panic!("on purpose") };
     let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<()>| Action::backoff();
     let stream = controller.run(reconcile, policy, Arc::new(()));
@@ -311,7 +311,7 @@ async fn a_mapper_that_panics_ends_the_controller() {
     let (feed, controller) = controller::<ConfigMap>();
     let (watched, events) = Feed::<ConfigMap>::new();
     let mapper = |_| -> Option<ObjectRef<ConfigMap>> { panic!("in a mapper") };
-    let controller = controller.watches_stream(events, mapper);
+    let controller = controller.watch_mapped(Watched::stream(events), mapper);
     let stream = controller.run(note, policy::backoff, Arc::new(Log::new()));
     let reading = tokio::spawn(stream.for_each(async |_| ()));
     feed.list(&[]);

@@ -31,7 +31,7 @@ async fn by_name(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose
         "again" => Ok(Action::backoff()),
         "fails" | "hopeless" => Err(OnPurpose),
         "hangs" => std::future::pending().await,
-        "later" => Ok(Action::requeue(SECOND * 3600)),
+        "later" => Ok(Action::requeue_after(SECOND * 3600)),
         "panics" => panic!("on purpose"),
         "slow" => {
             tokio::time::sleep(SECOND * 2).await;
@@ -43,7 +43,11 @@ async fn by_name(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose
 
 /// Prevents retries during the test.
 fn policy(map: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>) -> Action {
-    if name(&*map) == "hopeless" { Action::terminal() } else { Action::requeue(SECOND * 3600) }
+    if name(&*map) == "hopeless" {
+        Action::terminal()
+    } else {
+        Action::requeue_after(SECOND * 3600)
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +164,7 @@ async fn too_many_priorities_are_told_as_one() {
         }
         // Lower than the priority of the objects that have not run yet.
         let number: i32 = name(&*map).parse().unwrap();
-        Ok::<_, OnPurpose>(Action::requeue(Duration::ZERO).priority(-200 - number))
+        Ok::<_, OnPurpose>(Action::requeue_after(Duration::ZERO).priority(-200 - number))
     };
     let _reading = Reading::of(controller.run(reconcile, policy, Arc::new(log.clone())));
     let maps: Vec<_> = (0..30).map(|number| map(&format!("{number:02}"), 1)).collect();

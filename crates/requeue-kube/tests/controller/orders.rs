@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
-use requeue_kube::controller::{Action, ReconcileReason, Request};
+use requeue_kube::controller::{Action, ReconcileReason, Request, Watched};
 use requeue_kube::policy;
 
 use super::common::*;
@@ -28,7 +28,7 @@ fn many(count: u32) -> Vec<ConfigMap> {
 async fn a_changed_object_goes_ahead_of_a_resync_of_5000() {
     let (feed, controller) = controller();
     let log = Log::new();
-    let controller = controller.with_config(config().concurrency(64).reconcile_unchanged(true));
+    let controller = controller.with_config(config().concurrency(64).reconcile_unchanged());
     let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
     let mut objects = many(5000);
     feed.list(&objects);
@@ -82,7 +82,7 @@ async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
         Secret { metadata, ..Secret::default() }
     };
     let log = Log::new();
-    let controller = controller.watches_stream(events, mapper);
+    let controller = controller.watch_mapped(Watched::stream(events), mapper);
     let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
     feed.list(&["a", "b", "c", "d"].map(|name| map(name, 1)));
     watched.list(&[secret("b", 1, 5), secret("c", 1, 7)]);
@@ -156,9 +156,9 @@ async fn a_key_comes_back_with_the_priority_that_is_asked_for() {
         log.note(name(&*map));
         tokio::time::sleep(Duration::from_millis(10)).await;
         Ok::<_, OnPurpose>(match (first, name(&*map).as_str()) {
-            (true, "urgent") => Action::requeue(SECOND).priority(50),
-            (true, "idle") => Action::requeue(SECOND).priority(-1000),
-            (true, _) => Action::requeue(SECOND),
+            (true, "urgent") => Action::requeue_after(SECOND).priority(50),
+            (true, "idle") => Action::requeue_after(SECOND).priority(-1000),
+            (true, _) => Action::requeue_after(SECOND),
             (false, _) => Action::await_change(),
         })
     };
@@ -185,7 +185,7 @@ async fn a_change_waits_for_the_last_one_but_not_for_ever() {
     let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
         log.note(name(&*map));
         // A later run of the object must not delay its changes.
-        Ok::<_, OnPurpose>(Action::requeue(SECOND * 3600))
+        Ok::<_, OnPurpose>(Action::requeue_after(SECOND * 3600))
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 0)]);

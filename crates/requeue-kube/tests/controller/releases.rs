@@ -125,7 +125,8 @@ async fn a_new_generation_in_the_moment_that_a_failure_is_taken_down_is_tried_at
         log.note(name(&*map));
         if map.metadata.generation == Some(1) { Err(OnPurpose) } else { Ok(Action::await_change()) }
     };
-    let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::requeue(SECOND * 3600);
+    let policy =
+        |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::requeue_after(SECOND * 3600);
     let queue = Arc::new(OnceLock::new());
     let given = Arc::clone(&queue);
     let controller = controller.queue_on_start(move |queue| given.set(queue).unwrap());
@@ -158,7 +159,7 @@ async fn what_is_given_up_and_taken_out_of_the_queue_runs_when_it_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn what_goes_during_its_run_does_not_come_back() {
-    for action in [Action::requeue(SECOND * 3600), Action::backoff()] {
+    for action in [Action::requeue_after(SECOND * 3600), Action::backoff()] {
         let (feed, controller) = controller();
         let log = Log::new();
         let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {

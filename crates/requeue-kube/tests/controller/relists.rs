@@ -11,7 +11,7 @@ use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::sync::Semaphore;
 
 use super::common::*;
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 
 fn secret(name: &str) -> Secret {
     let map = map(name, 1);
@@ -60,7 +60,7 @@ async fn the_owner_of_what_was_deleted_unseen_is_reconciled() {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
     let log = Log::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("owner", 1), map("other", 1)]);
     let child = |name, owner| owned_by::<ConfigMap, _>(secret(name), owner);
@@ -85,7 +85,7 @@ async fn whom_something_concerned_that_was_deleted_unseen_is_reconciled() {
     let log = Log::new();
     let mapper =
         |secret: Secret| Some(ObjectRef::new(&format!("of {}", name(&secret))).within("ns"));
-    let controller = controller.watches_stream(events, mapper);
+    let controller = controller.watch_mapped(Watched::stream(events), mapper);
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("of x", 1), map("of y", 1)]);
     watched.list(&[secret("x"), secret("y")]);
@@ -102,7 +102,7 @@ async fn an_owner_in_any_version_of_its_kind_is_an_owner() {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
     let log = Log::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("owner", 1)]);
     children.list(&[]);
@@ -124,7 +124,7 @@ async fn an_owner_of_the_cluster_is_one_object_wherever_its_children_are() {
     let (feed, controller) = controller::<Node>();
     let (children, events) = Feed::new();
     let controller =
-        controller.owns_stream::<ConfigMap>(events).with_config(config().concurrency(8));
+        controller.watch_owned(Watched::stream(events)).with_config(config().concurrency(8));
     let (log, running, most) = (Log::new(), Arc::new(Semaphore::new(8)), Arc::default());
     let context = Arc::new((log.clone(), running, Arc::clone(&most)));
     type Context = (Log, Arc<Semaphore>, Arc<std::sync::atomic::AtomicUsize>);
@@ -200,7 +200,9 @@ fn of_three() -> ([List; 3], Controller<ConfigMap>) {
     let (children, owned) = Feed::new();
     let (nodes, watched) = Feed::new();
     let mapper = |node: Node| [ObjectRef::new(&name(&node)).within("ns")];
-    let controller = controller.owns_stream::<Secret>(owned).watches_stream(watched, mapper);
+    let controller = controller
+        .watch_owned(Watched::stream(owned))
+        .watch_mapped(Watched::stream(watched), mapper);
     let list_maps = move |maps: &[(&str, u32)]| {
         feed.list(&maps.iter().map(|&(name, version)| map(name, version)).collect::<Vec<_>>());
     };
@@ -278,7 +280,7 @@ async fn an_object_that_was_recreated_unseen_is_another_one() {
 async fn unchanged_objects_run_once_for_all_relists_where_that_is_asked_for() {
     let (lists, controller) = of_three();
     let log = Log::new();
-    let controller = controller.with_config(config().reconcile_unchanged(true));
+    let controller = controller.with_config(config().reconcile_unchanged());
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     let objects = NAMES.map(|name| (name, 1));
     lists.iter().for_each(|list| list(&objects));
@@ -336,8 +338,9 @@ async fn a_list_with_many_changes_that_concern_one_object_adds_it_once() {
     let (children, events) = Feed::new();
     let (give, queue) = tokio::sync::oneshot::channel();
     let log = Log::new();
-    let controller =
-        controller.owns_stream::<Secret>(events).queue_on_start(move |queue| _ = give.send(queue));
+    let controller = controller
+        .watch_owned(Watched::stream(events))
+        .queue_on_start(move |queue| _ = give.send(queue));
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     let child = |name, version| {
         let metadata = map(name, version).metadata;

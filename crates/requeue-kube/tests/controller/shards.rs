@@ -6,6 +6,7 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, reflector};
+use requeue_kube::controller::Watched;
 use requeue_kube::shard::{Shard, ShardBy};
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
@@ -30,8 +31,8 @@ impl Sharded {
         // The store has all objects: the controller must not rely on it.
         let controller = Controller::for_stream(events.reflect(writer), reader)
             .name(format!("{shard:?} {}", fastrand::u64(..)))
-            .owns_stream::<Secret>(owned_events)
-            .watches_stream(watched_events, |secret: Secret| {
+            .watch_owned(Watched::stream(owned_events))
+            .watch_mapped(Watched::stream(watched_events), |secret: Secret| {
                 name(&secret).strip_prefix("for ").map(|name| ObjectRef::new(name).within("ns"))
             })
             .reconcile_on(stream::pending::<ObjectRef<ConfigMap>>())
@@ -101,7 +102,7 @@ async fn a_bulk_run_leaves_out_the_objects_of_other_shards_that_a_shared_store_h
     let maps: Vec<_> = (0..20).map(|number| map(&numbered(number), 1)).collect();
     let ours = maps.iter().filter(|map| shard.contains(&map.metadata)).count();
     let (feed, events) = Feed::new();
-    let watch = SharedWatch::of_stream(events);
+    let watch = SharedWatch::from_stream(events);
     let (start, started) = tokio::sync::oneshot::channel::<()>();
     let (bulk, trigger) = tokio::sync::mpsc::unbounded_channel();
     let trigger = stream::unfold(trigger, async |mut it| Some((it.recv().await?, it)));
@@ -151,7 +152,7 @@ async fn an_owner_without_a_namespace_runs_for_children_in_any_namespace() {
         let (nodes, controller) = controller::<Node>();
         let (children, events) = Feed::new();
         let shard = Shard::new(index, 2).unwrap().by(ShardBy::Namespace);
-        let controller = controller.owns_stream::<Secret>(events).shard(shard);
+        let controller = controller.watch_owned(Watched::stream(events)).shard(shard);
         let log = Log::new();
         let _reading =
             Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::ObjectRef;
-use requeue_kube::controller::Action;
+use requeue_kube::controller::{Action, Watched};
 use requeue_kube::policy;
 use tokio::sync::oneshot;
 
@@ -15,9 +15,9 @@ use super::common::*;
 #[tokio::test(start_paused = true)]
 async fn nothing_is_reconciled_before_all_watches_have_listed() {
     let (feed, controller) = controller::<ConfigMap>();
-    let (children, events) = Feed::new();
+    let (children, events) = Feed::<Secret>::new();
     let log = Log::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let readiness = controller.readiness();
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     assert_eq!(readiness.waiting_for(), ["ConfigMap.v1 (controlled)", "Secret.v1 (owned)"]);
@@ -33,8 +33,8 @@ async fn nothing_is_reconciled_before_all_watches_have_listed() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_does_not_list_in_time_is_named() {
     let (feed, controller) = controller::<ConfigMap>();
-    let (children, events) = Feed::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let (children, events) = Feed::<Secret>::new();
+    let controller = controller.watch_owned(Watched::stream(events));
     let log = Arc::new(Log::new());
     let begun = tokio::time::Instant::now();
     let reading = Reading::of(controller.run(note, policy::backoff, log));
@@ -133,7 +133,7 @@ async fn what_a_standby_sees_go_is_run_by_reference_when_it_leads() {
     let (lead, leads) = oneshot::channel::<()>();
     let log = Log::new();
     let controller = controller
-        .watches_stream(events, |_| [ObjectRef::new("never there").within("ns")])
+        .watch_mapped(Watched::stream(events), |_| [ObjectRef::new("never there").within("ns")])
         .start_on(async { _ = leads.await });
     let _reading =
         Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));
@@ -158,7 +158,7 @@ async fn a_standby_that_is_not_to_warm_up_watches_nothing() {
     let (feed, controller) = controller::<ConfigMap>();
     let (lead, leads) = oneshot::channel::<()>();
     let log = Log::new();
-    let controller = controller.start_on(async { _ = leads.await }).warmup(false);
+    let controller = controller.start_on(async { _ = leads.await }).without_warmup();
     let (store, readiness) = (controller.store(), controller.readiness());
     let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);

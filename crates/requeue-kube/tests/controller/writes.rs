@@ -14,7 +14,7 @@ use kube::core::response::StatusDetails;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use requeue::Pace;
-use requeue_kube::controller::{self, Action, Config, Wait, Writes};
+use requeue_kube::controller::{self, Action, Config, Wait, Watched, Writes};
 use requeue_kube::metrics::Metrics;
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, ObjectKey, policy};
@@ -68,7 +68,7 @@ impl World {
         let (children, events) = Feed::new();
         let mut metrics = prometheus_client::registry::Registry::default();
         let controller = controller
-            .owns_stream::<Secret>(events)
+            .watch_owned(Watched::stream(events))
             .metrics(&Metrics::register(&mut metrics))
             .with_config(config);
         let (log, status) = (Log::new(), controller.status());
@@ -147,7 +147,7 @@ async fn a_delivery_that_waits_for_a_write_does_not_count_toward_the_pace() {
 
 #[tokio::test(start_paused = true)]
 async fn another_object_of_the_kind_with_a_later_version_shows_a_write() {
-    let world = World::new(config(), Action::requeue(Duration::ZERO));
+    let world = World::new(config(), Action::requeue_after(Duration::ZERO));
     world.log.reaches(1).await;
     let other = Secret { metadata: map("other", 9).metadata, ..Secret::default() };
     world.children.apply(&other);
@@ -175,7 +175,7 @@ async fn a_list_with_a_later_version_shows_a_write() {
 #[tokio::test(start_paused = true)]
 async fn an_object_waits_no_longer_than_the_limit_and_is_counted() {
     let config = config().own_writes_timeout(Duration::from_secs(3));
-    let world = World::new(config, Action::requeue(Duration::ZERO));
+    let world = World::new(config, Action::requeue_after(Duration::ZERO));
     world.log.reaches(2).await;
     let times = world.log.times("a");
     assert_eq!((times[1] - times[0]).as_secs(), 3);
@@ -206,7 +206,7 @@ async fn other_objects_do_not_wait() {
 async fn an_event_before_the_record_counts_and_a_kind_that_is_not_watched_never_delays() {
     let (owners, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let log = Log::new();
     let (writes, feed) = (controller.writes(), children.clone());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
@@ -244,7 +244,7 @@ async fn a_deletion_is_shown_by_its_event() {
     for (deleted, shows) in cases {
         let (owners, controller) = controller::<ConfigMap>();
         let (children, events) = Feed::new();
-        let controller = controller.owns_stream::<Secret>(events);
+        let controller = controller.watch_owned(Watched::stream(events));
         let (log, writes) = (Log::new(), controller.writes());
         let deleted = Mutex::new(Some(deleted));
         let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
@@ -274,8 +274,8 @@ async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
     let (children, events) = Feed::new();
     let (others, other_events) = Feed::<Secret>::new();
     let controller = controller
-        .owns_stream::<Secret>(events)
-        .watches_stream(other_events, |_| None::<ObjectRef<ConfigMap>>);
+        .watch_owned(Watched::stream(events))
+        .watch_mapped(Watched::stream(other_events), |_| None::<ObjectRef<ConfigMap>>);
     let (log, writes) = (Log::new(), controller.writes());
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
         log.note(name(&*map));
@@ -299,7 +299,7 @@ async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
 #[tokio::test(start_paused = true)]
 async fn events_of_own_writes_start_no_run_if_they_are_suppressed() {
     for suppress in [false, true] {
-        let config = config().suppress_own_writes(suppress);
+        let config = if suppress { config().suppress_own_writes() } else { config() };
         let world = World::new(config, Action::await_change());
         world.log.reaches(1).await;
         world.children.apply(&child("a", 10));
@@ -339,9 +339,11 @@ fn writing(
 async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
     type Share = fn(SharedWatch<Secret>, Controller<ConfigMap>) -> Controller<ConfigMap>;
     let shares: [Share; 2] = [
-        |children, controller| controller.owns_shared(&children),
+        |children, controller| controller.watch_owned(Watched::shared(&children)),
         |children, controller| {
-            controller.watches_shared(&children, |_| Some(ObjectRef::new("a").within("ns")))
+            controller.watch_mapped(Watched::shared(&children), |_| {
+                Some(ObjectRef::new("a").within("ns"))
+            })
         },
     ];
     for share in shares {
@@ -356,8 +358,8 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
         ] {
             let (children, events) = Feed::new();
             let (owners, controller) = controller::<ConfigMap>();
-            let controller = share(SharedWatch::of_stream(events), controller)
-                .with_config(config().suppress_own_writes(true));
+            let controller = share(SharedWatch::from_stream(events), controller)
+                .with_config(config().suppress_own_writes());
             let (log, writes) = (Log::new(), controller.writes());
             let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
             let _reading = Reading::of(stream);
@@ -378,10 +380,10 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
 async fn a_change_of_a_main_object_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
     for (versions, runs) in [(&[3][..], 1), (&[2, 3], 2)] {
         let (feed, events) = Feed::new();
-        let watch = SharedWatch::of_stream(events);
+        let watch = SharedWatch::from_stream(events);
         let controller = Controller::for_shared(&watch)
             .name(format!("merged {versions:?}"))
-            .with_config(config().suppress_own_writes(true));
+            .with_config(config().suppress_own_writes());
         let (log, writes) = (Log::new(), controller.writes());
         let reconcile = move |object: Arc<ConfigMap>, log: Arc<Log>| {
             log.note(name(&*object));
@@ -407,8 +409,8 @@ async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_
         let (owners, controller) = controller::<ConfigMap>();
         let (children, events) = Feed::new();
         let controller = controller
-            .owns_stream::<Secret>(events)
-            .with_config(config().suppress_own_writes(true));
+            .watch_owned(Watched::stream(events))
+            .with_config(config().suppress_own_writes());
         let (log, writes) = (Log::new(), controller.writes());
         let stream = controller.run(writing(writes), policy::backoff, Arc::new(log.clone()));
         let _reading = Reading::of(stream);
@@ -425,7 +427,7 @@ async fn an_event_during_the_run_waits_for_its_end_and_is_lost_only_if_it_is_an_
 async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
     let (owners, controller) = controller::<ConfigMap>();
     let (children, events) = Feed::new();
-    let controller = controller.owns_stream::<Secret>(events);
+    let controller = controller.watch_owned(Watched::stream(events));
     let (log, writes) = (Log::new(), controller.writes());
     let first = AtomicU32::new(0);
     let reconcile = move |map: Arc<ConfigMap>, log: Arc<Log>| {
@@ -441,7 +443,8 @@ async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
                 }
             });
             task.await.unwrap();
-            let next = if first { Action::requeue(Duration::ZERO) } else { Action::await_change() };
+            let next =
+                if first { Action::requeue_after(Duration::ZERO) } else { Action::await_change() };
             Ok::<_, OnPurpose>(next)
         }
     };
@@ -457,7 +460,7 @@ async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
 
 #[tokio::test(start_paused = true)]
 async fn another_owner_runs_although_the_write_is_suppressed() {
-    let config = config().suppress_own_writes(true);
+    let config = config().suppress_own_writes();
     let world = World::new(config, Action::await_change());
     world.log.reaches(1).await;
     // The write of the run of `a` has made `b` the owner.
@@ -472,7 +475,7 @@ async fn another_owner_runs_although_the_write_is_suppressed() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_changed_and_was_deleted_during_its_run_does_not_run_again() {
     let (owners, controller) = controller::<ConfigMap>();
-    let controller = controller.with_config(config().suppress_own_writes(true));
+    let controller = controller.with_config(config().suppress_own_writes());
     let log = Log::new();
     let reconcile = async |map: Arc<ConfigMap>, log: Arc<Log>| {
         log.note(name(&*map));

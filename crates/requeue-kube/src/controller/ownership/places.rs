@@ -8,8 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use requeue::Group;
 
-use super::super::RunnerError;
-use super::super::error::panic_message;
+use super::super::error::{RunnerError, panic_message};
 use crate::ObjectKey;
 use crate::shard::{ShardBy, index_of};
 

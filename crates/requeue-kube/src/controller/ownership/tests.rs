@@ -25,7 +25,7 @@ use self::api::FakeApi;
 use self::common::*;
 use super::places::Rule;
 use super::*;
-use crate::controller::{Action, Config};
+use crate::controller::{Action, Config, Watched};
 use crate::shard::ShardBy;
 use crate::shared::SharedWatch;
 use crate::{Controller, policy};
@@ -92,7 +92,7 @@ impl Replica {
         let controller = Controller::new(api.maps(), watcher::Config::default())
             .name(format!("replica {}", NAMES.fetch_add(1, Ordering::Relaxed)))
             .with_config(config)
-            .owns_stream::<Secret>(owned_events)
+            .watch_owned(Watched::stream(owned_events))
             .owning(ownership.clone());
         owned.list(&[]);
         let (store, log) = (controller.store(), Log::new());
@@ -306,7 +306,7 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     let ownership = by_uid();
     let controller = Controller::for_stream(events.reflect(writer), reader)
         .name("a stream of the user")
-        .watches_stream(watched_events, |secret: Secret| {
+        .watch_mapped(Watched::stream(watched_events), |secret: Secret| {
             name(&secret).strip_prefix("for ").map(|name| ObjectRef::new(name).within("ns"))
         })
         .owning(ownership.clone());
@@ -351,7 +351,7 @@ async fn after_the_end_of(
 ) -> (Feed<Secret>, Reading, Log, [String; 2]) {
     let (watched, watched_events) = Feed::new();
     let controller = controller
-        .watches_stream(watched_events, |_: Secret| None::<ObjectRef<ConfigMap>>)
+        .watch_mapped(Watched::stream(watched_events), |_: Secret| None::<ObjectRef<ConfigMap>>)
         .owning(ownership.clone());
     let log = Log::new();
     let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
@@ -383,7 +383,7 @@ async fn a_stream_that_has_ended_lists_a_gained_shard_while_another_watch_lives(
 #[tokio::test(start_paused = true)]
 async fn a_shared_watch_that_has_ended_lists_a_gained_shard_after_the_release_of_all_others() {
     let (feed, events) = Feed::new();
-    let shared = SharedWatch::of_stream(events);
+    let shared = SharedWatch::from_stream(events);
     let ownership = by_uid();
     let controller = Controller::for_shared(&shared).name("a shared watch that has ended");
     let (_watched, _reading, log, names) = after_the_end_of(controller, feed, &ownership).await;

@@ -171,7 +171,7 @@ async fn who_cannot_list_does_not_stand() {
 #[tokio::test(start_paused = true)]
 async fn without_warmup_it_lists_when_it_leads_and_gives_the_lease_back_if_it_cannot() {
     let api = Api::default();
-    let replica = Replica::start(&api, Duration::ZERO, |controller| controller.warmup(false));
+    let replica = Replica::start(&api, Duration::ZERO, Controller::without_warmup);
     sleep(seconds(60.0)).await;
     assert_ne!(api.holder(), "");
     let ended = replica.ended.await.unwrap();
@@ -182,7 +182,7 @@ async fn without_warmup_it_lists_when_it_leads_and_gives_the_lease_back_if_it_ca
 #[tokio::test(start_paused = true)]
 async fn without_warmup_it_may_lose_the_lease_before_it_has_listed() {
     let api = Api::default();
-    let replica = Replica::start(&api, Duration::ZERO, |controller| controller.warmup(false));
+    let replica = Replica::start(&api, Duration::ZERO, Controller::without_warmup);
     sleep(seconds(5.0)).await;
     api.with(|inner| inner.server.lease = None);
     let lost = LeadershipLost::Deleted;

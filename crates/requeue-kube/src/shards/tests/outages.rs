@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::api::Api;
-use crate::controller::{Action, HeldShards, Readiness};
+use crate::controller::{Action, HeldShards, Readiness, Watched};
 use crate::leader::{Clock, Config, LeaderElector, Status};
 use crate::shards::Shards;
 use crate::shared::SharedWatch;
@@ -53,7 +53,7 @@ fn shared(api: &Api) -> Controller<ConfigMap> {
     let (client, wc) = (api.client(), watcher::Config::default().streaming_lists());
     let maps = SharedWatch::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone());
     let secrets = SharedWatch::new(kube::Api::<Secret>::all(client), wc);
-    Controller::for_shared(&maps).owns_shared(&secrets).name(name())
+    Controller::for_shared(&maps).watch_owned(Watched::shared(&secrets)).name(name())
 }
 
 async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> {
@@ -140,7 +140,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
         ("an election without warmup", |api| {
             let elector = elector(api);
             let status = Some(elector.status());
-            Replica::start(api, |it| (it.leader_election(elector).warmup(false), status))
+            Replica::start(api, |it| (it.leader_election(elector).without_warmup(), status))
         }),
         ("a manager's election", |api| {
             let elector = elector(api);

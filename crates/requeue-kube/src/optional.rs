@@ -12,40 +12,39 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Client, Resource};
 
-use super::source::Events;
+use crate::relist::Events;
 
 /// Returns a stream of the events of a kind, while the API server serves it.
 ///
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
 /// errors. The watch is tried again when `definition` yields, and in any case with kube's backoff, which
 /// is at most 30 s.
-pub(super) fn events<O: Send + 'static>(
+pub(crate) fn events<O: Send + 'static>(
     watch: String,
     make: impl FnMut() -> Events<O> + Send + 'static,
     definition: impl FnMut() -> BoxStream<'static, ()> + Send + 'static,
 ) -> Events<O> {
-    let (running, absence, pending) = (None, None, VecDeque::new());
-    let is_served = false;
     let optional = Optional {
         watch,
         make,
         definition,
-        running,
-        is_served,
+        running: None,
+        is_served: false,
         is_listed: false,
-        absence,
-        pending,
+        absence: None,
+        pending: VecDeque::new(),
     };
     stream::unfold(optional, async |mut it| Some((it.next().await, it))).boxed()
 }
 
 /// Yields an item for each change of the definition of a kind, and never ends. Without the permission
 /// to watch definitions, it yields nothing.
-pub(super) fn definition<O: Resource>(
+pub(crate) fn definition<O: Resource>(
     client: &Client,
     dyntype: &O::DynamicType,
 ) -> BoxStream<'static, ()> {
-    let (group, plural) = (O::group(dyntype), O::plural(dyntype));
+    let group = O::group(dyntype);
+    let plural = O::plural(dyntype);
     let wc = watcher::Config::default().fields(&format!("metadata.name={plural}.{group}"));
     #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
     let events =
@@ -134,7 +133,8 @@ where
                             watch = self.watch,
                             "the kind is not installed: it is watched once it is"
                         );
-                        let (changes, backoff) = ((self.definition)(), DefaultBackoff::default());
+                        let changes = (self.definition)();
+                        let backoff = DefaultBackoff::default();
                         self.absence = Some(Absence { changes, backoff });
                         self.list_nothing();
                     }

@@ -1,0 +1,406 @@
+//! The watch of the controller's own kind, whose objects are in the controller's store.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use kube::Resource;
+use kube::runtime::watcher::{self, Event};
+use tokio::time::{Instant, sleep_until};
+
+use super::enqueuer::{Enqueuer, Handling};
+use super::error::RunnerError;
+use super::ownership::{Learned, Ownership};
+use super::source::{Following, MakeEvents, MakeSelected, Selected, Source};
+use super::writes::{Kind, Origin};
+use crate::ObjectKey;
+use crate::relist::Events;
+use crate::shard::Shard;
+use crate::watch::{Change, ChangeKind, Observation, Watch};
+
+/// Writes an event to the store. Does nothing if another part maintains the store.
+type Write<E> = Box<dyn FnMut(&Event<E>) + Send>;
+/// Returns the objects of the store for whose keys a function returns true.
+type Stored<E> = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) -> Vec<E> + Send>;
+/// Returns the result of the filter for an object.
+type Property<E> = Box<dyn Fn(&E) -> Option<u64> + Send>;
+
+/// The functions that know the controller's store and its filter.
+pub(super) struct OwnObjects<E> {
+    pub(super) write: Write<E>,
+    pub(super) stored: Stored<E>,
+    pub(super) property: Property<E>,
+}
+
+/// Returns the watch of the controller's own kind.
+pub(super) fn own_source<E>(
+    name: String,
+    kind: Kind,
+    events: MakeEvents<E>,
+    objects: OwnObjects<E>,
+) -> Source
+where
+    E: Resource + Send + 'static,
+{
+    Source::new(name, kind, events, |mut following, events| async move {
+        let enqueuer = Arc::clone(&following.enqueuer);
+        let ownership = enqueuer.ownership().cloned();
+        let shard = following.shard;
+        let name = &following.name;
+        let is_watch = matches!(events, MakeEvents::Watch(_));
+        let filter = ShardFilter::new(shard, ownership.clone(), name, is_watch);
+        let is_merged = events.is_merged();
+        let mut own = OwnWatch { enqueuer, watch: Watch::new(), filter, is_merged, objects };
+        match ownership {
+            Some(ownership) => ShardedWatch::new(following, own, ownership, events).follow().await,
+            None => {
+                let apply = move |event, origin: Origin<'_>| own.apply(event, origin, None);
+                following.follow(events, Selected::from_shard(shard), apply).await
+            }
+        }
+    })
+}
+
+/// The state of the watch, and its effects on the store and the queue.
+struct OwnWatch<E> {
+    enqueuer: Arc<Enqueuer>,
+    watch: Watch,
+    filter: ShardFilter,
+    is_merged: fn(&E) -> bool,
+    objects: OwnObjects<E>,
+}
+
+impl<E: Resource> OwnWatch<E> {
+    /// Applies an event. The last one of a list of shards has the state of the list.
+    fn apply(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
+        let Self { enqueuer, watch, filter, objects, .. } = self;
+        let Some(event) = filter.keep_own(event) else {
+            return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
+        };
+        if let (Event::Init, Some(ownership)) = (&event, enqueuer.ownership()) {
+            // The objects of the other shards were gained or have left.
+            watch.forget(|key| !ownership.is_listed(key));
+        }
+        // This comes first: the scope must be known before the object is in the store.
+        if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
+            enqueuer.scope.learn(object);
+        }
+        // The store comes before the queue, so that it has every object that is delivered.
+        (objects.write)(&event);
+        if !matches!(event, Event::Init | Event::InitApply(_)) {
+            // The store has the objects from now on.
+            filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
+        }
+        let mut changes = watch.event(event, |object| {
+            Observation::from_meta(object.meta()).property((objects.property)(&object))
+        });
+        if let (Some(list), Some(ownership)) = (list, enqueuer.ownership()) {
+            changes.retain_mut(|change| list.keeps(change, ownership));
+        }
+        changes.into_iter().for_each(|change| enqueuer.own_changed(change, origin));
+    }
+
+    /// Removes the objects of released shards from the store. Their keys were dropped.
+    fn drop_released(&mut self, ownership: &Ownership) {
+        let has_left = |key: &ObjectKey| !ownership.is_held(key);
+        self.watch.forget(has_left);
+        let left = (self.objects.stored)(&has_left);
+        left.into_iter().for_each(|object| (self.objects.write)(&Event::Delete(object)));
+    }
+}
+
+/// Drops the events of objects that are not in the controller's shard, or in none that it holds.
+struct ShardFilter {
+    shard: Option<Shard>,
+    ownership: Option<Ownership>,
+    /// The name of the watch, if the API server can select its objects, until it sends one of a
+    /// shard that was not selected.
+    name: Option<String>,
+    /// The objects that have come from another shard, in the event or list in progress.
+    moved: Vec<ObjectKey>,
+}
+
+impl ShardFilter {
+    /// `is_watch` is false for a shared watch and for a stream of the user.
+    fn new(shard: Option<Shard>, ownership: Option<Ownership>, name: &str, is_watch: bool) -> Self {
+        let is_by_hash = ownership.as_ref().map_or(shard.is_some(), |it| it.by().is_some());
+        let name = (is_watch && is_by_hash).then(|| name.to_owned());
+        Self { shard, ownership, name, moved: Vec::new() }
+    }
+
+    /// Returns the event, unless its object is in another shard.
+    fn keep_own<O: Resource>(&mut self, event: Event<O>) -> Option<Event<O>> {
+        let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
+        let (own, is_selected) = match (&self.ownership, self.shard) {
+            (Some(ownership), _) => match &event {
+                Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                    let meta = object.meta();
+                    let key = ObjectKey::from_meta(meta);
+                    let uid = meta.uid.as_deref().unwrap_or_default();
+                    let learned = ownership.learn(&key, uid);
+                    let is_held = matches!(learned, Learned::Held | Learned::Moved);
+                    // A released shard is selected until the next request of the watch.
+                    let is_selected = !is_held && ownership.is_selected(uid, &key);
+                    if matches!(learned, Learned::Left | Learned::Moved) {
+                        self.moved.push(key);
+                    }
+                    (is_held.then_some(event), is_selected)
+                }
+                Event::Init | Event::InitDone => (Some(event), true),
+            },
+            (None, Some(shard)) => (shard.own(event), false),
+            (None, None) => return Some(event),
+        };
+        if own.is_none()
+            && is_selected
+            && is_change
+            && let (Some(_), Some(ownership)) = (&self.name, &self.ownership)
+        {
+            ownership.narrow();
+        }
+        if own.is_none()
+            && !is_selected
+            && let Some(watch) = self.name.take()
+        {
+            tracing::info!(
+                watch,
+                "the events are not limited to the shard, so this process receives and drops the others; \
+                 an API server limits them with the feature gate ShardedListAndWatch"
+            );
+        }
+        own
+    }
+}
+
+/// The watch of the shards that are held. After a gain, it starts again with another selector: kube's
+/// watchers have no other way to list objects. After a release, it continues. A stream of the user
+/// cannot start again, so its objects are listed from its store.
+///
+/// A controller that has not joined its group yet holds no shards. It first lists one object. If that
+/// fails, it does not join, and so receives no shards whose objects it cannot list.
+struct ShardedWatch<E> {
+    following: Following,
+    own: OwnWatch<E>,
+    ownership: Ownership,
+    events: Events<E>,
+    /// Starts the events again. `None` for a stream of the user.
+    restart: Option<MakeSelected<E>>,
+    list: Listing,
+    /// The gains that have been noticed. `list.gains` are those that the list includes.
+    gains: u64,
+    /// The walks that have been noticed.
+    drops: u64,
+    /// Keys of released shards were dropped, and their objects are in the store.
+    has_dropped: bool,
+    is_listing: bool,
+    has_ended: bool,
+    /// The time until which the gained shards must be listed.
+    list_by: Option<Instant>,
+}
+
+impl<E: Resource + Send + 'static> ShardedWatch<E> {
+    fn new(
+        following: Following,
+        own: OwnWatch<E>,
+        ownership: Ownership,
+        events: MakeEvents<E>,
+    ) -> Self {
+        // These come first, so that the list of the watch includes the gains.
+        let gains = ownership.gains();
+        let drops = ownership.drops();
+        let (events, restart) = match events.selected(following.lists.period) {
+            Ok(mut watch) => {
+                let events = match ownership.held().is_empty() {
+                    true => watch(Selected::Probe),
+                    false => watch_held(&mut watch, &ownership),
+                };
+                (events, Some(watch))
+            }
+            Err(events) => (events, None),
+        };
+        let mut watch = Self {
+            following,
+            own,
+            ownership,
+            events,
+            restart,
+            list: Listing { gains, is_restart: false },
+            gains,
+            drops,
+            has_dropped: false,
+            is_listing: true,
+            has_ended: false,
+            list_by: None,
+        };
+        watch.list_by = watch.deadline();
+        watch
+    }
+
+    /// Applies the events, and changes of the shards, until the controller needs neither.
+    ///
+    /// # Errors
+    ///
+    /// As [`Following::follow`], or if a gained shard is not listed in time. No process reconciles its
+    /// objects until the controller leaves the group.
+    async fn follow(mut self) -> Result<(), RunnerError> {
+        while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
+            // A list in progress is useless if all of its shards have left.
+            if self.has_dropped && (!self.is_listing || self.ownership.held().is_empty()) {
+                self.drop_released();
+            }
+            // A list in progress is completed. Otherwise its shards would wait for the next list.
+            if self.gains != self.list.gains && !self.is_listing {
+                self.list_gained();
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = self.ownership.gained_since(self.gains) => {
+                    self.gains = self.ownership.gains();
+                    self.list_by = self.deadline();
+                }
+                () = self.ownership.dropped_since(self.drops), if self.restart.is_some() => {
+                    (self.drops, self.has_dropped) = (self.ownership.drops(), true);
+                }
+                () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
+                event = self.events.next(), if !self.has_ended => match event {
+                    Some(event) => self.event(event).await?,
+                    None => (self.has_ended, self.is_listing) = (true, false),
+                },
+                () = sleep_until(self.list_by.unwrap_or_else(Instant::now)), if self.list_by.is_some() => self.check_deadline()?,
+            }
+        }
+        tracing::debug!(watch = self.following.name, "a watch ended");
+        Ok(())
+    }
+
+    /// Returns true if all gained shards were listed. A stream that has ended still lists the shards
+    /// that are gained while other watches live. If it ends before the first gain, the objects that it
+    /// has listed have not run yet.
+    fn is_complete(&self) -> bool {
+        self.list.gains != 0 && self.list.gains == self.ownership.gains()
+    }
+
+    fn drop_released(&mut self) {
+        self.has_dropped = false;
+        self.own.drop_released(&self.ownership);
+        if let Some(watch) = &mut self.restart
+            && self.ownership.held().is_empty()
+            && !self.has_ended
+        {
+            self.events = watch_held(watch, &self.ownership);
+            self.is_listing = true;
+        }
+    }
+
+    /// Lists the shards that were gained.
+    fn list_gained(&mut self) {
+        self.gains = self.ownership.gains();
+        self.list = Listing { gains: self.gains, is_restart: true };
+        if let Some(watch) = &mut self.restart {
+            self.events = watch_held(watch, &self.ownership);
+            (self.is_listing, self.has_ended) = (true, false);
+            return;
+        }
+        let _handling = Handling::begin(&self.own.enqueuer);
+        let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
+        for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
+            let end = matches!(event, Event::InitDone).then_some(self.list);
+            let origin = Origin::from_event(&self.following.kind, &event, self.own.is_merged);
+            self.own.apply(event, origin, end);
+        }
+        self.listed();
+    }
+
+    async fn event(&mut self, event: watcher::Result<Event<E>>) -> Result<(), RunnerError> {
+        let is_end = matches!(event, Ok(Event::InitDone));
+        match event {
+            Ok(Event::Init) => self.is_listing = true,
+            Ok(Event::InitDone) => self.is_listing = false,
+            // The watch lists again, so another one can start.
+            Err(_) if self.restart.is_some() => self.is_listing = false,
+            _ => {}
+        }
+        let end = is_end.then_some(self.list);
+        let list_by = self.list_by;
+        let is_merged = self.own.is_merged;
+        let Self { following, own, .. } = self;
+        let apply = |event, origin: Origin<'_>| own.apply(event, origin, end);
+        let handle = following.handle(event, is_merged, apply);
+        tokio::select! {
+            biased;
+            handled = handle => handled?,
+            // The backoff after an error may be longer.
+            () = sleep_until(list_by.unwrap_or_else(Instant::now)), if list_by.is_some() => self.check_deadline()?,
+        }
+        if is_end {
+            self.listed();
+        }
+        Ok(())
+    }
+
+    /// Permits the runs in the shards that were listed.
+    fn listed(&mut self) {
+        debug_assert!(!self.is_listing, "a list that is in progress is not complete");
+        self.ownership.listed(self.list.gains);
+        self.list.is_restart = false;
+        self.list_by = None;
+        self.list_by = self.deadline();
+    }
+
+    /// Returns the time until which the gained shards must be listed, if there are any.
+    fn deadline(&self) -> Option<Instant> {
+        if !self.ownership.awaits_list() {
+            return None;
+        }
+        self.list_by.or_else(|| Instant::now().checked_add(self.following.lists.timeout))
+    }
+
+    fn check_deadline(&mut self) -> Result<(), RunnerError> {
+        self.list_by = self.deadline();
+        match self.list_by {
+            Some(_) => Err(RunnerError::CacheSync {
+                watches: vec![self.following.name.clone()],
+                timeout: self.following.lists.timeout,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Starts a watch of the shards that are held.
+fn watch_held<O: Send + 'static>(
+    watch: &mut (impl FnMut(Selected) -> Events<O> + ?Sized),
+    ownership: &Ownership,
+) -> Events<O> {
+    match ownership.select() {
+        Some(selection) => watch(Selected::Held(selection)),
+        None => {
+            let nothing = [Ok(Event::Init), Ok(Event::InitDone)];
+            stream::iter(nothing).chain(stream::pending()).boxed()
+        }
+    }
+}
+
+/// A list of the shards that are held.
+#[derive(Clone, Copy)]
+struct Listing {
+    /// The number of gains before the list.
+    gains: u64,
+    /// The list begins because shards were gained.
+    is_restart: bool,
+}
+
+impl Listing {
+    /// Returns true if the change counts. In a shard that was gained, each object counts as in a first
+    /// list.
+    fn keeps(self, change: &mut Change, ownership: &Ownership) -> bool {
+        if ownership.is_gained(&change.key) {
+            let is_here = change.kind != ChangeKind::Deleted;
+            change.kind = ChangeKind::Listed;
+            return is_here;
+        }
+        // The other objects did not leave with a shard: those were forgotten.
+        !(self.is_restart && change.kind == ChangeKind::Unchanged)
+    }
+}

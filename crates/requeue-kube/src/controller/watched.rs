@@ -1,0 +1,360 @@
+//! The description of a kind that a controller watches besides its own.
+
+use std::borrow::Borrow;
+use std::fmt::{self, Debug};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt};
+use kube::Client;
+use kube::api::{Api, PartialObjectMeta, Resource};
+use kube::core::ApiResource;
+use kube::runtime::Predicate;
+use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+
+use super::enqueuer::Enqueuer;
+use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
+use super::writes::{Kind, Origin};
+use crate::key::ObjectKind;
+use crate::optional;
+use crate::relist::{self, Events};
+use crate::shard::Shard;
+use crate::shared::{Object, SharedWatch};
+use crate::watch::{Observation, Watch, watch_name};
+
+/// A kind that a controller watches besides its own, for
+/// [`watch_owned`](crate::Controller::watch_owned) and
+/// [`watch_mapped`](crate::Controller::watch_mapped).
+///
+/// [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) are enough for a watch
+/// without options. A `Watched` has a source, and options that can be combined:
+///
+/// | source | objects | options |
+/// |---|---|---|
+/// | [`new`](Self::new) | whole objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
+/// | [`metadata`](Self::metadata) | their metadata from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
+/// | [`stream`](Self::stream) | those of your stream of raw events | [`filter`](Self::filter) |
+/// | [`shared`](Self::shared) | those of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
+///
+/// Namespaces, labels and fields are those of the [`Api`] and the [`watcher::Config`]. A constructor
+/// whose name ends with `_with` is for a kind that is known only at run time.
+///
+/// ```no_run
+/// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+/// use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+/// use kube::runtime::{predicates, reflector::ObjectRef, watcher};
+/// use kube::{Api, Client};
+/// use requeue_kube::Controller;
+/// use requeue_kube::controller::Watched;
+///
+/// fn controller(client: Client) -> Controller<ConfigMap> {
+///     let ours = watcher::Config::default().labels("app=web");
+///     let secrets = Watched::metadata(Api::<Secret>::all(client.clone()), ours.clone());
+///
+///     let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+///     let kind = ApiResource::from_gvk(&kind);
+///     let certificates = Api::<DynamicObject>::all_with(client.clone(), &kind);
+///     let certificates = Watched::new_with(certificates, ours, kind);
+///
+///     Controller::new(Api::all(client), watcher::Config::default())
+///         .watch_owned(secrets.filter(predicates::labels))
+///         .watch_mapped(certificates.filter(predicates::generation).optional(), |certificate| {
+///             let namespace = certificate.metadata.namespace?;
+///             Some(ObjectRef::new("settings").within(&namespace))
+///         })
+/// }
+/// ```
+#[must_use = "a description does nothing until it is passed to a controller"]
+pub struct Watched<O: Resource, S = FromApi<O>> {
+    pub(super) dyntype: O::DynamicType,
+    pub(super) source: S,
+    pub(super) predicate: Option<AnyPredicate<O>>,
+}
+
+impl<O> Watched<O>
+where
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone,
+{
+    /// The objects that `api` and `wc` select.
+    pub fn new(api: Api<O>, wc: watcher::Config) -> Self
+    where
+        O::DynamicType: Default,
+    {
+        Self::new_with(api, wc, O::DynamicType::default())
+    }
+
+    /// As [`new`](Self::new), for a kind that is known only at run time.
+    pub fn new_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
+        let start = |api, wc| watcher::watcher(api, wc).boxed();
+        Self::from_source(FromApi::new(api, wc, &dyntype, start), dyntype)
+    }
+}
+
+impl<O> Watched<PartialObjectMeta<O>>
+where
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+    O::DynamicType: Clone,
+{
+    /// As [`new`](Self::new), but only the metadata of the objects, which takes less memory and less
+    /// traffic.
+    ///
+    /// [`owns`](crate::Controller::owns) watches only metadata, too.
+    pub fn metadata(api: Api<O>, wc: watcher::Config) -> Self
+    where
+        O::DynamicType: Default,
+    {
+        Self::metadata_with(api, wc, O::DynamicType::default())
+    }
+
+    /// As [`metadata`](Self::metadata), for a kind that is known only at run time.
+    pub fn metadata_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
+        #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
+        let start = |api, wc| watcher::metadata_watcher(api, wc).boxed();
+        Self::from_source(FromApi::new(api, wc, &dyntype, start), dyntype)
+    }
+}
+
+impl<O: Resource> Watched<O> {
+    /// States that the kind may not be installed.
+    ///
+    /// While the API server does not serve the kind, the controller works without it. It does not wait
+    /// for the kind before it starts, and no error is reported. A first list that fails for
+    /// another reason, such as a missing permission, is reported, and does not delay the start. Once the
+    /// kind is installed, the watch begins. If the kind is removed, its objects count as deleted, and
+    /// the controller waits again. One message is logged for each of these changes.
+    ///
+    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the
+    /// watch begins when the definition is there. The permission can be limited to the definition's
+    /// name, such as `certificates.cert-manager.io`. Without it, and for kinds of aggregated API
+    /// servers, the controller tries again with kube's backoff, which is at most 30 s.
+    pub fn optional(mut self) -> Self {
+        self.source.is_optional = true;
+        self
+    }
+}
+
+impl<O: Resource> Watched<O, FromStream<O>> {
+    /// The objects of a stream of raw events: see [`for_stream`](crate::Controller::for_stream).
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube::Api;
+    /// # use kube::runtime::{WatchStreamExt, reflector, watcher};
+    /// # use requeue_kube::Controller;
+    /// use requeue_kube::controller::Watched;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>, api: Api<Secret>) {
+    /// let (secrets, writer) = reflector::store();
+    /// let events = watcher(api, watcher::Config::default()).reflect(writer);
+    /// // The reconciler reads `secrets`.
+    /// let controller = controller.watch_owned(Watched::stream(events));
+    /// # drop((secrets, controller));
+    /// # }
+    /// ```
+    pub fn stream(events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static) -> Self
+    where
+        O::DynamicType: Default,
+    {
+        Self::stream_with(events, O::DynamicType::default())
+    }
+
+    /// As [`stream`](Self::stream), for a kind that is known only at run time.
+    pub fn stream_with(
+        events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
+        dyntype: O::DynamicType,
+    ) -> Self {
+        Self::from_source(FromStream(events.boxed()), dyntype)
+    }
+}
+
+impl<O> Watched<O, FromShared<O>>
+where
+    O: Clone + Resource + Send + Sync + 'static,
+    O::DynamicType: Eq + Hash + Clone,
+{
+    /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
+    pub fn shared(watch: &SharedWatch<O>) -> Self {
+        Self::from_source(FromShared(watch.clone()), watch.dyntype().clone())
+    }
+}
+
+impl<O: Resource, S> Watched<O, S> {
+    fn from_source(source: S, dyntype: O::DynamicType) -> Self {
+        Self { dyntype, source, predicate: None }
+    }
+
+    /// Ignores changes that leave the result of `predicate` unchanged, such as
+    /// [`predicates::generation`](kube::runtime::predicates::generation).
+    ///
+    /// New and deleted objects always count. A second filter replaces the first:
+    /// [`combine`](Predicate::combine) predicates instead.
+    pub fn filter(mut self, predicate: impl Predicate<O> + Send + 'static) -> Self {
+        self.predicate = Some(Box::new(predicate));
+        self
+    }
+}
+
+impl<O: Resource, S> Debug for Watched<O, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("kind", &O::kind(&self.dyntype)).finish_non_exhaustive()
+    }
+}
+
+/// The relation of an object of the other kind to those of the controller.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It names its owners, which are in its namespace or have none.
+    Owned,
+    /// A mapper names objects. It is not known whether they are in the shard.
+    Mapped,
+}
+
+impl<O: Resource, S> Watched<O, S> {
+    /// Returns the watch. `targets` returns the objects that an object concerns.
+    pub(super) fn into_source(
+        self,
+        role: Role,
+        mut targets: impl FnMut(S::Item, Option<Shard>, &Enqueuer) -> Vec<Target> + Send + 'static,
+    ) -> Source
+    where
+        O: 'static,
+        S: EventSource<O>,
+    {
+        let Self { dyntype, source, predicate } = self;
+        let name = match role {
+            Role::Owned => watch_name::<S::Item>(&dyntype, "owned"),
+            Role::Mapped => watch_name::<S::Item>(&dyntype, "watched"),
+        };
+        let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
+        let kind = Kind::from_type::<S::Item>(&dyntype);
+        let events = source.into_events(&name, &dyntype);
+        Source::new(name, kind, events, move |mut following, events| async move {
+            let enqueuer = Arc::clone(&following.enqueuer);
+            let shard = following.shard;
+            // An owned object has another uid than its owner, but the same namespace.
+            let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
+            let selected = Selected::from_shard(shard.filter(selects));
+            let mut watch = Watch::new();
+            let on_event = move |event: Event<S::Item>, origin: Origin<'_>| {
+                let mut changes = watch.event(event, |item| {
+                    let property =
+                        predicate.as_ref().and_then(|it| it.hash_property(item.borrow()));
+                    let observation = Observation::from_meta(item.meta()).property(property);
+                    let targets = targets(item, shard, &enqueuer);
+                    let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
+                    let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
+                    let targets = targets.into_iter().map(|(key, _)| key);
+                    observation.concerning(targets).priorities(priorities)
+                });
+                if role == Role::Mapped {
+                    let targets = changes.iter_mut().map(|change| &mut change.targets);
+                    targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
+                }
+                enqueuer.related_changed(&changes, &resource, origin);
+            };
+            following.follow(events, selected, on_event).await
+        })
+    }
+}
+
+/// The origin of the events of a kind. It is private, so that only the constructors of [`Watched`] name
+/// sources.
+pub(super) trait EventSource<O: Resource>: Send + 'static {
+    /// An object as a mapper receives it.
+    type Object;
+    /// An object in an event.
+    type Item: Resource<DynamicType = O::DynamicType>
+        + Borrow<O>
+        + Into<Self::Object>
+        + Send
+        + 'static;
+
+    /// `watch` is the name of the watch.
+    fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<Self::Item>;
+}
+
+/// An [`Api`] is the source.
+pub struct FromApi<O> {
+    select: Box<dyn FnMut(Selected) -> StartWatch<O> + Send>,
+    client: Client,
+    is_optional: bool,
+}
+
+/// Starts a watch.
+type StartWatch<O> = Box<dyn FnMut() -> Events<O> + Send>;
+
+impl<O: 'static> FromApi<O> {
+    fn new<A>(
+        api: Api<A>,
+        wc: watcher::Config,
+        dyntype: &A::DynamicType,
+        start: fn(Api<A>, watcher::Config) -> Events<O>,
+    ) -> Self
+    where
+        A: Resource + Clone + 'static,
+        A::DynamicType: Clone,
+    {
+        let client = api.clone().into_client();
+        let dyntype = dyntype.clone();
+        let mut api = relist::consistent(api, &dyntype, &wc);
+        let select = move |selected: Selected| -> StartWatch<O> {
+            let api = selected.select(api(), &dyntype);
+            let wc = wc.clone();
+            Box::new(move || start(api.clone(), wc.clone()))
+        };
+        Self { select: Box::new(select), client, is_optional: false }
+    }
+}
+
+impl<O> EventSource<O> for FromApi<O>
+where
+    O: Resource + Send + 'static,
+    O::DynamicType: Clone,
+{
+    type Item = O;
+    type Object = O;
+
+    fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<O> {
+        let Self { mut select, client, is_optional } = self;
+        if !is_optional {
+            return MakeEvents::Watch(Box::new(move |selected| select(selected)()));
+        }
+        let watch = watch.to_owned();
+        let dyntype = dyntype.clone();
+        MakeEvents::Watch(Box::new(move |selected| {
+            let client = client.clone();
+            let dyntype = dyntype.clone();
+            let definition = move || optional::definition::<O>(&client, &dyntype);
+            optional::events(watch.clone(), select(selected), definition)
+        }))
+    }
+}
+
+/// A stream is the source.
+pub struct FromStream<O>(Events<O>);
+
+impl<O: Resource + Send + 'static> EventSource<O> for FromStream<O> {
+    type Item = O;
+    type Object = O;
+
+    fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<O> {
+        MakeEvents::Made(self.0)
+    }
+}
+
+/// A shared watch is the source.
+pub struct FromShared<O>(SharedWatch<O>)
+where
+    O: Clone + Resource + Send + Sync + 'static,
+    O::DynamicType: Eq + Hash + Clone;
+
+impl<O: ObjectKind> EventSource<O> for FromShared<O> {
+    type Item = Object<O>;
+    type Object = Arc<O>;
+
+    fn into_events(self, _: &str, _: &O::DynamicType) -> MakeEvents<Object<O>> {
+        MakeEvents::shared(&self.0)
+    }
+}
