@@ -12,10 +12,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | adds, deliveries, phases, pace, slots, time |
+//! | [`wait`] | backoff and jitter |
+//! | [`rule`] | what happens to a key at each operation: pure functions |
 //! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
+//! | [`limiter`] | delays after failures |
 //! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
-//! | [`wait`], [`limiter`] | backoff and jitter; delays after failures |
-//! | `queue` | the queue, whose state table is in `queue::transitions` |
+//! | `queue` | the queue, which applies the rules |
 
 #![no_std]
 
@@ -25,6 +27,8 @@ pub mod limiter;
 mod memory;
 mod order;
 mod queue;
+#[doc(hidden)] // The rules are public only for `requeue-store`, whose engines apply them, too.
+pub mod rule;
 mod types;
 pub mod wait;
 

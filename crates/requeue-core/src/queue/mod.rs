@@ -1,9 +1,10 @@
 //! The queue as a state machine.
 //!
-//! `add` adds a key; `deliver` delivers it and completes its delivery. Both call `transitions`,
-//! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
-//! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
-//! under [`ReAdd::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in
+//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule)
+//! what happens to the key, and call `transitions`, the only module that changes phases and counters.
+//! `key_state` shows the state of a key to the rules. `fast_path` is the first arm of adds and
+//! completions. `backoff_gate` keeps the backoffs of [`ReAdd::Hold`]; `pace_gate` delays runs above the
+//! [`Pace`]. `restarts` cancels runs in
 //! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
 //! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and
 //! `depths` report on them.
@@ -14,6 +15,7 @@ mod deliver;
 mod depths;
 mod fast_path;
 mod groups;
+mod key_state;
 mod lifecycle;
 mod needs_now;
 mod pace_gate;

@@ -4,6 +4,7 @@ use crate::memory::index::{Indexed, Position};
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
 use crate::order::Ranked;
+use crate::rule;
 use crate::types::add::Add;
 use crate::types::cancel::CancelReason;
 use crate::types::delivery::Asked;
@@ -105,10 +106,8 @@ impl<K> Record<K> {
 
     /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
     pub(in crate::queue) fn note(&mut self, asked: Asked) {
-        // The highest priority of the pending run's adds wins. The priority of an earlier run does
-        // not count.
-        self.priority =
-            if self.is_pending() { self.priority.max(asked.priority) } else { asked.priority };
+        let pending = if self.is_pending() { Some(self.priority) } else { None };
+        self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
         self.reasons |= asked.reasons;
     }
