@@ -37,8 +37,8 @@ pub use crate::order::{CustomOrder, Group, Order};
 pub use crate::queue::{
     BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, States, Walk,
 };
-pub use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd, When};
-pub use crate::types::cancel::{CancelReason, CancelledRun, Rerun};
+pub use crate::types::add::{Add, Added, Cancelled, Merge, ReaddPolicy, When};
+pub use crate::types::cancel::{CancelReason, CancelledRun, InFlightPolicy};
 pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
 pub use crate::types::lifecycle::{Ending, Phase};
 pub use crate::types::pace::Pace;

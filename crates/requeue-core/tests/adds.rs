@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Cancelled, Config, Group, Merge, Queue, ReAdd, Time};
+use requeue_core::{Add, Added, Cancelled, Config, Group, Merge, Queue, ReaddPolicy, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ fn a_cancel_says_whether_it_took_anything() {
 /// Keys that are due at the same time are delivered in the order in which they began to wait.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
-    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
+    for re_add in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let debounced = Add::debounce(SECOND).at_most(SECOND);
         let merged = [Merge::Earliest, Merge::Latest].map(|merge| Add::after(SECOND).merge(merge));
         for add in merged.into_iter().chain([debounced]) {

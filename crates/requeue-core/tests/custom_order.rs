@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use requeue_core::{Add, Config, CustomOrder, Finish, Group, Merge, Order, Queue, ReAdd, Time};
+use requeue_core::{
+    Add, Config, CustomOrder, Finish, Group, Merge, Order, Queue, ReaddPolicy, Time,
+};
 
 const NOW: Time = Time::ZERO;
 
@@ -52,7 +54,7 @@ impl<K: Send> CustomOrder<K> for Keys<K> {
 }
 
 fn queue<K: Eq + Clone + Send + 'static>(
-    re_add: ReAdd,
+    re_add: ReaddPolicy,
     group_limit: Option<u32>,
     first_out: bool,
 ) -> (Queue<K>, Arc<Mutex<Vec<K>>>) {
@@ -64,7 +66,7 @@ fn queue<K: Eq + Clone + Send + 'static>(
 #[test]
 fn no_copy_of_a_key_is_dropped_inside() {
     let later = Add::after(core::time::Duration::from_secs(1));
-    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
+    for re_add in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
         for how in 0..5 {
             let (mut queue, _keys) = queue(re_add, None, false);
             let mut add = |key: u32, add| {
@@ -102,7 +104,7 @@ fn no_copy_of_a_key_is_dropped_inside() {
 /// group is below its limit again, they are delivered, although the order never becomes empty.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, Some(2), true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
         // Each key from 100 on has its own group.
         let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
@@ -130,7 +132,7 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
 
 #[test]
 fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, true);
     assert!(queue.has_order());
     assert!(!Queue::<u32>::new(Config::default()).has_order());
     for key in 1..=4 {
@@ -147,7 +149,7 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
 /// One call skips at most 256 copies of keys that are no longer ready.
 #[test]
 fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, true);
     let add = |queue: &mut Queue<u32>, keys: std::ops::RangeInclusive<u32>| {
         for key in keys {
             let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
@@ -166,7 +168,7 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
 /// The order has no copy of the key then, so the key is delivered by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, None, false);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
     let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
     let how = Finish::Release { asked: out.asked };
@@ -178,7 +180,7 @@ fn a_run_that_ends_without_copies_is_served_by_age() {
 
 #[test]
 fn a_key_that_is_taken_out_of_its_backoff_is_shown_to_the_order() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::Hold, None, false);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::Hold, None, false);
     let failed = Add::after(core::time::Duration::from_secs(1)).failed();
     let _ = queue.add(1, 1, failed, Group::default(), NOW);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
@@ -203,7 +205,7 @@ fn orders_show_what_they_are_and_whether_they_are_empty() {
 
 #[test]
 fn an_order_is_not_shown_again_what_it_has() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, Some(1), false);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(1), false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
     let _ = queue.add(2, 2, Add::now(), Group::default(), NOW);
     for _ in 0..100 {
@@ -241,7 +243,7 @@ fn fails<T>(f: impl FnOnce() -> T) {
 /// Whichever copy fails, a group with a limit of 2 can have 2 keys in flight, and no more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
-    let (mut queue, keys) = queue::<Fragile>(ReAdd::KeepBoth, Some(2), false);
+    let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);
     let hash = |key: &Fragile| u64::from(key.0);
     for key in 0..4 {
         let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);

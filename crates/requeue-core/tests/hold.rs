@@ -1,13 +1,13 @@
-//! `ReAdd::Hold`: no run starts before the backoff of a failure is over.
+//! `ReaddPolicy::Hold`: no run starts before the backoff of a failure is over.
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Config, Delivery, Finish, Group, Queue, ReAdd, Time};
+use requeue_core::{Add, Added, Config, Delivery, Finish, Group, Queue, ReaddPolicy, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue() -> Queue<u32> {
-    Queue::new(Config { re_add: ReAdd::Hold, ..Config::default() })
+    Queue::new(Config { re_add: ReaddPolicy::Hold, ..Config::default() })
 }
 
 fn add(queue: &mut Queue<u32>, add: Add) -> Added {

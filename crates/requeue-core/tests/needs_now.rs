@@ -1,6 +1,8 @@
 //! The operations whose result depends on the current time.
 
-use requeue_core::{Add, Config, Finish, Group, Operation, Order, Queue, ReAdd, Ticket, Time};
+use requeue_core::{
+    Add, Config, Finish, Group, Operation, Order, Queue, ReaddPolicy, Ticket, Time,
+};
 
 fn add_needs_now(queue: &Queue<u64>) -> bool {
     let needs = queue.needs_now(Operation::Add(&Add::now()));
@@ -68,7 +70,7 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
 
 #[test]
 fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
-    let mut queue = Queue::new(Config { re_add: ReAdd::KeepBoth, ..Config::default() });
+    let mut queue = Queue::new(Config { re_add: ReaddPolicy::KeepBoth, ..Config::default() });
     let delay = core::time::Duration::from_secs(1);
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), Group::default(), Time::ZERO);

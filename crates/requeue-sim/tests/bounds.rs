@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use common::{config, ops};
 use proptest::prelude::*;
-use requeue_core::ReAdd::KeepBoth;
-use requeue_core::{Add, Config, Finish, Group, Merge, Order, Queue, Rerun, Time};
+use requeue_core::ReaddPolicy::KeepBoth;
+use requeue_core::{Add, Config, Finish, Group, InFlightPolicy, Merge, Order, Queue, Time};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Op, Setup};
 
@@ -26,7 +26,7 @@ proptest! {
         ops in ops(400),
     ) {
         let ranking = Ranking::Priority { oldest_every: w };
-        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair, limit, pace: None };
+        let rules = Rules { re_add: KeepBoth, rerun: InFlightPolicy::After, ranking, fair, limit, pace: None };
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
         let mut passed_over = 0;
         for op in ops {
@@ -46,7 +46,7 @@ proptest! {
         ops in ops(400),
     ) {
         let ranking = Ranking::Priority { oldest_every: w };
-        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair, limit: None, pace: None };
+        let rules = Rules { re_add: KeepBoth, rerun: InFlightPolicy::After, ranking, fair, limit: None, pace: None };
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
         // For each ready key, the number of the delivery by which it must have left.
         let mut deadlines: BTreeMap<u32, u32> = BTreeMap::new();

@@ -14,8 +14,8 @@ use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
 use requeue::{
-    Added, CancelReason, CancelledRun, Completion, Item, Pace, Phase, Queue, RateLimiter, Rerun,
-    Time,
+    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue,
+    RateLimiter, Time,
 };
 
 /// Returns a queue in which adds restart runs without a bound.
@@ -25,8 +25,8 @@ fn restarting() -> (Queue<&'static str>, FakeClock) {
 
 fn restarting_for(at_most: Duration) -> (Queue<&'static str>, FakeClock) {
     let clock = FakeClock::new();
-    let rerun = Rerun::Restart { at_most };
-    (Queue::builder().clock(clock.clone()).rerun(rerun).build().unwrap(), clock)
+    let rerun = InFlightPolicy::Restart { at_most };
+    (Queue::builder().clock(clock.clone()).in_flight_policy(rerun).build().unwrap(), clock)
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .rerun(Rerun::Restart { at_most: secs(10) })
+        .in_flight_policy(InFlightPolicy::Restart { at_most: secs(10) })
         .pace(Pace::min_interval(secs(4)))
         .build()
         .unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{on_tokio, on_tokio_builder, secs};
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{CancelReason, CancelledRun, Queue, Rerun};
+use requeue::{CancelReason, CancelledRun, InFlightPolicy, Queue};
 use tokio::time::{Instant, sleep};
 
 type Reasons = Arc<Mutex<Vec<CancelReason>>>;
@@ -139,7 +139,7 @@ async fn an_error_after_the_cancellation_is_a_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_run_stops_and_the_key_runs_again_at_once() {
-    let queue = on_tokio_builder().rerun(Rerun::restart()).build().unwrap();
+    let queue = on_tokio_builder().in_flight_policy(InFlightPolicy::restart()).build().unwrap();
     let runs = Arc::new(Mutex::new(Vec::new()));
     queue.add("a");
     let handler = {
@@ -175,7 +175,7 @@ async fn a_restarted_run_stops_and_the_key_runs_again_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_changes_all_the_time_still_completes() {
-    let queue = on_tokio_builder().rerun(Rerun::restart()).build().unwrap();
+    let queue = on_tokio_builder().in_flight_policy(InFlightPolicy::restart()).build().unwrap();
     let completed = Arc::new(Mutex::new(Vec::new()));
     queue.add("a");
     let start = Instant::now();

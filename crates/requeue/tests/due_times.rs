@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
 use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Add, Clock, Group, Queue, ReAdd, Time};
+use requeue::{Add, Clock, Group, Queue, ReaddPolicy, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -19,8 +19,8 @@ fn system() -> Queue<u32> {
 
 #[test]
 fn a_flush_makes_all_debounced_keys_due_and_no_others() {
-    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
-        let queue = Queue::builder().clock(FakeClock::new()).re_add(policy).build().unwrap();
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth] {
+        let queue = Queue::builder().clock(FakeClock::new()).readd_policy(policy).build().unwrap();
         for key in 0..2000 {
             queue.add_with(key, Add::debounce(secs(60)));
             queue.add_with(key, Add::debounce(secs(60)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Item, Queue, ReAdd, Time};
+use requeue::{BuildError, Item, Queue, ReaddPolicy, Time};
 
 #[derive(Default)]
 struct Counters {
@@ -56,10 +56,10 @@ impl<K, T: QueueMetrics<K> + 'static> MetricsProvider<K> for Provider<T> {
 fn queue_with<T: QueueMetrics<u8> + 'static>(
     hooks: &Arc<T>,
     clock: &FakeClock,
-    policy: ReAdd,
+    policy: ReaddPolicy,
 ) -> Queue<u8> {
     let provider = Arc::new(Provider(hooks.clone()));
-    let builder = Queue::builder().name("q").clock(clock.clone()).re_add(policy);
+    let builder = Queue::builder().name("q").clock(clock.clone()).readd_policy(policy);
     builder.metrics_provider(provider).build().unwrap()
 }
 
@@ -90,8 +90,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn policies() -> impl Strategy<Value = ReAdd> {
-    prop_oneof![Just(ReAdd::KeepBoth), Just(ReAdd::Replace), Just(ReAdd::Hold)]
+fn policies() -> impl Strategy<Value = ReaddPolicy> {
+    prop_oneof![Just(ReaddPolicy::KeepBoth), Just(ReaddPolicy::Replace), Just(ReaddPolicy::Hold)]
 }
 
 proptest! {
@@ -161,7 +161,7 @@ proptest! {
 #[test]
 fn a_delayed_add_is_reported_by_the_operation_that_finds_it_due() {
     let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
-    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&hooks, &clock, ReaddPolicy::KeepBoth);
     queue.add_all([7, 8]);
     let (_, ticket) = queue.try_get().unwrap().into_parts();
     for key in 0..5 {
@@ -205,7 +205,7 @@ fn a_hook_may_use_the_queue() {
     }
 
     let (clock, hooks) = (FakeClock::new(), Arc::new(Curious::default()));
-    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&hooks, &clock, ReaddPolicy::KeepBoth);
     hooks.queue.set(queue.clone()).unwrap();
     queue.add(1);
     assert_eq!(hooks.seen.load(Relaxed), 1, "called before `add` returns");
@@ -243,7 +243,7 @@ fn a_hook_that_panics_does_nothing() {
     }
 
     let clock = FakeClock::new();
-    let queue = queue_with(&Arc::new(Broken), &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&Arc::new(Broken), &clock, ReaddPolicy::KeepBoth);
     queue.add_all([1, 2]);
     queue.cancel(&2);
     drop(queue.try_get().unwrap());
@@ -343,7 +343,7 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
             assert!(queue.done(&key));
         },
     ];
-    for policy in [ReAdd::KeepBoth, ReAdd::Hold] {
+    for policy in [ReaddPolicy::KeepBoth, ReaddPolicy::Hold] {
         for dirty in [false, true] {
             for (key, take) in (0..).zip(takes) {
                 for end in ends {

@@ -11,7 +11,7 @@ use std::thread;
 use common::{Fifo, Wakes, block_on, fake, ms, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Group, Item, Order, Queue, ReAdd};
+use requeue::{Add, Group, Item, Order, Queue, ReaddPolicy};
 
 /// Queues for each code path, with their clocks.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
@@ -25,7 +25,7 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
             2 => builder.order(Order::Priority { oldest_every: 3 }),
             3 => builder.order(Order::Custom(Box::new(Fifo::default()))),
             4 => builder.group_by(|key| Group::new(u64::from(key % 2))).fair().group_limit(1),
-            _ => builder.re_add(ReAdd::Hold).track_times(),
+            _ => builder.readd_policy(ReaddPolicy::Hold).track_times(),
         };
         (builder.build().unwrap(), clock)
     };

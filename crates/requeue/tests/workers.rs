@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{on_tokio, on_tokio_builder};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Add, Added, Order, ReAdd};
+use requeue::{Add, Added, Order, ReaddPolicy};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -169,7 +169,8 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
 #[tokio::test(start_paused = true)]
 async fn on_finish_finds_its_key_backing_off() {
     let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
-    let queue = on_tokio_builder().re_add(ReAdd::Hold).limiter(limiter).build().unwrap();
+    let queue =
+        on_tokio_builder().readd_policy(ReaddPolicy::Hold).limiter(limiter).build().unwrap();
     queue.add_all(["fails", "panics", "succeeds"]);
     let handler = |key, context: Context| async move {
         assert!(key != "panics" || context.attempt() > 1, "on purpose");

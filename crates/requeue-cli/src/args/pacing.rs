@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
-use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun};
+use requeue::{BuildError, Group, InFlightPolicy, Order, Pace, Queue, ReaddPolicy};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -21,7 +21,7 @@ pub(crate) struct Pacing {
     /// The interval between starts, and the number of commands that may start at the same time after a pause.
     pub(crate) rate: Option<(Every, u32)>,
     pace: Option<Pace>,
-    rerun: Rerun,
+    rerun: InFlightPolicy,
     order: args::Order,
     has_priorities: bool,
     groups: Option<Regex>,
@@ -106,11 +106,15 @@ impl Pacing {
     pub(crate) fn queue(
         &self,
         name: &str,
-        re_add: ReAdd,
+        re_add: ReaddPolicy,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
-        let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
+        let queue = Queue::builder()
+            .name(name)
+            .clock(clock)
+            .readd_policy(re_add)
+            .in_flight_policy(self.rerun);
         let mut queue = measured(queue.hasher(RandomState::new()), metrics);
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);

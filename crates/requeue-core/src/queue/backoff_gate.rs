@@ -1,4 +1,4 @@
-//! The ends of the backoffs, before which no run starts under [`ReAdd::Hold`](crate::ReAdd::Hold).
+//! The ends of the backoffs, before which no run starts under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold).
 
 use super::Queue;
 use crate::rule;

@@ -7,7 +7,7 @@ use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Found, fold};
 use crate::order::Group;
-use crate::types::add::{Add, Added, Merge, ReAdd};
+use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Finish, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -68,11 +68,11 @@ impl<K: Eq + Clone> Queue<K> {
         // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
             None => {
-                let keeps = || self.re_add == ReAdd::KeepBoth && !self.timers.has_bounds();
+                let keeps = || self.re_add == ReaddPolicy::KeepBoth && !self.timers.has_bounds();
                 phase != Phase::Idle && (!is_waiting || keeps())
             }
             Some(due) => {
-                let is_gated = || self.re_add == ReAdd::Hold && record.not_before() > due;
+                let is_gated = || self.re_add == ReaddPolicy::Hold && record.not_before() > due;
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
@@ -136,8 +136,8 @@ mod tests {
         let order = || Order::Priority { oldest_every: 4 };
         let configs = [
             plain(),
-            Config { re_add: ReAdd::Replace, track: true, ..plain() },
-            Config { re_add: ReAdd::KeepBoth, ..plain() },
+            Config { re_add: ReaddPolicy::Replace, track: true, ..plain() },
+            Config { re_add: ReaddPolicy::KeepBoth, ..plain() },
             Config { order: order(), ..plain() },
             Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
             Config { group_limit: Some(3), ..plain() },
@@ -172,9 +172,9 @@ mod tests {
     #[test]
     fn a_new_key_that_has_failed_is_added_the_short_way_and_backs_off() {
         let cases = [
-            (ReAdd::Hold, Added::Held),
-            (ReAdd::Replace, Added::New),
-            (ReAdd::KeepBoth, Added::New),
+            (ReaddPolicy::Hold, Added::Held),
+            (ReaddPolicy::Replace, Added::New),
+            (ReaddPolicy::KeepBoth, Added::New),
         ];
         for (re_add, again) in cases {
             let mut queue = Queue::new(Config { re_add, ..Config::default() });

@@ -14,7 +14,7 @@ use super::Queue;
 use super::stats::{Counts, Tracker};
 use crate::order::{Group, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
-use crate::types::add::{Add, Added, Merge, ReAdd};
+use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Delivery, Ticket};
 use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
@@ -127,7 +127,7 @@ impl<K: Eq + Clone> Queue<K> {
                 }
                 self.enter_wait(slot, Phase::Idle, add.failed);
                 if add.failed
-                    && self.re_add == ReAdd::Hold
+                    && self.re_add == ReaddPolicy::Hold
                     && let Some(backoff) = add.due(now)
                 {
                     self.records.get_mut(slot).set_not_before(backoff);
@@ -466,9 +466,9 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
-    /// [`ReAdd::KeepBoth`] the deadline stays, but without a bound.
+    /// [`ReaddPolicy::KeepBoth`] the deadline stays, but without a bound.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
-        if self.re_add == ReAdd::KeepBoth {
+        if self.re_add == ReaddPolicy::KeepBoth {
             self.timers.unbind(slot);
         } else {
             self.stop_waiting(slot);

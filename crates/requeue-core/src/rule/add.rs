@@ -1,7 +1,7 @@
 //! The rules of an add: the backoff gate, and the re-add policies.
 
 use super::KeyState;
-use crate::types::add::{Add, ReAdd};
+use crate::types::add::{Add, ReaddPolicy};
 use crate::types::lifecycle::Phase;
 use crate::types::time::Time;
 
@@ -37,7 +37,7 @@ pub struct Permit<T> {
 
 /// Returns when the run that an add asks for may start.
 ///
-/// | the key | [`ReAdd::Hold`] | [`ReAdd::Replace`], [`ReAdd::KeepBoth`] |
+/// | the key | [`ReaddPolicy::Hold`] | [`ReaddPolicy::Replace`], [`ReaddPolicy::KeepBoth`] |
 /// |---|---|---|
 /// | is ready | when the add asks | when the add asks |
 /// | is in another phase | not before the backoff is over | when the add asks |
@@ -46,7 +46,7 @@ pub struct Permit<T> {
 #[inline]
 pub fn permit<S: KeyState>(
     key: &S,
-    policy: ReAdd,
+    policy: ReaddPolicy,
     wish: Wish<S::Time>,
     now: S::Time,
 ) -> Permit<S::Time> {
@@ -54,7 +54,7 @@ pub fn permit<S: KeyState>(
         (Some(due), Some(_)) => Some(key.wait().map_or(due, |wait| due.min(wait.latest()))),
         (due, _) => due,
     };
-    if policy != ReAdd::Hold || key.phase() == Phase::Ready {
+    if policy != ReaddPolicy::Hold || key.phase() == Phase::Ready {
         return Permit { due, is_held: false, backoff: None };
     }
     let wanted = due.unwrap_or(now);
@@ -93,8 +93,8 @@ pub enum Later {
 /// | waits | merges | merges |
 /// | has no due time | begins | begins |
 #[inline]
-pub fn later<S: KeyState>(key: &S, policy: ReAdd, bound: Option<S::Time>) -> Later {
-    let is_one_run = policy != ReAdd::KeepBoth || bound.is_some();
+pub fn later<S: KeyState>(key: &S, policy: ReaddPolicy, bound: Option<S::Time>) -> Later {
+    let is_one_run = policy != ReaddPolicy::KeepBoth || bound.is_some();
     if is_one_run && key.phase().is_dirty() {
         Later::Joins
     } else if key.is_waiting() {

@@ -1,7 +1,7 @@
 //! The rules of a completion.
 
 use super::KeyState;
-use crate::types::add::{Merge, ReAdd};
+use crate::types::add::{Merge, ReaddPolicy};
 use crate::types::lifecycle::Ending;
 
 /// The way in which a delivery is completed, with due times in place of delays.
@@ -118,7 +118,7 @@ impl<T> Plan<T> {
 pub fn complete<S: KeyState>(
     how: How<S::Time>,
     key: &S,
-    policy: ReAdd,
+    policy: ReaddPolicy,
     now: S::Time,
 ) -> Plan<S::Time> {
     debug_assert!(key.phase().is_processing(), "only a key in flight is completed");
@@ -189,7 +189,12 @@ const fn pending<T>(is_dirty: bool) -> Start<T> {
 /// With `Hold`, a release that waits for longer than the backoff merges with the due time, too,
 /// because any add ends its wait.
 #[inline]
-fn next_run<S: KeyState>(how: How<S::Time>, key: &S, policy: ReAdd, now: S::Time) -> Next<S::Time> {
+fn next_run<S: KeyState>(
+    how: How<S::Time>,
+    key: &S,
+    policy: ReaddPolicy,
+    now: S::Time,
+) -> Next<S::Time> {
     let is_dirty = key.phase().is_dirty();
     let (at, backoff) = match how {
         How::Succeed | How::Requeue(_) | How::GiveUp | How::Park => {
@@ -207,10 +212,14 @@ fn next_run<S: KeyState>(how: How<S::Time>, key: &S, policy: ReAdd, now: S::Time
     };
     match policy {
         _ if at <= now => (Start::Now, None, None),
-        ReAdd::Hold if at == backoff => (Start::No, Some((at, Merge::Exactly)), Some(backoff)),
-        ReAdd::Hold => (Start::No, Some((at, Merge::Earliest)), Some(backoff)),
-        ReAdd::Replace if is_dirty => (Start::Now, None, None),
-        ReAdd::Replace | ReAdd::KeepBoth => (pending(is_dirty), Some((at, Merge::Earliest)), None),
+        ReaddPolicy::Hold if at == backoff => {
+            (Start::No, Some((at, Merge::Exactly)), Some(backoff))
+        }
+        ReaddPolicy::Hold => (Start::No, Some((at, Merge::Earliest)), Some(backoff)),
+        ReaddPolicy::Replace if is_dirty => (Start::Now, None, None),
+        ReaddPolicy::Replace | ReaddPolicy::KeepBoth => {
+            (pending(is_dirty), Some((at, Merge::Earliest)), None)
+        }
     }
 }
 

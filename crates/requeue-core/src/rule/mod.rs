@@ -18,7 +18,7 @@
 //! # Differences between the queue in memory and a store
 //!
 //! [`KeyState`] has them as methods with a default, which is the value for a store. A store has no
-//! pace, and is not shut down. [`ReAdd::KeepBoth`] and [`How::Restarted`] exist only in memory, and
+//! pace, and is not shut down. [`ReaddPolicy::KeepBoth`] and [`How::Restarted`] exist only in memory, and
 //! [`How::Park`] only in a store.
 //!
 //! Rules that only one side has are not here. Those of a store are leases, claims, and the return of a
@@ -39,7 +39,7 @@ pub use self::wait::Wait;
 use crate::types::lifecycle::{Ending, Phase};
 
 #[cfg(doc)]
-use crate::types::add::ReAdd;
+use crate::types::add::ReaddPolicy;
 
 /// The state of a key, as the rules ask for it.
 ///

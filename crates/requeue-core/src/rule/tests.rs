@@ -5,10 +5,10 @@ use alloc::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::add::{Merge, ReAdd};
+use crate::types::add::{Merge, ReaddPolicy};
 
 const NOW: u64 = 100;
-const POLICIES: [ReAdd; 3] = [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth];
+const POLICIES: [ReaddPolicy; 3] = [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth];
 
 /// A key with all its state at hand.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ fn only_hold_delays_an_add_and_only_of_a_key_that_is_not_ready() {
     for policy in POLICIES {
         for phase in [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty] {
             let key = Key { not_before: 105, ..key(phase) };
-            let is_held = policy == ReAdd::Hold && phase != Phase::Ready;
+            let is_held = policy == ReaddPolicy::Hold && phase != Phase::Ready;
             for (wanted, held) in [(None, Some(105)), (Some(103), Some(105))] {
                 let permit = permit(&key, policy, wish(wanted, None), NOW);
                 let expected = if is_held { held } else { wanted };
@@ -104,12 +104,12 @@ fn a_debounced_add_asks_for_no_time_after_the_latest() {
 #[test]
 fn an_add_that_reports_a_failure_begins_a_backoff() {
     let failed = |due| Wish { is_failure: true, ..wish(due, None) };
-    let begins = |key: Key, due| permit(&key, ReAdd::Hold, failed(due), NOW).backoff;
+    let begins = |key: Key, due| permit(&key, ReaddPolicy::Hold, failed(due), NOW).backoff;
     assert_eq!(begins(key(Phase::Idle), Some(105)), Some(105));
     assert_eq!(begins(Key { not_before: 107, ..CLEAN }, Some(105)), Some(107));
     assert_eq!(begins(CLEAN, None), None);
     assert_eq!(begins(key(Phase::Ready), Some(105)), None);
-    assert_eq!(permit(&CLEAN, ReAdd::Replace, failed(Some(105)), NOW).backoff, None);
+    assert_eq!(permit(&CLEAN, ReaddPolicy::Replace, failed(Some(105)), NOW).backoff, None);
 
     assert!(postpones(&DIRTY, 105));
     assert!(postpones(&Key { wait: due(104), ..CLEAN }, 105));
@@ -119,15 +119,16 @@ fn an_add_that_reports_a_failure_begins_a_backoff() {
 
 #[test]
 fn an_add_with_a_due_time_joins_begins_or_merges() {
-    for (policy, bound) in [(ReAdd::Hold, None), (ReAdd::Replace, None), (ReAdd::KeepBoth, Some(9))]
+    for (policy, bound) in
+        [(ReaddPolicy::Hold, None), (ReaddPolicy::Replace, None), (ReaddPolicy::KeepBoth, Some(9))]
     {
         assert_eq!(later(&key(Phase::Ready), policy, bound), Later::Joins);
         assert_eq!(later(&DIRTY, policy, bound), Later::Joins);
         assert_eq!(later(&CLEAN, policy, bound), Later::Begins);
         assert_eq!(later(&Key { wait: due(105), ..CLEAN }, policy, bound), Later::Merges);
     }
-    assert_eq!(later(&DIRTY, ReAdd::KeepBoth, None), Later::Begins);
-    assert_eq!(later(&Key { wait: due(105), ..DIRTY }, ReAdd::KeepBoth, None), Later::Merges);
+    assert_eq!(later(&DIRTY, ReaddPolicy::KeepBoth, None), Later::Begins);
+    assert_eq!(later(&Key { wait: due(105), ..DIRTY }, ReaddPolicy::KeepBoth, None), Later::Merges);
 }
 
 #[test]
@@ -168,16 +169,16 @@ fn failures_and_adds_follow_the_table() {
     ];
     for (how, failures, adds) in cases {
         for key in [CLEAN, DIRTY, Key { wait: due(109), ..CLEAN }] {
-            let plan = complete(how, &key, ReAdd::Hold, NOW);
+            let plan = complete(how, &key, ReaddPolicy::Hold, NOW);
             assert_eq!((plan.failures, plan.adds, plan.is_parked), (failures, adds, false));
         }
     }
     for (key, is_pending) in
         [(CLEAN, false), (DIRTY, true), (Key { wait: due(109), ..CLEAN }, true)]
     {
-        let restarted = complete(How::Restarted, &key, ReAdd::Hold, NOW);
+        let restarted = complete(How::Restarted, &key, ReaddPolicy::Hold, NOW);
         assert_eq!(restarted.adds == Adds::PassOn, is_pending);
-        let parked = complete(How::Park, &key, ReAdd::Hold, NOW);
+        let parked = complete(How::Park, &key, ReaddPolicy::Hold, NOW);
         assert_eq!((parked.is_parked, parked.adds), (!is_pending, Adds::PassOn));
         let failures = if is_pending { Failures::Forget } else { Failures::Count };
         assert_eq!(parked.failures, failures);
@@ -204,15 +205,15 @@ fn a_retry_of_a_dirty_key_is_one_run_unless_both_are_kept() {
     };
     let exactly = Some((105, Merge::Exactly));
     let earliest = Some((105, Merge::Earliest));
-    assert_eq!(retry(ReAdd::Hold, DIRTY, 105), (Start::No, exactly, true));
-    assert_eq!(retry(ReAdd::Hold, CLEAN, 105), (Start::No, exactly, true));
+    assert_eq!(retry(ReaddPolicy::Hold, DIRTY, 105), (Start::No, exactly, true));
+    assert_eq!(retry(ReaddPolicy::Hold, CLEAN, 105), (Start::No, exactly, true));
     assert_eq!(
-        retry(ReAdd::Hold, Key { not_before: 105, ..CLEAN }, NOW),
+        retry(ReaddPolicy::Hold, Key { not_before: 105, ..CLEAN }, NOW),
         (Start::No, exactly, true)
     );
-    assert_eq!(retry(ReAdd::Replace, DIRTY, 105), (Start::Now, None, true));
-    assert_eq!(retry(ReAdd::Replace, CLEAN, 105), (Start::No, earliest, true));
-    assert_eq!(retry(ReAdd::KeepBoth, DIRTY, 105), (Start::Now, earliest, false));
+    assert_eq!(retry(ReaddPolicy::Replace, DIRTY, 105), (Start::Now, None, true));
+    assert_eq!(retry(ReaddPolicy::Replace, CLEAN, 105), (Start::No, earliest, true));
+    assert_eq!(retry(ReaddPolicy::KeepBoth, DIRTY, 105), (Start::Now, earliest, false));
     for policy in POLICIES {
         assert_eq!(retry(policy, CLEAN, NOW), (Start::Now, None, true));
     }
@@ -220,7 +221,7 @@ fn a_retry_of_a_dirty_key_is_one_run_unless_both_are_kept() {
 
 #[test]
 fn a_release_waits_for_its_delay_unless_the_key_is_dirty() {
-    let release = |key: Key, at| complete(How::Release(at), &key, ReAdd::Hold, NOW);
+    let release = |key: Key, at| complete(How::Release(at), &key, ReaddPolicy::Hold, NOW);
     assert_eq!(release(CLEAN, None).start, Start::Now);
     assert_eq!(release(DIRTY, Some(105)).start, Start::Now);
     let waits = release(Key { not_before: 103, ..CLEAN }, Some(105));
@@ -233,11 +234,14 @@ fn a_release_waits_for_its_delay_unless_the_key_is_dirty() {
 fn a_pace_delays_every_run_except_after_a_release() {
     let paced = |key: Key| Key { paced: Some(108), ..key };
     for how in [How::Done, How::Retry(NOW), How::Restarted] {
-        let plan = complete(how, &paced(DIRTY), ReAdd::Replace, NOW);
+        let plan = complete(how, &paced(DIRTY), ReaddPolicy::Replace, NOW);
         assert_eq!((plan.start, plan.makes_ready), (Start::Paced(108), false));
     }
-    assert_eq!(complete(How::Release(None), &paced(DIRTY), ReAdd::Hold, NOW).start, Start::Now);
-    let requeue = |key: Key| complete(How::Requeue(NOW), &key, ReAdd::Hold, NOW).makes_ready;
+    assert_eq!(
+        complete(How::Release(None), &paced(DIRTY), ReaddPolicy::Hold, NOW).start,
+        Start::Now
+    );
+    let requeue = |key: Key| complete(How::Requeue(NOW), &key, ReaddPolicy::Hold, NOW).makes_ready;
     assert!(requeue(CLEAN) && !requeue(paced(CLEAN)));
 }
 
@@ -245,7 +249,7 @@ fn a_pace_delays_every_run_except_after_a_release() {
 fn a_shutdown_drops_what_a_completion_asks_for() {
     let lost = |how, key: Key, is_stopped| {
         let key = Key { ending: Ending::ShutDown, is_stopped, ..key };
-        let plan = complete(how, &key, ReAdd::Hold, NOW);
+        let plan = complete(how, &key, ReaddPolicy::Hold, NOW);
         assert_eq!((plan.later, plan.add), (None, None));
         (plan.is_lost, plan.start == Start::Now)
     };
@@ -268,12 +272,12 @@ fn runs(key: &Key) -> BTreeSet<u64> {
 }
 
 /// Returns the runs after a plan.
-fn apply(key: &Key, plan: &Plan<u64>, policy: ReAdd) -> BTreeSet<u64> {
+fn apply(key: &Key, plan: &Plan<u64>, policy: ReaddPolicy) -> BTreeSet<u64> {
     let mut wait = key.wait.map(|wait| wait.due);
     let mut runs = BTreeSet::new();
     if plan.start == Start::Now {
         runs.insert(0);
-        wait = wait.filter(|_| policy == ReAdd::KeepBoth);
+        wait = wait.filter(|_| policy == ReaddPolicy::KeepBoth);
     }
     if let Some((at, merge)) = plan.later {
         wait = match (wait, merge) {
@@ -301,17 +305,17 @@ proptest! {
     #[test]
     fn a_retry_adds_a_run_to_the_set(key in keys(), at in 95_u64..110) {
         for policy in POLICIES {
-            let is_single = policy != ReAdd::KeepBoth;
+            let is_single = policy != ReaddPolicy::KeepBoth;
             // A queue with one run per key never has two, and only `Hold` has backoffs.
             let key = Key {
                 wait: key.wait.filter(|_| !(is_single && key.phase.is_dirty())),
-                not_before: if policy == ReAdd::Hold { key.not_before } else { 0 },
+                not_before: if policy == ReaddPolicy::Hold { key.not_before } else { 0 },
                 ..key
             };
             let plan = complete(How::Retry(at), &key, policy, NOW);
             let retry = at.max(key.not_before);
             let mut expected = runs(&key);
-            if policy == ReAdd::KeepBoth && retry > NOW {
+            if policy == ReaddPolicy::KeepBoth && retry > NOW {
                 // There is one due time per key.
                 let first = key.wait.map_or(retry, |wait| wait.due.min(retry));
                 expected.retain(|&run| run == 0);
@@ -321,7 +325,7 @@ proptest! {
             }
             if is_single {
                 let first = *expected.first().expect("the retry");
-                let waits = policy == ReAdd::Hold && retry > NOW;
+                let waits = policy == ReaddPolicy::Hold && retry > NOW;
                 expected = BTreeSet::from([if waits { retry } else { first }]);
             }
             prop_assert_eq!(apply(&key, &plan, policy), expected, "{:?}", policy);
@@ -342,7 +346,7 @@ proptest! {
         let mut latest = u64::MAX;
         for (now, (after, more)) in (NOW..).zip(adds) {
             let bound = more.map(|more| now + after + more);
-            let due = permit(&key, ReAdd::Hold, wish(Some(now + after), bound), now).due;
+            let due = permit(&key, ReaddPolicy::Hold, wish(Some(now + after), bound), now).due;
             let due = due.expect("it is later");
             latest = latest.min(bound.unwrap_or(now + after));
             key.wait = Some(match key.wait {

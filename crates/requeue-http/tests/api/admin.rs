@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue::{Added, CancelReason, Queue, ReAdd, clock::FakeClock};
+use requeue::{Added, CancelReason, Queue, ReaddPolicy, clock::FakeClock};
 use requeue_http::{AdminToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
@@ -180,8 +180,8 @@ fn an_add_that_fails_names_the_keys_that_were_added() {
 
 #[test]
 fn each_action_changes_keys_in_memory_whatever_the_policy() {
-    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
-        let queue = Queue::builder().clock(FakeClock::new()).re_add(policy).track_times();
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth] {
+        let queue = Queue::builder().clock(FakeClock::new()).readd_policy(policy).track_times();
         let queue: Keys = queue.build().expect("the settings are valid");
         let history = History::new();
         let site = Site::builder(queue.clone()).history(&history).admin(token());

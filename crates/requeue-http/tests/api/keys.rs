@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Pace, Queue, ReAdd};
+use requeue::{Item, Pace, Queue, ReaddPolicy};
 use requeue_http::{Detail, History, Run, Site};
 use serde_json::{Value, json};
 
@@ -263,7 +263,8 @@ fn keys_of_any_type_are_shown_as_the_program_says() {
 #[test]
 fn the_states_add_up_whatever_the_queue_goes_through() {
     let clock = FakeClock::new();
-    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::KeepBoth).track_times();
+    let queue =
+        Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::KeepBoth).track_times();
     let queue: Keys = queue.build().expect("the settings are valid");
     let history = History::new();
     let served = Served::new(Site::builder(queue.clone()).history(&history));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::{CancelledRun, GroupHandle, Item, NoneInFlight, Queue, Ticket};
-use requeue_core::{Asked, Ending, Group, Merge, Order, Rerun, Time, When};
+use requeue_core::{Asked, Ending, Group, InFlightPolicy, Merge, Order, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
@@ -61,7 +61,9 @@ impl World {
         // The bound of restarts counts from the time at which a key becomes ready, and the two sides
         // make due keys ready at different times.
         let rerun = match rules.rerun {
-            Rerun::Restart { .. } if sparing => Rerun::Restart { at_most: Duration::MAX },
+            InFlightPolicy::Restart { .. } if sparing => {
+                InFlightPolicy::Restart { at_most: Duration::MAX }
+            }
             rerun => rerun,
         };
         let rules = Rules { rerun, ..rules };
@@ -71,8 +73,8 @@ impl World {
         let said = Said::new(rng.fork());
         let builder = Queue::builder()
             .clock(clock.clone())
-            .re_add(rules.re_add)
-            .rerun(rules.rerun)
+            .readd_policy(rules.re_add)
+            .in_flight_policy(rules.rerun)
             .limiter(Extreme(Arc::clone(&said)));
         let has_groups = rules.fair || rules.limit.is_some() || rng.bool();
         let builder = match has_groups {
@@ -109,7 +111,7 @@ impl World {
             keys,
             teams,
             track,
-            restarts: rules.rerun != Rerun::After,
+            restarts: rules.rerun != InFlightPolicy::After,
             has_pace: rules.pace.is_some(),
             sparing,
             hooks,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use requeue::clock::{Clock, SystemClock, sleep_until};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Builder, Cursor, Filter, Item, Queue, ReAdd};
+use requeue::{Builder, Cursor, Filter, Item, Queue, ReaddPolicy};
 use tokio::runtime;
 
 use super::{Memory, ensure};
@@ -91,9 +91,9 @@ fn settled(warm: Memory) -> Memory {
 }
 
 fn build(rng: &mut fastrand::Rng) -> Builder<String> {
-    let re_add = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)];
+    let re_add = [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold][rng.usize(..3)];
     let (base, max) = (Duration::from_micros(5), Duration::from_millis(1));
-    Queue::builder().re_add(re_add).limiter(ExponentialFailure::new(base, max))
+    Queue::builder().readd_policy(re_add).limiter(ExponentialFailure::new(base, max))
 }
 
 /// Performs one random operation of a producer.

@@ -18,7 +18,7 @@ use crate::client::claim_loop::{self, Waiter};
 use crate::client::finishing::Finishing;
 use crate::client::leases::Leases;
 use crate::engine::{Ask, Engine, Place};
-use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReAdd};
+use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReaddPolicy};
 use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
@@ -93,7 +93,7 @@ impl Queue {
 
     /// Returns the re-add policy.
     #[must_use]
-    pub fn re_add(&self) -> ReAdd {
+    pub fn readd_policy(&self) -> ReaddPolicy {
         self.shared.place.re_add
     }
 

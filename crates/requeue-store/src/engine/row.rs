@@ -11,7 +11,7 @@ use requeue_core::rule::{self, Adds, Cell, Failures, How, KeyState, Later, Start
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
-use crate::types::add::{Added, Cancelled, Merge, ReAdd};
+use crate::types::add::{Added, Cancelled, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -35,7 +35,7 @@ pub(crate) struct Row {
     /// The number of failures that the backoff has counted. `until` is the end of the last backoff.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// The earliest time of the next run under [`ReAdd::Hold`].
+    /// The earliest time of the next run under [`ReaddPolicy::Hold`].
     pub(crate) not_before: Micros,
     /// The parameters of the pending run. The priority is kept when no run is pending.
     pub(crate) asked: Asked,
@@ -128,7 +128,7 @@ impl Row {
         due: Option<Micros>,
         merge: Merge,
         bound: Option<Micros>,
-        re_add: ReAdd,
+        re_add: ReaddPolicy,
         now: Micros,
     ) -> Added {
         let Some(due) = due else { return self.demand_now(now) };
@@ -204,7 +204,7 @@ impl Row {
     }
 
     /// Completes the delivery. Returns the remaining record, if any.
-    pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: Finish, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
         let (how, asked) = match how {
             Finish::Succeed => (How::Succeed, Asked::default()),
@@ -280,7 +280,7 @@ impl Row {
     }
 
     /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(self, failing: Failing, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
         if self.run.is_some_and(|run| run.is_cancelled) {
             return self.finish(Finish::Cancelled, re_add, now);
         }

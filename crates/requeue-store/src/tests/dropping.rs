@@ -143,7 +143,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let item = old.get().await.expect("the queue is open");
     let epoch = item.epoch();
     one.force_drop_queue(name).await.expect("dropped");
-    let settings = one.queue(name).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
+    let settings = one.queue(name).readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
     assert_eq!(new.counts().await.expect("counted"), Counts::default());
     new.add("a").await.expect("added");
@@ -162,7 +162,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
 
     // The other process can open the new queue, too.
     let again = other.queue(name).open().await.expect("the queue opens");
-    assert_eq!(again.re_add(), ReAdd::Hold);
+    assert_eq!(again.readd_policy(), ReaddPolicy::Hold);
     assert!(again.cancel("a").await.expect("cancelled").parked);
     let found: BTreeSet<String> = again
         .snapshot(Some(State::Waiting), None, 9)

@@ -166,7 +166,7 @@ async fn what_a_dead_worker_had_comes_back_to_one_who_seldom_looks() {
     let (engine, queue) = queue_with(engine, options);
     queue.add("a").await.expect("added");
     let claim = Claim { max: 1, oldest: 0, lease, expired, poll: hour };
-    let place = Place::new(1, "q", ReAdd::Replace);
+    let place = Place::new(1, "q", ReaddPolicy::Replace);
     let dead = engine.claim(&place, claim).await.expect("claimed");
     assert_eq!(dead.items.len(), 1);
     let start = Instant::now();

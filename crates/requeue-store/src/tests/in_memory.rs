@@ -18,7 +18,7 @@ use crate::engine::{
     Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, Priority, ReAdd};
+use crate::types::add::{Added, Cancelled, Priority, ReaddPolicy};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -251,7 +251,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .re_add(settings.re_add)
+            .readd_policy(settings.re_add)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
@@ -428,7 +428,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReAdd) {
+fn conforms(re_add: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
@@ -439,10 +439,10 @@ fn conforms(re_add: ReAdd) {
 
 #[test]
 fn the_queue_in_memory_replaces_as_the_model_does() {
-    conforms(ReAdd::Replace);
+    conforms(ReaddPolicy::Replace);
 }
 
 #[test]
 fn the_queue_in_memory_holds_as_the_model_does() {
-    conforms(ReAdd::Hold);
+    conforms(ReaddPolicy::Hold);
 }

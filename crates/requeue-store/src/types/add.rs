@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-pub use requeue::{Merge, ReAdd};
+pub use requeue::{Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
@@ -209,13 +209,13 @@ impl Add {
 #[non_exhaustive]
 pub enum Added {
     /// The key has become ready, or waits for its delay. A key that was waiting may have become ready
-    /// sooner: see [`ReAdd`].
+    /// sooner: see [`ReaddPolicy`].
     New,
     /// A run was already pending, and the add has become part of it.
     Coalesced,
     /// The key is in flight, and is delivered once more after its completion.
     Dirty,
-    /// The key has failed and is backing off ([`ReAdd::Hold`]). It runs when the backoff is over.
+    /// The key has failed and is backing off ([`ReaddPolicy::Hold`]). It runs when the backoff is over.
     Held,
     /// The key was parked. It is ready again or waits for its delay, and its failures are reset.
     Revived,

@@ -103,7 +103,7 @@ pub trait QueueMetrics<K>: Send + Sync {
     /// Reports that an add will not lead to a separate delivery.
     ///
     /// The depth shrinks by one. The key was cancelled, or dropped by a shutdown, or it failed
-    /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold): one later run then serves the retry
+    /// while dirty under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold): one later run then serves the retry
     /// and the add.
     fn withdraw(&self) {}
 }

@@ -115,7 +115,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// This is client-go's `AddRateLimited`, for keys without an [`Item`](crate::Item) at hand.
     /// [`Item::retry`](crate::Item::retry) does this and completes the delivery. Under
-    /// [`ReAdd::Hold`](crate::ReAdd::Hold), the default, every pending run of the key then waits for
+    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default, every pending run of the key then waits for
     /// that delay, even if the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
         // The queue is asked first, because the limiter would remember a key that the queue

@@ -196,7 +196,7 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Returns true if the run was cancelled, by [`Queue::cancel_running`](super::Queue::cancel_running)
-    /// or by an add that [restarts](crate::Rerun::Restart) it.
+    /// or by an add that [restarts](crate::InFlightPolicy::Restart) it.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancel_reason().is_some()
@@ -221,9 +221,9 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use requeue::{CancelReason, Queue, Rerun};
+    /// use requeue::{CancelReason, Queue, InFlightPolicy};
     ///
-    /// let queue = Queue::builder().rerun(Rerun::restart()).build()?;
+    /// let queue = Queue::builder().in_flight_policy(InFlightPolicy::restart()).build()?;
     /// queue.add("build");
     /// let item = queue.get().await.unwrap();
     /// queue.add("build"); // the sources have changed again

@@ -165,7 +165,7 @@ where
     /// ```
     /// use requeue::limiter::ExponentialFailure;
     /// use requeue::workers::{Action, Context, Error, Workers};
-    /// use requeue::{ReAdd, Queue};
+    /// use requeue::{ReaddPolicy, Queue};
     /// use std::time::Duration;
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
@@ -176,7 +176,7 @@ where
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let hour = Duration::from_secs(3600);
     /// let queue = Queue::builder()
-    ///     .re_add(ReAdd::Hold)
+    ///     .readd_policy(ReaddPolicy::Hold)
     ///     .limiter(ExponentialFailure::new(hour, hour))
     ///     .build()
     ///     .unwrap();

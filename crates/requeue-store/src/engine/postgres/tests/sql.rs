@@ -30,7 +30,7 @@ async fn anybody_adds_by_sql() {
     let error = store.queue("mial").existing().open().await.expect_err("the name is misspelled");
     assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     let queue = store.queue("q").existing().open().await.expect("the queue exists");
-    assert_eq!(queue.re_add(), ReAdd::Hold);
+    assert_eq!(queue.readd_policy(), ReaddPolicy::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
     assert_eq!(sql("select requeue.add('q', 'later', '1 hour')"), "new");
@@ -147,7 +147,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = store(&url).await;
-    let queue = store.queue("q").re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
+    let queue = store.queue("q").readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let queue = queue.open().await.expect("the queue opens");
     let many = |args: &str| {
         server.psql(name(&url), &format!("select * from requeue.add_many('q', {args})"))

@@ -404,9 +404,9 @@ async fn who_only_looks_makes_no_queue() {
             store.queue(&name).existing().open().await.expect_err("the queue does not exist");
         assert!(error.is_missing(), "{error}");
     }
-    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("the queue is created");
+    store.queue(&name).readd_policy(ReaddPolicy::Hold).open().await.expect("the queue is created");
     let opened = store.queue(&name).existing().open().await.expect("the queue exists");
-    assert_eq!(opened.re_add(), ReAdd::Hold);
+    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
 }
 
 #[tokio::test]
