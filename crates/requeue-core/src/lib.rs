@@ -35,7 +35,7 @@ pub mod wait;
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, Group, Order};
 pub use crate::queue::{
-    BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, States, Walk,
+    BUCKETS, Config, Cursor, Entry, Histogram, Operation, Page, Queue, States, Totals, Walk,
 };
 pub use crate::types::add::{Add, Added, Cancelled, Merge, ReaddPolicy, When};
 pub use crate::types::cancel::{CancelReason, CancelledRun, InFlightPolicy};

@@ -54,7 +54,7 @@ fn a_key_that_keeps_running_keeps_no_more_starts_than_the_pace_permits() {
     }
     let windows = starts.windows(3).map(|starts| starts[2].since(starts[0]));
     assert!(windows.into_iter().all(|window| window == SECOND));
-    assert_eq!(queue.counts().paced, 49);
+    assert_eq!(queue.totals().paced, 49);
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn a_flush_to_the_time_of_the_pace_is_counted_once() {
         assert_eq!(run(&mut queue, Time::ZERO), Some(1));
         let at = |second: u32| Time::ZERO + second * SECOND;
         let _ = queue.add(1, 1, Add::debounce(quiet * SECOND), Group::default(), at(1));
-        assert_eq!(queue.counts().paced, 0, "a debounced add");
+        assert_eq!(queue.totals().paced, 0, "a debounced add");
         let mut walk = queue.walk();
         assert_eq!(queue.flush_debounced(&mut walk, 10, at(1)), 1);
-        assert_eq!(queue.counts().paced, 1, "a flush");
+        assert_eq!(queue.totals().paced, 1, "a flush");
         let explained = queue.look_up(&1, 1).expect("it waits").explain(at(1)).to_string();
         assert!(explained.starts_with("waiting for its pace; ready in 7.0s"), "{explained}");
         assert_eq!(run(&mut queue, at(7)), None);
         assert_eq!(run(&mut queue, at(8)), Some(1));
-        assert_eq!(queue.counts().paced, 1);
+        assert_eq!(queue.totals().paced, 1);
     }
 }

@@ -410,7 +410,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             parked,
             damaged: None,
             counts_age: Some(Duration::ZERO),
-            counts: queue.counts(),
+            counts: queue.totals(),
             given_up: queue.given_up(),
             panics: queue.panics(),
             times: queue.running(0, 0).map(|_| queue.histograms()),

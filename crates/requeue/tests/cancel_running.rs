@@ -369,7 +369,7 @@ fn a_thread_learns_that_its_run_was_cancelled() {
     queue.close();
     workers.join().unwrap();
     assert_eq!(*seen.lock().unwrap(), [("a", Some(CancelReason::Cancelled))]);
-    assert_eq!((queue.counts().deliveries, queue.counts().failures, queue.known()), (1, 0, 0));
+    assert_eq!((queue.totals().deliveries, queue.totals().failures, queue.known()), (1, 0, 0));
 }
 
 #[test]
@@ -404,6 +404,6 @@ fn a_panic_of_a_handler_whose_run_is_cancelled_counts_as_its_cancellation() {
         }
     };
     ThreadWorkers::new(queue.clone(), handler).max_retries(0).run();
-    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.known()), (0, 0, 0));
     assert_eq!(queue.panics(), 1);
 }

@@ -93,7 +93,7 @@ fn a_dropped_item_comes_back_with_backoff() {
         assert_eq!((entry.phase, entry.due), (Phase::Idle, Some(clock.now() + backoff)));
         clock.advance(backoff);
     }
-    assert_eq!(queue.counts().failures, 5);
+    assert_eq!(queue.totals().failures, 5);
 }
 
 #[test]

@@ -109,7 +109,7 @@ proptest! {
         let mut check = |ended: u64| {
             ends += ended;
             // Read before `depth`, which makes due keys ready.
-            let counts = queue.counts();
+            let counts = queue.totals();
             prop_assert_eq!(hooks.adds.load(Relaxed), counts.enqueued);
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.deliveries);
             prop_assert_eq!(hooks.retries.load(Relaxed), counts.retries);
@@ -247,7 +247,7 @@ fn a_hook_that_panics_does_nothing() {
     queue.add_all([1, 2]);
     queue.cancel(&2);
     drop(queue.try_get().unwrap());
-    assert_eq!((queue.waiting(), queue.counts().retries), (1, 1));
+    assert_eq!((queue.waiting(), queue.totals().retries), (1, 1));
     clock.advance(Duration::from_secs(1));
     queue.try_get().unwrap().succeed();
     assert_eq!(queue.depth(), 0);

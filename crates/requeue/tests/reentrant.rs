@@ -321,7 +321,7 @@ impl Subject {
         drop(queue.get_timeout_blocking(Duration::ZERO));
 
         let _ = (queue.len(), queue.is_idle(), queue.depth(), queue.waiting(), queue.failing());
-        let _ = (queue.processing(), queue.known(), queue.counts(), queue.unfinished_work());
+        let _ = (queue.processing(), queue.known(), queue.totals(), queue.unfinished_work());
         let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
         let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));
         drop(queue.snapshot(Filter::All, Default::default(), 10));

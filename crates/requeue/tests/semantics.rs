@@ -519,7 +519,7 @@ fn release_is_no_failure() {
     queue.add("b");
     get(&queue).release();
     assert_eq!(run_all(&queue), ["b", "a"]);
-    assert_eq!(queue.counts().failures, 0);
+    assert_eq!(queue.totals().failures, 0);
 }
 
 // --- The options of a run -----------------------------------------------------------------------

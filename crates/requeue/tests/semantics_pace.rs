@@ -212,7 +212,7 @@ fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     assert_eq!(waits(&queue, "a"), 2 * S);
     clock.advance(2 * S);
     get(&queue).succeed();
-    assert_eq!(queue.counts().paced, 0);
+    assert_eq!(queue.totals().paced, 0);
 }
 
 /// Each change of the due time of a run that the pace delays would count it again.
@@ -226,11 +226,11 @@ fn a_run_that_the_pace_delays_counts_once() {
     assert!(queue.try_get().is_none());
     queue.add_with("a", Add::after(20 * S).merge(Merge::Latest));
     queue.add("a");
-    assert_eq!((waits(&queue, "a"), queue.counts().paced), (5 * S, 1));
+    assert_eq!((waits(&queue, "a"), queue.totals().paced), (5 * S, 1));
     clock.advance(5 * S);
     get(&queue).succeed();
     queue.add("a");
-    assert_eq!(queue.counts().paced, 2);
+    assert_eq!(queue.totals().paced, 2);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_paced_key_says_so_and_is_counted() {
     queue.add("a");
     queue.add("a");
     assert_eq!(queue.explain(&"a"), "waiting for its pace; ready in 9.0s; it ran 2 times in 10s");
-    assert_eq!(queue.counts().paced, 1);
+    assert_eq!(queue.totals().paced, 1);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             }
             _ => continue,
         };
-        let counts = (queue.counts(), queue.len(), queue.waiting(), queue.processing());
+        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.processing());
         let times = (queue.unfinished_work(), queue.oldest_ready());
         said.push(format!("{event} {counts:?} {times:?}"));
     }
@@ -147,7 +147,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();
     drop(queue.succeed_and_get(item));
-    assert_eq!((queue.len(), queue.processing(), queue.counts().failures), (2, 0, 0));
+    assert_eq!((queue.len(), queue.processing(), queue.totals().failures), (2, 0, 0));
 
     let items = queue.try_get_many(2);
     let mut last = None;
@@ -190,10 +190,10 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
         // Ready keys and keys in flight are processed, but keys that come later are not.
-        common::until(|| queue.counts().deliveries >= 1_002 && queue.processing() == 0);
+        common::until(|| queue.totals().deliveries >= 1_002 && queue.processing() == 0);
         queue.close();
     });
-    assert_eq!((queue.counts().deliveries, queue.known()), (1_002, 0));
+    assert_eq!((queue.totals().deliveries, queue.known()), (1_002, 0));
 }
 
 #[cfg(feature = "tokio")]

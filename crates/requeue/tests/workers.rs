@@ -43,7 +43,7 @@ async fn an_error_is_retried_with_backoff_until_it_succeeds() {
     assert_eq!(seen(&log), [("a", 1), ("a", 2), ("a", 3), ("a", 4)]);
     assert!(drained.finished);
     assert_eq!(queue.num_requeues(&"a"), 0);
-    assert_eq!(queue.counts().failures, 3);
+    assert_eq!(queue.totals().failures, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +68,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
     let mut seen = seen(&log);
     seen.sort_unstable();
     assert_eq!(seen, [("a", 2), ("b", 2)]);
-    assert_eq!(queue.counts().failures, 2);
+    assert_eq!(queue.totals().failures, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn a_terminal_error_is_not_retried() {
         .run()
         .await;
     assert_eq!(given_up.load(Ordering::Relaxed), 1);
-    assert_eq!(queue.counts().deliveries, 1);
+    assert_eq!(queue.totals().deliveries, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +163,7 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
     let started = tokio::time::Instant::now();
     Workers::new(queue.clone(), handler).run().await;
     assert_eq!(started.elapsed(), Duration::from_secs(14));
-    assert_eq!(queue.counts().failures, 2);
+    assert_eq!(queue.totals().failures, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,7 +277,7 @@ async fn an_attempt_that_stops_within_the_grace_period_says_how_it_ended() {
     .timeout(Duration::from_secs(3))
     .run()
     .await;
-    assert_eq!(queue.counts().failures, 0);
+    assert_eq!(queue.totals().failures, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -399,7 +399,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
         })
         .run()
         .await;
-    assert_eq!((queue.counts().deliveries, errors.load(Ordering::Relaxed)), (50, 0));
+    assert_eq!((queue.totals().deliveries, errors.load(Ordering::Relaxed)), (50, 0));
 }
 
 #[tokio::test(start_paused = true)]

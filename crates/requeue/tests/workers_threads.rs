@@ -64,7 +64,7 @@ fn an_error_is_retried_until_it_succeeds() {
     let drained = ThreadWorkers::new(queue.clone(), handler).threads(2).run();
     assert!(drained.finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]);
-    assert_eq!((queue.counts().failures, queue.known()), (4, 0));
+    assert_eq!((queue.totals().failures, queue.known()), (4, 0));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_panic_is_a_failure_and_the_thread_lives_on() {
     };
     assert!(ThreadWorkers::new(queue.clone(), handler).run().finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (2, 1), (2, 2)]);
-    assert_eq!((queue.panics(), queue.counts().failures), (2, 2));
+    assert_eq!((queue.panics(), queue.totals().failures), (2, 2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use core::time::Duration;
 use alloc::vec::Vec;
 
 use super::Queue;
-use super::stats::{Counts, Histogram};
+use super::stats::{Histogram, Totals};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::pace::Pace;
@@ -173,8 +173,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the counts since the queue was created.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
-        self.counters.counts()
+    pub const fn totals(&self) -> Totals {
+        self.counters.totals()
     }
 
     /// Returns the histograms of how long keys were ready before their delivery, and of how long

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use self::record::Record;
 use super::Queue;
-use super::stats::{Counts, Tracker};
+use super::stats::{Totals, Tracker};
 use crate::order::{Group, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
 use crate::types::add::{Add, Added, Merge, ReaddPolicy};
@@ -30,7 +30,7 @@ pub(super) struct Counters {
     failing: u32,
     busy_waiting: u32,
     busy_failing: u32,
-    counts: Counts,
+    counts: Totals,
 }
 
 impl Counters {
@@ -63,7 +63,7 @@ impl Counters {
         (self.busy_waiting as usize, self.busy_failing as usize)
     }
 
-    pub(super) const fn counts(&self) -> Counts {
+    pub(super) const fn totals(&self) -> Totals {
         self.counts
     }
 

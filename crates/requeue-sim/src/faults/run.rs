@@ -106,7 +106,7 @@ impl Simulation {
         }
         self.heal();
         self.settle().map_err(|wrong| format!("after the faults: {wrong}"))?;
-        let counts = self.world.queue.counts();
+        let counts = self.world.queue.totals();
         let (deliveries, failures) = (counts.deliveries, counts.failures);
         Ok(Report { digest: self.world.digest(), deliveries, failures })
     }

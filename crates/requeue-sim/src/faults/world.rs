@@ -503,7 +503,7 @@ impl World {
             true => (histograms.queued.sum, histograms.worked.sum),
             false => (model.tally().queued, model.tally().worked),
         };
-        let tally = Tally::of(&queue.counts(), queued, worked);
+        let tally = Tally::of(&queue.totals(), queued, worked);
         self.expect("counts", tally, model.tally());
         if let Some(hooks) = &self.hooks {
             self.expect("calls of the hooks", hooks.told(), events(&model));

@@ -38,7 +38,7 @@ impl Lockstep {
         assert_eq!(core.is_exhausted(), model.is_exhausted(), "is_exhausted");
         assert_eq!(core.is_finished(), model.is_finished(), "is_finished");
         assert_eq!(core.is_drained(), model.is_drained(), "is_drained");
-        let counts = core.counts();
+        let counts = core.totals();
         let histograms = core.histograms();
         let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
         let of_model = (model.tally().queued, model.tally().worked);

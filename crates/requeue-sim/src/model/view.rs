@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Asked, CancelReason, Counts, Ending, Entry, Phase, Time};
+use requeue_core::{Asked, CancelReason, Ending, Entry, Phase, Time, Totals};
 
 use super::{Model, Team};
 
@@ -112,7 +112,7 @@ impl Seen {
 impl Tally {
     /// Returns the counters of a queue. A queue that tracks times provides `queued` and `worked`.
     #[must_use]
-    pub const fn of(counts: &Counts, queued: u128, worked: u128) -> Self {
+    pub const fn of(counts: &Totals, queued: u128, worked: u128) -> Self {
         Self {
             adds: counts.adds,
             enqueued: counts.enqueued,

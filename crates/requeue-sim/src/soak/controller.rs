@@ -99,7 +99,7 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
     ensure(late <= early + early / 10, || {
         format!("busy, it held a mean of {early} bytes at first and {late} at the end")
     })?;
-    let counts = controller.queue.counts();
+    let counts = controller.queue.totals();
     (hour.deliveries, hour.failures) = (counts.deliveries, counts.failures);
     controller.end()?;
     drop(controller);

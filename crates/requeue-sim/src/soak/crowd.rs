@@ -151,7 +151,7 @@ fn nothing_is_left(queue: &Queue<String>) -> Result<u64, String> {
     }
     let known = queue.known();
     ensure(known == 0, || format!("{known} records are left"))?;
-    Ok(queue.counts().deliveries)
+    Ok(queue.totals().deliveries)
 }
 
 // --- Threads -------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     println!("{}", *item);
     ///     next = queue.succeed_and_get(item).await;
     /// }
-    /// assert_eq!(queue.counts().deliveries, 2);
+    /// assert_eq!(queue.totals().deliveries, 2);
     /// # });
     /// ```
     pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {

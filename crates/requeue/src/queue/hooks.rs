@@ -18,7 +18,7 @@ pub(super) struct Events {
 impl Events {
     /// Returns all events of a queue so far.
     pub(super) fn of<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
-        let counts = core.counts();
+        let counts = core.totals();
         Self {
             adds: counts.enqueued,
             retries: counts.retries,

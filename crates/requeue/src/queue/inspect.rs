@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Walk};
+use requeue_core::{Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Totals, Walk};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -250,8 +250,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the queue's counters since it was built.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.shared.lock().map_or_else(|_| Counts::default(), |state| state.core.counts())
+    pub fn totals(&self) -> Totals {
+        self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
     /// Returns the sum of the times for which the keys in flight have been in flight.

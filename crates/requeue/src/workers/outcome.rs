@@ -56,7 +56,7 @@ impl Action {
     /// queue.add("a");
     /// queue.close();
     /// ThreadWorkers::new(queue.clone(), handler).run();
-    /// assert_eq!(queue.counts().deliveries, 2);
+    /// assert_eq!(queue.totals().deliveries, 2);
     /// ```
     pub const fn release() -> Self {
         Self::new(Completion::Release)

@@ -46,7 +46,7 @@ use crate::clock::sleep_until;
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
 /// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(20).run().await;
-/// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
+/// assert_eq!((queue.totals().deliveries, queue.totals().failures), (3, 1));
 /// # Ok::<(), requeue::BuildError>(())
 /// # }).unwrap();
 /// ```
