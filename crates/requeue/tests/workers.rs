@@ -211,7 +211,7 @@ async fn actions_say_when_the_key_is_added_again() {
             }
             async move {
                 Ok::<_, Error>(match run {
-                    1 => Action::requeue(),
+                    1 => Action::requeue_now(),
                     2 => Action::requeue_after(Duration::from_secs(60)),
                     _ => Action::succeed(),
                 })
@@ -419,8 +419,8 @@ async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
                 match now {
                     1 => Err("with the priority it has".into()),
                     2 => Err(Error::from("with less").priority(-7)),
-                    3 => Ok(Action::requeue().priority(9)),
-                    4 => Ok(Action::requeue()),
+                    3 => Ok(Action::requeue_now().priority(9)),
+                    4 => Ok(Action::requeue_now()),
                     _ => Ok(Action::succeed()),
                 }
             }
