@@ -287,7 +287,7 @@ impl Source for Stored {
 
     fn status(&self) -> Status {
         match () {
-            () if self.queue.is_shut_down() => Status::ShutDown,
+            () if self.queue.shutting_down() => Status::ShutDown,
             () if self.seen().is_away => Status::Unreachable,
             () if self.seen().is_paused => Status::Paused,
             () => Status::Open,

@@ -97,7 +97,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     let error = queue.revive_all().await.expect_err("the queue was dropped");
     assert!(error.is_dropped(), "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
-    assert!(queue.is_dropped() && queue.is_shut_down());
+    assert!(queue.is_dropped() && queue.shutting_down());
     // The run detects it by the next renewal, and its completion does no harm.
     within(item.lost()).await;
     let error = item.succeed().await.expect_err("the queue was dropped");
@@ -231,7 +231,7 @@ async fn whoever_waits_for_keys_of_a_dropped_queue_ends() {
         // Without a notification, the next poll detects the drop.
         let most = if tells { Duration::ZERO } else { 2 * SECOND };
         assert!(begin.elapsed() <= most, "{:?}", begin.elapsed());
-        assert!(queue.is_dropped() && queue.is_shut_down());
+        assert!(queue.is_dropped() && queue.shutting_down());
         queue.shut_down();
         queue.shut_down_when_idle();
         assert!(queue.is_dropped(), "the queue stays dropped");
