@@ -36,10 +36,10 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     // client-go's `AddRateLimited` comes while the key is in flight.
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     assert!(!queue.is_dirty(&out.ticket), "one run serves the failure and the adds before it");
-    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);
     assert!(!queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 
-    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);
     assert!(queue.get(Time::ZERO).is_none());
     assert_eq!(queue.next_due(), Some(Time::ZERO + SECOND));
     assert_eq!(queue.get(Time::ZERO + SECOND).expect("it is due").failures, 1);

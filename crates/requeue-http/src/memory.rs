@@ -349,7 +349,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             _ if was_parked => "revived",
             Added::New => "new",
             Added::Dirty => "dirty",
-            Added::Held => "held",
+            Added::BackingOff => "held",
             Added::Refused => "refused",
             _ => "coalesced",
         })

@@ -245,7 +245,7 @@ impl Stored {
             results.push(match added {
                 Ok(Added::New) => Some("new"),
                 Ok(Added::Dirty) => Some("dirty"),
-                Ok(Added::Held) => Some("held"),
+                Ok(Added::BackingOff) => Some("held"),
                 Ok(Added::Revived) => Some("revived"),
                 Ok(Added::Parked) => Some("parked"),
                 Ok(_) => Some("coalesced"),

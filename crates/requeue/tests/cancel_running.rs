@@ -241,7 +241,7 @@ fn a_cancelled_run_ends_no_backoff() {
     queue.add_rate_limited("a");
     let _ = queue.cancel_running("a");
     drop(item);
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert_eq!(queue.failures("a"), 1);
     clock.advance(secs(1));
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
@@ -271,7 +271,7 @@ fn an_add_that_waits_for_a_backoff_restarts_nothing() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add_rate_limited("a");
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert!(!item.is_cancelled());
 }
 

@@ -79,8 +79,8 @@ fn hold_an_add_waits_for_the_backoff() {
     queue.add("a");
     assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(S);
-    assert_eq!(queue.add("a"), Added::Held);
-    assert_eq!(queue.add_after("a", 2 * S), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
+    assert_eq!(queue.add_after("a", 2 * S), Added::BackingOff);
     assert_eq!(queue.add_after("a", 60 * S), Added::Coalesced);
     assert!(queue.try_get().is_none());
     clock.advance(4 * S);
@@ -108,7 +108,7 @@ fn hold_forget_then_add_runs_now() {
     let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     get(&queue).retry();
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     queue.forget(&"a");
     assert_eq!(queue.waiting(), 1);
     assert_eq!(queue.add("a"), Added::New);
@@ -122,7 +122,7 @@ fn hold_add_rate_limited_then_done_is_a_failure_too() {
     queue.add("a");
     let (key, _ticket) = get(&queue).into_parts();
     assert_eq!(queue.add_rate_limited("a"), Added::New);
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert!(queue.done(&key));
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
     clock.advance(5 * S);
@@ -394,7 +394,7 @@ fn debounce_a_key_in_flight_waits_for_its_next_run() {
 #[test]
 fn debounce_hold_a_backoff_is_not_shortened() {
     let cases = [
-        (ReaddPolicy::Hold, [Added::Held, Added::Coalesced], 5),
+        (ReaddPolicy::Hold, [Added::BackingOff, Added::Coalesced], 5),
         (ReaddPolicy::Replace, [Added::Coalesced, Added::New], 3),
         (ReaddPolicy::KeepBoth, [Added::Coalesced, Added::New], 3),
     ];

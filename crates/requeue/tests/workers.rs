@@ -186,7 +186,7 @@ async fn on_finish_finds_its_key_backing_off() {
         move |key| {
             log.lock().unwrap().push((key, queue.failures(key)));
             if queue.failures(key) > 0 {
-                assert_eq!(queue.add(key), Added::Held);
+                assert_eq!(queue.add(key), Added::BackingOff);
             }
             panic!("is ignored");
         }

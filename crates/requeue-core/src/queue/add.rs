@@ -161,7 +161,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         match permit.due {
             Some(due) => match self.demand_later(slot, due, add.merge, wish.bound, now) {
-                Added::Coalesced | Added::New if permit.is_held => Added::Held,
+                Added::Coalesced | Added::New if permit.is_held => Added::BackingOff,
                 added => added,
             },
             None => {

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_new_key_that_has_failed_is_added_the_short_way_and_backs_off() {
         let cases = [
-            (ReaddPolicy::Hold, Added::Held),
+            (ReaddPolicy::Hold, Added::BackingOff),
             (ReaddPolicy::Replace, Added::New),
             (ReaddPolicy::KeepBoth, Added::New),
         ];

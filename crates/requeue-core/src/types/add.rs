@@ -221,7 +221,7 @@ pub enum Added {
     /// The key is in flight. It is delivered once more after its completion.
     Dirty,
     /// The key is backing off after a failure, and runs when the backoff is over ([`ReaddPolicy::Hold`]).
-    Held,
+    BackingOff,
     /// The queue has been closed or shut down.
     Refused,
 }

@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Model<K> {
         let wanted = due.unwrap_or(now);
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
         let added = self.demand(key, at, request.merge, now);
-        if at > wanted { Added::Held } else { added }
+        if at > wanted { Added::BackingOff } else { added }
     }
 
     /// Requests a run at `at`.

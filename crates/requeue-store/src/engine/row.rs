@@ -172,7 +172,7 @@ impl Row {
         let added = row.demand(permit.due, add.merge, bound, queue.re_add, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
-            _ if permit.is_held => Added::Held,
+            _ if permit.is_held => Added::BackingOff,
             added => added,
         };
         (row, answer)

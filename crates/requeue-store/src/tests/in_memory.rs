@@ -114,7 +114,7 @@ impl InMemory {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
             requeue::Added::Dirty => Added::Dirty,
-            requeue::Added::Held => Added::Held,
+            requeue::Added::BackingOff => Added::BackingOff,
             other => unreachable!("{other:?}"),
         }
     }

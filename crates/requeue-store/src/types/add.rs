@@ -216,7 +216,7 @@ pub enum Added {
     /// The key is in flight, and is delivered once more after its completion.
     Dirty,
     /// The key has failed and is backing off ([`ReaddPolicy::Hold`]). It runs when the backoff is over.
-    Held,
+    BackingOff,
     /// The key was parked. It is ready again or waits for its delay, and its failures are reset.
     Revived,
     /// The key is parked and stays parked ([`ParkedAdd::Keep`]): see [`Add::revive`].
@@ -228,7 +228,7 @@ impl Added {
     pub(crate) const fn again(self) -> Self {
         match self {
             Self::New | Self::Dirty | Self::Revived => Self::Coalesced,
-            Self::Coalesced | Self::Held | Self::Parked => self,
+            Self::Coalesced | Self::BackingOff | Self::Parked => self,
         }
     }
 }
@@ -246,7 +246,7 @@ pub struct AddCounts {
     pub coalesced: usize,
     /// The number of adds that were answered [`Added::Dirty`].
     pub dirty: usize,
-    /// The number of adds that were answered [`Added::Held`].
+    /// The number of adds that were answered [`Added::BackingOff`].
     pub held: usize,
     /// The number of adds that were answered [`Added::Revived`].
     pub revived: usize,
@@ -268,7 +268,7 @@ impl AddCounts {
                 Added::New => &mut self.new,
                 Added::Coalesced => &mut self.coalesced,
                 Added::Dirty => &mut self.dirty,
-                Added::Held => &mut self.held,
+                Added::BackingOff => &mut self.held,
                 Added::Revived => &mut self.revived,
                 Added::Parked => &mut self.parked,
             };

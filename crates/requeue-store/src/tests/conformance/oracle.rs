@@ -406,7 +406,7 @@ impl Pair {
                 core::Added::New => Added::New,
                 core::Added::Coalesced => Added::Coalesced,
                 core::Added::Dirty => Added::Dirty,
-                core::Added::Held => Added::Held,
+                core::Added::BackingOff => Added::BackingOff,
                 other => unreachable!("{other:?}"),
             };
             assert_eq!(answer, model, "the answer to an add of {which}");
