@@ -33,7 +33,7 @@ mod types;
 pub mod wait;
 
 pub use crate::limiter::RateLimiter;
-pub use crate::order::{CustomOrder, Group, Order};
+pub use crate::order::{CustomOrder, GroupId, Order};
 pub use crate::queue::{
     BUCKETS, Config, Cursor, Entry, Histogram, Operation, Page, Queue, States, Totals, Walk,
 };

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use requeue_core::{
-    Add, Config, CustomOrder, Finish, Group, Merge, Order, Queue, ReaddPolicy, Time,
+    Add, Config, CustomOrder, Finish, GroupId, Merge, Order, Queue, ReaddPolicy, Time,
 };
 
 const NOW: Time = Time::ZERO;
@@ -71,7 +71,7 @@ fn no_copy_of_a_key_is_dropped_inside() {
             let (mut queue, _keys) = queue(re_add, None, false);
             let mut add = |key: u32, add| {
                 let key = Key(key);
-                drop(inside(|| queue.add(key, 1, add, Group::default(), NOW)));
+                drop(inside(|| queue.add(key, 1, add, GroupId::default(), NOW)));
             };
             add(1, Add::now());
             add(1, Add::now());
@@ -92,7 +92,7 @@ fn no_copy_of_a_key_is_dropped_inside() {
             };
             for _ in 0..2 {
                 let key = Key(1);
-                drop(inside(|| queue.add(key, 1, Add::now(), Group::default(), NOW)));
+                drop(inside(|| queue.add(key, 1, Add::now(), GroupId::default(), NOW)));
             }
             drop(inside(|| queue.finish(&out.ticket, how, NOW)));
             inside(|| queue.promote(Time::from_nanos(u64::MAX - 1), 9));
@@ -107,7 +107,7 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
     let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
         // Each key from 100 on has its own group.
-        let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
+        let group = GroupId::new(if key < 100 { 0 } else { u64::from(key) });
         let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
     };
     let get = |queue: &mut Queue<u32>| {
@@ -136,7 +136,7 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
     assert!(queue.has_order());
     assert!(!Queue::<u32>::new(Config::default()).has_order());
     for key in 1..=4 {
-        let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+        let _ = queue.add(key, u64::from(key), Add::now(), GroupId::default(), NOW);
     }
     (2..=4).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
     assert_eq!(queue.drain_order(9), [], "key 1 is ready");
@@ -152,7 +152,7 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
     let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, true);
     let add = |queue: &mut Queue<u32>, keys: std::ops::RangeInclusive<u32>| {
         for key in keys {
-            let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+            let _ = queue.add(key, u64::from(key), Add::now(), GroupId::default(), NOW);
         }
     };
     add(&mut queue, 1..=300);
@@ -169,7 +169,7 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
     let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, false);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
     let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
     let how = Finish::Release { asked: out.asked };
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
@@ -182,10 +182,10 @@ fn a_run_that_ends_without_copies_is_served_by_age() {
 fn a_key_that_is_taken_out_of_its_backoff_is_shown_to_the_order() {
     let (mut queue, keys) = queue::<u32>(ReaddPolicy::Hold, None, false);
     let failed = Add::after(core::time::Duration::from_secs(1)).failed();
-    let _ = queue.add(1, 1, failed, Group::default(), NOW);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let _ = queue.add(1, 1, failed, GroupId::default(), NOW);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
     assert!(keys.lock().expect("no panic").is_empty(), "it is backing off");
-    let _ = queue.add(1, 1, Add::now().merge(Merge::Exactly), Group::default(), NOW);
+    let _ = queue.add(1, 1, Add::now().merge(Merge::Exactly), GroupId::default(), NOW);
     assert_eq!(*keys.lock().expect("no panic"), [1]);
 }
 
@@ -206,8 +206,8 @@ fn orders_show_what_they_are_and_whether_they_are_empty() {
 #[test]
 fn an_order_is_not_shown_again_what_it_has() {
     let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(1), false);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
-    let _ = queue.add(2, 2, Add::now(), Group::default(), NOW);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
+    let _ = queue.add(2, 2, Add::now(), GroupId::default(), NOW);
     for _ in 0..100 {
         let out = queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready");
         assert_eq!(out.key, 2);
@@ -246,7 +246,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);
     let hash = |key: &Fragile| u64::from(key.0);
     for key in 0..4 {
-        let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);
+        let _ = queue.add(Fragile(key), key.into(), Add::now(), GroupId::default(), NOW);
     }
     // The order has lost all keys, so that they are copied when they are delivered.
     keys.lock().expect("no panic").clear();
@@ -270,10 +270,10 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
 fn a_copy_that_fails_while_keys_are_dropped_loses_none_of_them() {
     let mut queue: Queue<Fragile> = Queue::new(Config::default());
     let later = Add::after(core::time::Duration::from_secs(1));
-    let _ = queue.add(Fragile(2), 2, Add::now(), Group::default(), NOW);
+    let _ = queue.add(Fragile(2), 2, Add::now(), GroupId::default(), NOW);
     let _running = queue.get(NOW).expect("it is ready");
-    let _ = queue.add(Fragile(1), 1, later, Group::default(), NOW);
-    let _ = queue.add(Fragile(2), 2, later, Group::default(), NOW);
+    let _ = queue.add(Fragile(1), 1, later, GroupId::default(), NOW);
+    let _ = queue.add(Fragile(2), 2, later, GroupId::default(), NOW);
     queue.end(requeue_core::Ending::ShutDown);
     let mut dropped = Vec::new();
     fails(|| queue.drop_some(10, &mut dropped));

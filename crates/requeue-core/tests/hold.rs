@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Config, Delivery, Finish, Group, Queue, ReaddPolicy, Time};
+use requeue_core::{Add, Added, Config, Delivery, Finish, GroupId, Queue, ReaddPolicy, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,7 +11,7 @@ fn queue() -> Queue<u32> {
 }
 
 fn add(queue: &mut Queue<u32>, add: Add) -> Added {
-    queue.add(1, 1, add, Group::default(), Time::ZERO).0
+    queue.add(1, 1, add, GroupId::default(), Time::ZERO).0
 }
 
 fn get(queue: &mut Queue<u32>) -> Delivery<u32> {
@@ -62,7 +62,7 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
 fn a_failure_that_changes_no_time_keeps_the_place() {
     let mut queue = queue();
     for key in [1, 2] {
-        let _ = queue.add(key, 1, Add::after(SECOND), Group::default(), Time::ZERO);
+        let _ = queue.add(key, 1, Add::after(SECOND), GroupId::default(), Time::ZERO);
     }
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     let later = Time::ZERO + SECOND;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Config, Cursor, Ending, Entry, Finish, Group, Phase, Queue, Time};
+use requeue_core::{Add, Config, Cursor, Ending, Entry, Finish, GroupId, Phase, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,7 +15,7 @@ fn queue() -> Queue<u32> {
 }
 
 fn add(queue: &mut Queue<u32>, key: u32, add: Add, now: Time) {
-    let _ = queue.add(key, u64::from(key), add, Group::default(), now);
+    let _ = queue.add(key, u64::from(key), add, GroupId::default(), now);
 }
 
 #[test]

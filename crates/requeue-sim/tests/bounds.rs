@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use common::{config, ops};
 use proptest::prelude::*;
 use requeue_core::ReaddPolicy::KeepBoth;
-use requeue_core::{Add, Config, Finish, Group, InFlightPolicy, Merge, Order, Queue, Time};
+use requeue_core::{Add, Config, Finish, GroupId, InFlightPolicy, Merge, Order, Queue, Time};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Op, Setup};
 
@@ -93,7 +93,7 @@ proptest! {
         let mut arrived: Vec<VecDeque<u64>> = vec![VecDeque::new(); weights.len()];
         let mut add = |queue: &mut Queue<(usize, u64)>, group: usize| {
             next += 1;
-            let at = Group::new(group as u64).weight(weights[group]);
+            let at = GroupId::new(group as u64).weight(weights[group]);
             let _ = queue.add((group, next), next, Add::now(), at, Time::ZERO);
             arrived[group].push_back(next);
             next
@@ -130,7 +130,7 @@ proptest! {
 fn an_empty_group_keeps_no_credit() {
     let mut queue = Queue::new(Config { fair: true, ..Config::default() });
     let add = |queue: &mut Queue<u64>, key: u64, group: u64| {
-        let group = Group::new(group).weight(3);
+        let group = GroupId::new(group).weight(3);
         let _ = queue.add(key, key, Add::now(), group, Time::ZERO);
     };
     let get = |queue: &mut Queue<u64>| {

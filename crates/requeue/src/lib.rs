@@ -211,9 +211,9 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry, Group,
-    Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy, States,
-    Time, Totals, When,
+    Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
+    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
+    States, Time, Totals, When,
 };
 
 pub use crate::clock::Clock;

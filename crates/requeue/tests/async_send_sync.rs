@@ -9,8 +9,8 @@ use requeue::clock::{Alarm, FakeClock, Sleep, SystemClock};
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
 use requeue::{
     Add, Added, BuildError, Builder, Cancelled, Clock, Cursor, Drain, Drained, Entry, Filter, Get,
-    GetMany, Group, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket, Time,
-    Totals, When,
+    GetMany, GroupId, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket,
+    Time, Totals, When,
 };
 
 const fn send<T: Send>() {}
@@ -66,9 +66,9 @@ const _: () = {
     all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
 
     all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
-        Entry<u32>, Group, Merge, Order<u32>, Page<u32>, Phase, Time, When);
+        Entry<u32>, GroupId, Merge, Order<u32>, Page<u32>, Phase, Time, When);
     all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
-        Entry<u32>, Group, Merge, Page<u32>, Phase, Time, When);
+        Entry<u32>, GroupId, Merge, Page<u32>, Phase, Time, When);
 
     all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
     all!(sync: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);

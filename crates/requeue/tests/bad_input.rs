@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{fake, poll, ready, secs, take_all, timeless};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Cursor, Filter, Group, Order, Queue};
+use requeue::{BuildError, Cursor, Filter, GroupId, Order, Queue};
 
 #[test]
 fn a_group_limit_of_zero_is_an_error() {
@@ -112,7 +112,7 @@ fn a_group_function_may_call_the_queue_and_may_panic() {
             if key < 10 {
                 queue.add(key + 10);
             }
-            Group::of(&queue.len()).weight(0)
+            GroupId::of(&queue.len()).weight(0)
         })
         .fair()
         .build()

@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 
 use common::{take_all, timeless};
-use requeue::{Added, CustomOrder, Group, Order, Queue};
+use requeue::{Added, CustomOrder, GroupId, Order, Queue};
 
 /// The payload of a panic, which panics when it is dropped.
 struct Payload;
@@ -244,7 +244,7 @@ fn an_order_that_calls_the_queue_is_refused() {
 fn an_order_that_loses_keys_may_have_a_group_limit() {
     let queue = timeless()
         .order(Order::Custom(Box::new(Loses(Vec::new()))))
-        .group_by(|key| Group::new(u64::from(key % 2)))
+        .group_by(|key| GroupId::new(u64::from(key % 2)))
         .group_limit(1)
         .build()
         .unwrap();

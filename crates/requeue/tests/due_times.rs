@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
 use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Add, Clock, Group, Queue, ReaddPolicy, Time};
+use requeue::{Add, Clock, GroupId, Queue, ReaddPolicy, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -50,9 +50,10 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
 fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
     for is_settled in [false, true] {
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).fair().group_by(|n: &u64| Group::new(*n));
+        let queue =
+            Queue::builder().clock(clock.clone()).fair().group_by(|n: &u64| GroupId::new(*n));
         let queue = queue.build().unwrap();
-        let group = queue.group(Group::new(1)).unwrap();
+        let group = queue.group(GroupId::new(1)).unwrap();
         group.pause();
         queue.add_after(1, secs(1));
         queue.add_after(2, secs(2));

@@ -21,7 +21,7 @@ use common::{poll, secs};
 use requeue::clock::{Alarm, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{
-    Add, Added, Clock, CustomOrder, Filter, Group, Item, Merge, Order, Queue, RateLimiter, Time,
+    Add, Added, Clock, CustomOrder, Filter, GroupId, Item, Merge, Order, Queue, RateLimiter, Time,
 };
 
 /// The kinds of user code that a queue runs.
@@ -250,7 +250,7 @@ impl Subject {
             .limiter(Second)
             .group_by(|_| {
                 user_code(GroupOf);
-                Group::default()
+                GroupId::default()
             })
             .metrics_provider(Arc::new(Hooks));
         let builder = match has_order {

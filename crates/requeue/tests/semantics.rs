@@ -13,7 +13,7 @@ use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{
-    Add, Added, CancelReason, Cancelled, CancelledRun, Group, InFlightPolicy, Item, Merge, Order,
+    Add, Added, CancelReason, Cancelled, CancelledRun, GroupId, InFlightPolicy, Item, Merge, Order,
     Queue, ReaddPolicy, Time,
 };
 
@@ -750,7 +750,7 @@ fn priority_the_oldest_key_leaves_within_the_bound() {
 #[test]
 fn fair_groups_take_turns_by_weight() {
     let queue: Queue<(&str, u32)> = timeless()
-        .group_by(|&(group, _)| Group::of(group).weight(if group == "big" { 2 } else { 1 }))
+        .group_by(|&(group, _)| GroupId::of(group).weight(if group == "big" { 2 } else { 1 }))
         .fair()
         .build()
         .unwrap();
@@ -762,7 +762,7 @@ fn fair_groups_take_turns_by_weight() {
 #[test]
 fn a_group_at_its_limit_holds_its_keys_back() {
     let queue: Queue<(&str, u32)> =
-        timeless().group_by(|&(group, _)| Group::of(group)).group_limit(1).build().unwrap();
+        timeless().group_by(|&(group, _)| GroupId::of(group)).group_limit(1).build().unwrap();
     queue.add_all([("x", 0), ("x", 1), ("y", 0)]);
     let (first, other) = (get(&queue), get(&queue));
     assert_eq!((*first, *other), (("x", 0), ("y", 0)));

@@ -11,7 +11,7 @@ use std::thread;
 use common::{Fifo, Wakes, block_on, fake, ms, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Group, Item, Order, Queue, ReaddPolicy};
+use requeue::{Add, GroupId, Item, Order, Queue, ReaddPolicy};
 
 /// Queues for each code path, with their clocks.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
@@ -24,7 +24,7 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
             1 => builder.track_times(),
             2 => builder.order(Order::Priority { oldest_every: 3 }),
             3 => builder.order(Order::Custom(Box::new(Fifo::default()))),
-            4 => builder.group_by(|key| Group::new(u64::from(key % 2))).fair().group_limit(1),
+            4 => builder.group_by(|key| GroupId::new(u64::from(key % 2))).fair().group_limit(1),
             _ => builder.readd_policy(ReaddPolicy::Hold).track_times(),
         };
         (builder.build().unwrap(), clock)

@@ -9,7 +9,7 @@ use std::thread;
 
 use common::{Wakes, block_on, fake, ms, poll, ready, secs, take_all};
 use requeue::clock::{FakeClock, SystemClock};
-use requeue::{Group, Queue};
+use requeue::{GroupId, Queue};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -265,7 +265,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
             let clock = FakeClock::new();
             let queue = Queue::builder()
                 .clock(clock.clone())
-                .group_by(|key: &u32| Group::new(u64::from(*key >= 1000)))
+                .group_by(|key: &u32| GroupId::new(u64::from(*key >= 1000)))
                 .group_limit(1)
                 .build()
                 .unwrap();

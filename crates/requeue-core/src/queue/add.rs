@@ -6,7 +6,7 @@ use super::Queue;
 use super::transitions::record::Record;
 use super::walk::Walk;
 use crate::memory::index::{Position, fold};
-use crate::order::{Group, Ready};
+use crate::order::{GroupId, Ready};
 use crate::rule::{self, KeyState, Wish};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::delivery::Asked;
@@ -25,7 +25,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
         match self.add_fast(key, hash, &add, group, now) {
@@ -40,7 +40,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
         if self.ending != Ending::Open {

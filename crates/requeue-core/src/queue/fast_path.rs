@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Found, fold};
-use crate::order::Group;
+use crate::order::GroupId;
 use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Finish, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
@@ -27,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: &Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
         if !self.is_simple() || self.timers.is_due(now) {
@@ -146,12 +146,14 @@ mod tests {
             let track = config.track;
             let mut queue = Queue::new(config);
             let add = |queue: &mut Queue<u8>, key, add| {
-                queue.add_fast(key, key.into(), &add, Group::default(), NOW).map(|(added, _)| added)
+                queue
+                    .add_fast(key, key.into(), &add, GroupId::default(), NOW)
+                    .map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
             // In an index without buckets, `glance` finds nothing.
             assert_eq!(add(&mut queue, 0, later), Err(0));
-            let _ = queue.add(0, 0, later, Group::default(), NOW);
+            let _ = queue.add(0, 0, later, GroupId::default(), NOW);
             for key in 1..=4 {
                 let first = if key == 4 { later } else { Add::now() };
                 assert_eq!(add(&mut queue, key, first), Ok(Added::New));
@@ -178,11 +180,11 @@ mod tests {
         ];
         for (re_add, again) in cases {
             let mut queue = Queue::new(Config { re_add, ..Config::default() });
-            let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
+            let _ = queue.add(0, 0, Add::now(), GroupId::default(), NOW);
             let failed = Add::after(SECOND).failed();
-            let added = queue.add_fast(1, 1, &failed, Group::default(), NOW);
+            let added = queue.add_fast(1, 1, &failed, GroupId::default(), NOW);
             assert_eq!(added, Ok((Added::New, None)));
-            assert_eq!(queue.add(1, 1, Add::now(), Group::default(), NOW).0, again);
+            assert_eq!(queue.add(1, 1, Add::now(), GroupId::default(), NOW).0, again);
         }
     }
 
@@ -192,7 +194,7 @@ mod tests {
             let mut queue = Queue::new(Config::default());
             let first = Add::after(2 * SECOND);
             let first = if failed { first.failed() } else { first };
-            let _ = queue.add(1, 1, first, Group::default(), NOW);
+            let _ = queue.add(1, 1, first, GroupId::default(), NOW);
             let mut again = |after| {
                 let slot = queue.find(&1, 1).expect("it waits");
                 queue.add_again_fast(slot, &Add::after(after), NOW)
@@ -209,7 +211,7 @@ mod tests {
             let mut queue = Queue::new(Config { order, fair, ..Config::default() });
             for (key, priority) in [(1, 0), (2, 1), (3, 0), (3, 2), (1, 1)] {
                 let add = Add::now().priority(priority);
-                let _ = queue.add(key, key, add, Group::default(), NOW);
+                let _ = queue.add(key, key, add, GroupId::default(), NOW);
             }
             let keys = core::iter::from_fn(|| queue.get(NOW)).map(|out| out.key);
             assert!(keys.eq([3, 2, 1]));
@@ -220,7 +222,7 @@ mod tests {
     fn a_run_of_a_key_that_has_failed_is_short_if_it_succeeds() {
         for (how, is_short) in [(Finish::Succeed, true), (Finish::Done, false)] {
             let mut queue = Queue::new(Config::default());
-            let _ = queue.add(1, 1, Add::after(SECOND).failed(), Group::default(), NOW);
+            let _ = queue.add(1, 1, Add::after(SECOND).failed(), GroupId::default(), NOW);
             let out = queue.get(NOW + SECOND).expect("it is due");
             assert_eq!(out.failures, 1);
             let ended = queue.finish_fast(&out.ticket, how, NOW);

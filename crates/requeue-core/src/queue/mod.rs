@@ -96,19 +96,19 @@ impl<K> Default for Config<K> {
 /// # Examples
 ///
 /// ```
-/// use requeue_core::{Add, Added, Config, Finish, Group, Queue, Time};
+/// use requeue_core::{Add, Added, Config, Finish, GroupId, Queue, Time};
 ///
 /// let mut queue = Queue::new(Config::default());
 /// let now = Time::ZERO;
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::New);
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Coalesced);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::New);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::Coalesced);
 ///
 /// let out = queue.get(now).unwrap();
 /// assert_eq!((out.key, out.asked.adds), ("a", 2));
 /// assert!(queue.get(now).is_none());
 ///
 /// // The key is added while it is in flight. It is delivered once more after its completion.
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Dirty);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::Dirty);
 /// assert!(queue.get(now).is_none());
 /// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
 /// assert_eq!(queue.get(now).unwrap().key, "a");

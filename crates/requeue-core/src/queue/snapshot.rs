@@ -229,15 +229,15 @@ impl<K> Entry<K> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use requeue_core::{Add, Config, Finish, Group, Pace, Queue, Time};
+    /// use requeue_core::{Add, Config, Finish, GroupId, Pace, Queue, Time};
     ///
     /// let pace = Pace::min_interval(Duration::from_secs(5));
     /// let mut queue = Queue::new(Config { pace: Some(pace), ..Config::default() });
     /// let now = Time::ZERO;
-    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let _ = queue.add("a", 1, Add::now(), GroupId::default(), now);
     /// let out = queue.get(now).unwrap();
     /// let _ = queue.finish(&out.ticket, Finish::Succeed, now);
-    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let _ = queue.add("a", 1, Add::now(), GroupId::default(), now);
     /// let entry = queue.look_up("a", 1).unwrap();
     /// assert_eq!(entry.waits_for_pace(now), Some((pace, now + Duration::from_secs(5))));
     /// ```

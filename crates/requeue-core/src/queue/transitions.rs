@@ -12,7 +12,7 @@ use core::time::Duration;
 use self::record::Record;
 use super::Queue;
 use super::stats::{Totals, Tracker};
-use crate::order::{Group, Ready};
+use crate::order::{GroupId, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
 use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Delivery, Ticket};
@@ -107,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
         slot: Slot,
         add: &Add,
         due: Option<Time>,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) {
         if let Some(groups) = self.ready.groups_mut() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, Group, InFlightPolicy, Order, Pace, Queue, RateLimiter};
+use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue, RateLimiter};
 
 use super::RunnerError;
 use super::ownership::Places;
@@ -371,8 +371,9 @@ impl Config {
                 // With a random hasher, users cannot choose the name of a namespace so that it
                 // takes the turns of another.
                 let hasher = RandomState::new();
-                queue = queue
-                    .group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));
+                queue = queue.group_by(move |key: &ObjectKey| {
+                    GroupId::new(hasher.hash_one(key.namespace()))
+                });
             }
             None => {}
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::{CancelledRun, GroupHandle, Item, NoneInFlight, Queue, Ticket};
-use requeue_core::{Asked, Ending, Group, InFlightPolicy, Merge, Order, Time, When};
+use requeue_core::{Asked, Ending, GroupId, InFlightPolicy, Merge, Order, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
@@ -263,7 +263,7 @@ impl World {
 
     /// Calls `on_queue` with the queue's handle of a team, if the queue has groups.
     fn on_team<T>(&self, team: u32, on_queue: impl FnOnce(Handle<'_>) -> T) -> Option<T> {
-        self.queue.group(Group::new(team.into())).ok().map(on_queue)
+        self.queue.group(GroupId::new(team.into())).ok().map(on_queue)
     }
 
     pub(super) fn pause_team(&self, team: u32, paused: bool) {
@@ -537,7 +537,7 @@ const fn team(key: u32, teams: u32) -> Team {
     Team { id: id as u64, weight: id % 3 + 1 }
 }
 
-fn group(key: u32, teams: u32) -> Group {
+fn group(key: u32, teams: u32) -> GroupId {
     let Team { id, weight } = team(key, teams);
-    Group::new(id).weight(weight)
+    GroupId::new(id).weight(weight)
 }

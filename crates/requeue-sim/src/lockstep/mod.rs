@@ -8,7 +8,7 @@ mod setup;
 use std::collections::BTreeSet;
 
 use requeue_core::{
-    Config, Cursor, Delivery, Ending, Group, Operation, Order, Queue, Ticket, Time,
+    Config, Cursor, Delivery, Ending, GroupId, Operation, Order, Queue, Ticket, Time,
 };
 
 use self::setup::TestOrder;
@@ -223,7 +223,7 @@ impl Lockstep {
 
     fn add(&mut self, key: u32, request: &AddRequest) {
         let (hash, team) = (self.setup.hash(key), self.setup.team(key));
-        let group = Group::new(team.id).weight(team.weight);
+        let group = GroupId::new(team.id).weight(team.weight);
         let add = request.to_add();
         let needs = self.queue.needs_now(Operation::Add(&add));
         let now = self.queue_now(needs);

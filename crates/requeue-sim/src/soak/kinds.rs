@@ -6,7 +6,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
-use requeue::{BuildError, Builder, CustomOrder, Group, Order, Queue, ReaddPolicy};
+use requeue::{BuildError, Builder, CustomOrder, GroupId, Order, Queue, ReaddPolicy};
 
 /// A namespace and a name. All have the same length, so that the memory of a number of keys does
 /// not depend on which keys they are.
@@ -47,7 +47,7 @@ impl Kind {
                 .readd_policy(ReaddPolicy::Replace)
                 .limiter(backoff)
                 .order(Order::Priority { oldest_every: 10 })
-                .group_by(|name: &Name| Group::of(namespace(name)))
+                .group_by(|name: &Name| GroupId::of(namespace(name)))
                 .fair()
                 .group_limit(2),
             Self::Custom => custom(builder).limiter(backoff),

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 use std::vec::IntoIter;
 
-use requeue_core::{Add, Added, Group, Operation, Time};
+use requeue_core::{Add, Added, GroupId, Operation, Time};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -209,14 +209,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 /// lock.
 struct BatchAdd<'q, K: Key> {
     shared: &'q Shared<K>,
-    keys: IntoIter<(K, u64, Group)>,
+    keys: IntoIter<(K, u64, GroupId)>,
     unused: Vec<K>,
     state: Option<RankedGuard<'q, State<K>>>,
 }
 
 impl<'q, K: Key> BatchAdd<'q, K> {
     /// Takes keys with their hashes and groups.
-    fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
+    fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, GroupId)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
     }
 

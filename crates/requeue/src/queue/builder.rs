@@ -8,7 +8,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use requeue_core::limiter::{BackoffLimiter, DEFAULT_BACKOFF, default_controller};
 use requeue_core::{
-    Config, CustomOrder, Group, InFlightPolicy, Order, Pace, RateLimiter, ReaddPolicy,
+    Config, CustomOrder, GroupId, InFlightPolicy, Order, Pace, RateLimiter, ReaddPolicy,
 };
 
 use super::Queue;
@@ -19,7 +19,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
 use crate::sync::{Arc, drop_quietly, quietly};
 
-pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
+pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> GroupId + Send + Sync>;
 
 /// Builds a [`Queue`].
 ///
@@ -251,10 +251,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
     /// let queue: Queue<(&str, &str)> = Queue::builder()
-    ///     .group_by(|(namespace, _)| Group::of(namespace))
+    ///     .group_by(|(namespace, _)| GroupId::of(namespace))
     ///     .fair()
     ///     .build()?;
     /// queue.add_all([("busy", "a"), ("busy", "b"), ("busy", "c"), ("calm", "d")]);
@@ -262,7 +262,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// assert_eq!(order, ["a", "d", "b", "c"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    pub fn group_by(mut self, group: impl Fn(&K) -> Group + Send + Sync + 'static) -> Self {
+    pub fn group_by(mut self, group: impl Fn(&K) -> GroupId + Send + Sync + 'static) -> Self {
         self.group_of = Some(Arc::new(group));
         self
     }

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use requeue_core::{self as core, Group};
+use requeue_core::{self as core, GroupId};
 
 /// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
 /// first drain.
@@ -24,7 +24,7 @@ pub(super) enum Until {
     /// No key is in flight.
     NothingInFlight,
     /// No key of the group is in flight.
-    NoneInFlight(Group),
+    NoneInFlight(GroupId),
 }
 
 impl Until {
