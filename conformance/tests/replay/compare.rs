@@ -120,7 +120,7 @@ impl<'q, 't> Run<'q, 't> {
 
         let queue = self.queue;
         self.check(at, "len", self.known("len"), queue.len())?;
-        self.check(at, "depth", self.known("depth"), queue.depth())?;
+        self.check(at, "depth", self.known("depth"), queue.ready_and_dirty())?;
         self.check(at, "adds", self.known("adds"), queue.totals().enqueued)?;
         self.check(at, "retries", self.known("retries"), queue.totals().retries)?;
         self.check(at, "shut", self.known("shut"), u8::from(queue.shutting_down()))?;

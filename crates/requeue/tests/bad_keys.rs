@@ -207,7 +207,7 @@ fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
         assert_eq!((setup.queue.processing(), setup.queue.totals().failures), (0, 0));
         assert_eq!(setup.take_all(), [2]);
-        assert_eq!(setup.queue.known(), 0);
+        assert_eq!(setup.queue.records(), 0);
     }
 }
 

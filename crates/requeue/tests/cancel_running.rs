@@ -215,7 +215,7 @@ fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
         std::panic::resume_unwind(Box::new("it panics on purpose"));
     }));
     assert!(panicked.is_err());
-    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.known()), (0, 0, 0));
+    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.records()), (0, 0, 0));
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_thread_learns_that_its_run_was_cancelled() {
     queue.close();
     workers.join().unwrap();
     assert_eq!(*seen.lock().unwrap(), [("a", Some(CancelReason::Cancelled))]);
-    assert_eq!((queue.totals().deliveries, queue.totals().failures, queue.known()), (1, 0, 0));
+    assert_eq!((queue.totals().deliveries, queue.totals().failures, queue.records()), (1, 0, 0));
 }
 
 #[test]
@@ -404,6 +404,6 @@ fn a_panic_of_a_handler_whose_run_is_cancelled_counts_as_its_cancellation() {
         }
     };
     ThreadWorkers::new(queue.clone(), handler).max_retries(0).run();
-    assert_eq!((queue.totals().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
     assert_eq!(queue.panics(), 1);
 }

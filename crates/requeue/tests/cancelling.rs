@@ -124,7 +124,7 @@ fn an_item_dropped_while_dirty_runs_once_more_after_its_backoff() {
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
     clock.advance(ms(1));
     assert_eq!(take_all(&queue), ["a"]);
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
 }
 
 #[test]

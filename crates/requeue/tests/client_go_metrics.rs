@@ -130,7 +130,7 @@ fn test_metrics() {
     assert_eq!(metrics.seen().adds, 1);
     assert_eq!(queue.totals().enqueued, 1);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     clock.advance(Duration::from_micros(50));
 
@@ -144,14 +144,14 @@ fn test_metrics() {
     assert_eq!(metrics.seen().adds, 2);
     assert_eq!(queue.totals().enqueued, 2);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     clock.advance(Duration::from_micros(25));
 
     item.done();
     assert_eq!(metrics.seen().duration, (2.5e-05, 1));
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (2.5e-05, 2));

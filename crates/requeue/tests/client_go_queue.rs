@@ -360,9 +360,9 @@ fn depth_counts_dirty_keys_and_len_does_not() {
     queue.add_all(["a", "b"]);
     let item = queue.try_get().unwrap();
     queue.add("a");
-    assert_eq!((queue.len(), queue.depth()), (1, 2));
+    assert_eq!((queue.len(), queue.ready_and_dirty()), (1, 2));
     item.done();
-    assert_eq!((queue.len(), queue.depth()), (2, 2));
+    assert_eq!((queue.len(), queue.ready_and_dirty()), (2, 2));
 }
 
 /// Neither flag is set before a shutdown.

@@ -268,7 +268,7 @@ fn hooks_are_called_before_the_operation_returns() {
     queue.add_after("a", secs(1));
     assert_eq!(log.take(), ["retry"]);
     clock.step(secs(1));
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
     assert_eq!(log.take(), ["add"], "the delayed add makes the key dirty");
     item.done();
     assert_eq!(log.take(), ["done after 1s"]);

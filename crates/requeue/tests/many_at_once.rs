@@ -55,7 +55,7 @@ fn keys_that_panic_in_drop_do_so_one_by_one() {
     let (queue, _clock) = fake();
     queue.add(PanicsInDrop);
     Item::succeed_all(queue.try_get());
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
 }
 
 #[derive(Clone)]

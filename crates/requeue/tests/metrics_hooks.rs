@@ -114,7 +114,7 @@ proptest! {
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.deliveries);
             prop_assert_eq!(hooks.retries.load(Relaxed), counts.retries);
             prop_assert_eq!(hooks.done.load(Relaxed), ends);
-            let depth = queue.depth();
+            let depth = queue.ready_and_dirty();
             prop_assert_eq!(hooks.depth.load(Relaxed), depth as i64);
             Ok(())
         };
@@ -250,7 +250,7 @@ fn a_hook_that_panics_does_nothing() {
     assert_eq!((queue.waiting(), queue.totals().retries), (1, 1));
     clock.advance(Duration::from_secs(1));
     queue.try_get().unwrap().succeed();
-    assert_eq!(queue.depth(), 0);
+    assert_eq!(queue.ready_and_dirty(), 0);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn without_metrics_no_clock_is_read() {
         queue.add(key);
         item.done();
         queue.get_blocking().unwrap().succeed();
-        assert_eq!((queue.len(), queue.depth(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.ready_and_dirty(), queue.processing()), (0, 0, 0));
     }
     assert_eq!(clock.0.load(Relaxed), 0);
 

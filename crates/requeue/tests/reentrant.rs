@@ -320,8 +320,14 @@ impl Subject {
         drop(poll(&mut Box::pin(queue.get_timeout(secs(1))), Waker::noop()));
         drop(queue.get_timeout_blocking(Duration::ZERO));
 
-        let _ = (queue.len(), queue.is_idle(), queue.depth(), queue.waiting(), queue.failing());
-        let _ = (queue.processing(), queue.known(), queue.totals(), queue.unfinished_work());
+        let _ = (
+            queue.len(),
+            queue.is_idle(),
+            queue.ready_and_dirty(),
+            queue.waiting(),
+            queue.failing(),
+        );
+        let _ = (queue.processing(), queue.records(), queue.totals(), queue.unfinished_work());
         let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
         let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));
         drop(queue.snapshot(Filter::All, Default::default(), 10));

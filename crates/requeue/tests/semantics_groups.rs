@@ -115,7 +115,7 @@ fn group_the_pause_outlasts_the_keys() {
     queue.add(("x", 0));
     x.pause();
     assert!(queue.cancel(&("x", 0)).ready);
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
     assert!(x.is_paused());
     queue.add(("x", 1));
     assert!(would_wait(&queue));
@@ -154,7 +154,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!(queue.num_requeues(&("x", 0)), 0, "the failures are forgotten");
     dirty.succeed();
     assert_eq!(take_all(&queue), [("y", 0)]);
-    assert_eq!((queue.known(), x.cancel()), (0, 0));
+    assert_eq!((queue.records(), x.cancel()), (0, 0));
 
     // The failures of a key in flight are forgotten, too.
     queue.add(("x", 0));
@@ -169,7 +169,7 @@ fn group_cancel_removes_what_is_pending() {
     queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
     assert_eq!(queue.cancel_groups(["z", "x", "z"].map(GroupId::of)), Ok(666));
     assert_eq!(take_all(&queue).iter().filter(|(group, _)| *group == "y").count(), 333);
-    assert_eq!((queue.known(), queue.cancel_groups([])), (0, Ok(0)));
+    assert_eq!((queue.records(), queue.cancel_groups([])), (0, Ok(0)));
     assert_eq!(Queue::<u32>::new().cancel_groups([]), Err(NoGroups));
 }
 

@@ -98,7 +98,7 @@ fn failures_are_forgotten() {
     let item = queue.try_get().unwrap();
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (2, 1));
     assert!(queue.succeed_and_try_get(item).is_none());
-    assert_eq!((queue.num_requeues(&"a"), queue.known()), (0, 0));
+    assert_eq!((queue.num_requeues(&"a"), queue.records()), (0, 0));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_future_completes_the_delivery_and_waits_in_line() {
     let mut next = queue.succeed_and_get(item);
     let (wakes, waker) = Wakes::new();
     assert!(poll(&mut next, &waker).is_pending());
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
     queue.add("b");
     assert_eq!(wakes.count(), 1);
     let item = ready(next).unwrap();
@@ -193,7 +193,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         common::until(|| queue.totals().deliveries >= 1_002 && queue.processing() == 0);
         queue.close();
     });
-    assert_eq!((queue.totals().deliveries, queue.known()), (1_002, 0));
+    assert_eq!((queue.totals().deliveries, queue.records()), (1_002, 0));
 }
 
 #[cfg(feature = "tokio")]

@@ -315,7 +315,7 @@ fn a_shut_down_reports_any_number_of_keys() {
         let mut dropped = queue.shut_down();
         dropped.sort_unstable();
         assert_eq!(dropped, (0..waiting).collect::<Vec<_>>());
-        assert_eq!(queue.known(), 0);
+        assert_eq!(queue.records(), 0);
     }
 }
 

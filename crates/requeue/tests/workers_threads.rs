@@ -64,7 +64,7 @@ fn an_error_is_retried_until_it_succeeds() {
     let drained = ThreadWorkers::new(queue.clone(), handler).threads(2).run();
     assert!(drained.finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]);
-    assert_eq!((queue.totals().failures, queue.known()), (4, 0));
+    assert_eq!((queue.totals().failures, queue.records()), (4, 0));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn past_its_retries_or_with_a_terminal_error_a_key_is_given_up() {
     let mut given_up = given_up.lock().unwrap().clone();
     given_up.sort_unstable();
     assert_eq!(given_up, [(1, "never".to_owned()), (2, "invalid".to_owned())]);
-    assert_eq!((*finished.lock().unwrap(), queue.given_up(), queue.known()), (4, 2, 0));
+    assert_eq!((*finished.lock().unwrap(), queue.given_up(), queue.records()), (4, 2, 0));
 }
 
 #[test]

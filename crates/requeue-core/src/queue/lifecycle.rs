@@ -146,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
-    pub const fn depth(&self) -> usize {
+    pub const fn ready_and_dirty(&self) -> usize {
         self.counters.ready() + self.counters.dirty()
     }
 

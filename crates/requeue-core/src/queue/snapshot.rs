@@ -187,9 +187,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the [`depth`](Self::depth) by priority, in ascending order, without priorities that
+    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order, without priorities that
     /// have no keys (`workqueue_depth`). Returns `None` if times are not tracked.
-    pub fn depths(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
+    pub fn ready_and_dirty_by_priority(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }

@@ -362,7 +362,7 @@ impl Simulation {
         for key in world.all_keys() {
             world.forget(key);
         }
-        world.expect("records", world.queue.known(), 0);
+        world.expect("records", world.queue.records(), 0);
         self.check()
     }
 }

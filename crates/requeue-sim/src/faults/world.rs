@@ -492,11 +492,11 @@ impl World {
         let (queue, model) = (&self.queue, self.model.borrow());
         let counts = |what, queue: usize, model: usize| self.expect(what, queue, model);
         counts("len", queue.len(), model.len());
-        counts("depth", queue.depth(), model.depth());
+        counts("depth", queue.ready_and_dirty(), model.ready_and_dirty());
         counts("waiting", queue.waiting(), model.waiting());
         counts("failing", queue.failing(), model.failing());
         counts("processing", queue.processing(), model.processing());
-        counts("known", queue.known(), model.known());
+        counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
         let histograms = queue.histograms();
         let (queued, worked) = match self.track {

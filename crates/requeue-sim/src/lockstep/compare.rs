@@ -20,7 +20,7 @@ impl Lockstep {
         if !(self.dropping && model.pauses_any()) {
             assert_eq!(core.len(), model.len(), "len");
             assert_eq!(core.is_empty(), model.is_empty(), "is_empty");
-            assert_eq!(core.depth(), model.depth(), "depth");
+            assert_eq!(core.ready_and_dirty(), model.ready_and_dirty(), "depth");
         }
         assert_eq!(core.waiting(), model.waiting(), "waiting");
         assert_eq!(core.failing(), model.failing(), "failing");
@@ -28,7 +28,7 @@ impl Lockstep {
         let waiting = states.waiting + states.backing_off;
         assert_eq!((waiting, states.backing_off), model.idle_waiting(), "states");
         assert_eq!(states.ready, core.len(), "states");
-        assert_eq!(states.ready + states.dirty, core.depth(), "states");
+        assert_eq!(states.ready + states.dirty, core.ready_and_dirty(), "states");
         assert_eq!(states.in_flight, model.processing(), "states");
         assert_eq!(core.processing(), model.processing(), "processing");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
@@ -59,7 +59,7 @@ impl Lockstep {
 
     /// Compares the counters by priority with a walk through all keys.
     fn compare_depths(&self) {
-        let Some(depths) = self.queue.depths() else { return };
+        let Some(depths) = self.queue.ready_and_dirty_by_priority() else { return };
         let (mut walked, mut cursor) = (BTreeMap::new(), Some(Cursor::default()));
         while let Some(at) = cursor {
             let page = self.queue.page(at, 256);

@@ -207,7 +207,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Returns the number of ready and dirty keys.
-    pub fn depth(&self) -> usize {
+    pub fn ready_and_dirty(&self) -> usize {
         self.dirty.len()
     }
 

@@ -198,7 +198,7 @@ impl Controller {
         if let Some(at) = self.clock.next_alarm() {
             self.clock.set(at);
         }
-        let (known, armed) = (self.queue.known(), self.clock.armed());
+        let (known, armed) = (self.queue.records(), self.clock.armed());
         ensure(known == 0, || format!("{known} records are left: {:?}", self.first_left()))?;
         ensure(armed == 0, || format!("{armed} alarms are armed, but no task waits"))
     }

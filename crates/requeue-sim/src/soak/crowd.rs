@@ -149,7 +149,7 @@ fn nothing_is_left(queue: &Queue<String>) -> Result<u64, String> {
     for key in 0..KEYS {
         queue.forget(&format!("namespace/{key}"));
     }
-    let known = queue.known();
+    let known = queue.records();
     ensure(known == 0, || format!("{known} records are left"))?;
     Ok(queue.totals().deliveries)
 }

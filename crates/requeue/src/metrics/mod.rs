@@ -3,7 +3,7 @@
 //! A backend can use either of two interfaces, or both:
 //!
 //! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time:
-//!   [`totals`](crate::Queue::totals), [`depth`](crate::Queue::depth),
+//!   [`totals`](crate::Queue::totals), [`ready_and_dirty`](crate::Queue::ready_and_dirty),
 //!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
 //!   and similar methods. No thread keeps a gauge up to date in between.
 //! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a

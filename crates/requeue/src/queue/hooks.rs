@@ -26,7 +26,7 @@ impl Events {
             withdrawn: counts
                 .enqueued
                 .saturating_sub(counts.deliveries)
-                .saturating_sub(core.depth() as u64),
+                .saturating_sub(core.ready_and_dirty() as u64),
         }
     }
 

@@ -104,15 +104,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
-    pub fn depth(&self) -> usize {
+    pub fn ready_and_dirty(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
-            let depth = state.core.depth();
+            let depth = state.core.ready_and_dirty();
             self.shared.release(state);
             depth
         })
     }
 
-    /// Returns the [`depth`](Self::depth) by priority, in ascending order.
+    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order.
     ///
     /// Priorities without keys are left out, and at most `limit` entries are returned. The cost
     /// grows with the number of priorities, not with the number of keys. The result is empty unless
@@ -126,14 +126,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let queue = Queue::builder().track_times().build()?;
     /// queue.add_all(["a", "b"]);
     /// queue.add_with("c", Add::now().priority(-100));
-    /// assert_eq!(queue.depths(10), [(-100, 1), (0, 2)]);
-    /// assert_eq!(queue.depths(1), [(-100, 1)]);
+    /// assert_eq!(queue.ready_and_dirty_by_priority(10), [(-100, 1), (0, 2)]);
+    /// assert_eq!(queue.ready_and_dirty_by_priority(1), [(-100, 1)]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn depths(&self, limit: usize) -> Vec<(i32, usize)> {
+    pub fn ready_and_dirty_by_priority(&self, limit: usize) -> Vec<(i32, usize)> {
         self.settled().map_or_else(Vec::new, |(state, _)| {
-            let depths = state.core.depths().into_iter().flatten().take(limit).collect();
+            let depths = state
+                .core
+                .ready_and_dirty_by_priority()
+                .into_iter()
+                .flatten()
+                .take(limit)
+                .collect();
             self.shared.release(state);
             depths
         })
@@ -244,7 +250,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A walk through [all keys](Filter::All) returns this number of entries.
     #[must_use]
-    pub fn known(&self) -> usize {
+    pub fn records(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.records())
     }
 
