@@ -124,7 +124,7 @@ impl<'q, 't> Run<'q, 't> {
         self.check(at, "adds", self.known("adds"), queue.totals().enqueued)?;
         self.check(at, "retries", self.known("retries"), queue.totals().retries)?;
         self.check(at, "shut", self.known("shut"), u8::from(queue.shutting_down()))?;
-        self.check(at, "with workers", self.held.len(), queue.processing())?;
+        self.check(at, "with workers", self.held.len(), queue.in_flight())?;
         for (key, ticket) in &self.stale {
             let done = queue.done_ticket(ticket.clone());
             self.check(at, &format!("done of a stale ticket of {key}"), false, done)?;

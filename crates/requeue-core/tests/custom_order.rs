@@ -252,16 +252,16 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     keys.lock().expect("no panic").clear();
     for _ in 0..5 {
         fails(|| queue.get_by_order(NOW, hash));
-        assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+        assert_eq!((queue.eligible(), queue.in_flight()), (4, 0));
     }
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
     assert_eq!(queue.eligible(), 3, "any of the three may be delivered next");
     // A completion that panics is repeated without copies.
     let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
-    assert_eq!((queue.eligible(), queue.processing()), (3, 1));
+    assert_eq!((queue.eligible(), queue.in_flight()), (3, 1));
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
-    assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+    assert_eq!((queue.eligible(), queue.in_flight()), (4, 0));
     let taken = [(); 3].map(|()| queue.get_by_order(NOW, hash).item.is_some());
     assert_eq!((taken, queue.eligible()), ([true, true, false], 0));
 }

@@ -54,7 +54,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     while queue.drop_some(256, &mut dropped) {}
     // The keys come by age, so that the queue need not search for them.
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
-    assert_eq!((queue.len(), queue.processing()), (0, 1000));
+    assert_eq!((queue.len(), queue.in_flight()), (0, 1000));
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn a_cursor_is_a_number() {
 fn running_keys_come_by_the_time_of_their_delivery() {
     let mut queue = queue();
     let keys = |queue: &Queue<u32>, skip, limit| {
-        let running = queue.running(skip, limit).expect("times are tracked");
+        let running = queue.entries_in_flight(skip, limit).expect("times are tracked");
         running.into_iter().map(|entry| entry.key).collect::<Vec<_>>()
     };
     for key in [3, 1, 2] {
@@ -86,9 +86,9 @@ fn an_entry_explains_itself_in_one_sentence() {
     assert_eq!(explain(&|entry| entry.due = Some(at(5))), also);
 
     let with = "in flight, for 2.0s";
-    assert_eq!(explain(&|entry| entry.phase = Phase::Processing), with);
+    assert_eq!(explain(&|entry| entry.phase = Phase::InFlight), with);
     let dirty = "in flight, and added again: it runs once more afterwards, for 2.0s";
-    assert_eq!(explain(&|entry| entry.phase = Phase::ProcessingDirty), dirty);
+    assert_eq!(explain(&|entry| entry.phase = Phase::InFlightDirty), dirty);
 
     let closed = "ready, waiting for a worker, for 2.0s; the queue is closed";
     assert_eq!(explain(&|entry| entry.ending = Ending::Closed), closed);

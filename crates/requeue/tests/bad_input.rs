@@ -50,7 +50,7 @@ fn getting_no_keys_gets_none_and_does_not_wait() {
     queue.add(1);
     assert!(queue.try_get_many(0).is_empty());
     assert!(ready(queue.get_many(0)).is_empty());
-    assert_eq!((queue.len(), queue.processing()), (1, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Calls {
         let Some(queue) = self.queue.get() else { return };
         assert_eq!(queue.add(99), Added::Refused);
         assert!(queue.try_get().is_none());
-        assert_eq!((queue.len(), queue.waiting(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.waiting(), queue.in_flight()), (0, 0, 0));
         assert!(!queue.cancel(&1).any());
         assert!(!queue.done(&1));
         queue.close();
@@ -251,7 +251,7 @@ fn an_order_that_loses_keys_may_have_a_group_limit() {
     queue.add_all(0..9);
     let mut keys = Vec::new();
     while let Some(item) = queue.try_get() {
-        assert!(queue.processing() <= 2);
+        assert!(queue.in_flight() <= 2);
         keys.push(*item);
         item.succeed();
     }

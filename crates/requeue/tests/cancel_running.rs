@@ -224,9 +224,9 @@ fn the_reason_is_shown_while_the_run_is_in_flight() {
     queue.add("a");
     let reason = || queue.look_up("a").map(|entry| (entry.phase, entry.cancelled));
     let (_key, ticket) = queue.try_get().unwrap().into_parts();
-    assert_eq!(reason(), Some((Phase::Processing, None)));
+    assert_eq!(reason(), Some((Phase::InFlight, None)));
     let _ = queue.cancel_running("a");
-    assert_eq!(reason(), Some((Phase::Processing, Some(CancelReason::Cancelled))));
+    assert_eq!(reason(), Some((Phase::InFlight, Some(CancelReason::Cancelled))));
     queue.add("a");
     assert!(queue.done_ticket(ticket));
     assert_eq!(reason(), Some((Phase::Ready, None)));

@@ -117,7 +117,7 @@ fn test_add_while_processing() {
             producers.into_iter().for_each(|producer| producer.join().unwrap());
             end(&queue);
         });
-        assert_eq!((queue.len(), queue.processing()), (0, 0));
+        assert_eq!((queue.len(), queue.in_flight()), (0, 0));
     }
 }
 
@@ -202,7 +202,7 @@ fn test_no_queue_drainage_using_shut_down() {
     queue.add_all(["foo", "bar"]);
     let _items = queue.try_get_many(2);
     assert_eq!(queue.shut_down(), [""; 0]);
-    assert_eq!(queue.processing(), 2);
+    assert_eq!(queue.in_flight(), 2);
 }
 
 /// client-go: `TestForceQueueShutdownUsingShutDown`.

@@ -139,7 +139,7 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     })
     .join()
     .unwrap();
-    assert_eq!((queue.len(), queue.processing()), (1, 0), "the dirty key is ready again");
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0), "the dirty key is ready again");
 }
 
 // --- A custom order ------------------------------------------------------------------------------

@@ -421,7 +421,7 @@ fn what_is_with_a_worker_goes_on_while_paused() {
     a.succeed();
     b.retry();
     clock.advance(secs(1));
-    assert_eq!((queue.len(), queue.processing()), (2, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (2, 0));
     queue.resume();
     assert_eq!(take_all(&queue), ["a", "b"]);
 }

@@ -91,7 +91,7 @@ fn a_key_is_in_flight_once_at_a_time_and_no_add_is_lost() {
         queue.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         runs.check();
-        assert_eq!(queue.len() + queue.processing(), 0);
+        assert_eq!(queue.len() + queue.in_flight(), 0);
     });
 }
 

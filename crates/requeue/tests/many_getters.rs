@@ -62,7 +62,7 @@ fn keys_taken_before_a_copy_fails_go_back() {
     let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
     assert!(caught.is_err());
     COPIES.store(100, Ordering::Relaxed);
-    assert_eq!(queue.processing(), 0, "no key without an item is in flight");
+    assert_eq!(queue.in_flight(), 0, "no key without an item is in flight");
     assert_eq!(queue.len() + queue.waiting(), 6);
 }
 

@@ -186,7 +186,7 @@ fn a_hook_may_use_the_queue() {
         fn look(&self) {
             let queue = self.queue.get().unwrap();
             queue.add_after(9, Duration::from_secs(60));
-            self.seen.fetch_add(1 + queue.processing() as u64, Relaxed);
+            self.seen.fetch_add(1 + queue.in_flight() as u64, Relaxed);
         }
     }
 
@@ -287,7 +287,7 @@ fn without_metrics_no_clock_is_read() {
         queue.add(key);
         item.done();
         queue.get_blocking().unwrap().succeed();
-        assert_eq!((queue.len(), queue.ready_and_dirty(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.ready_and_dirty(), queue.in_flight()), (0, 0, 0));
     }
     assert_eq!(clock.0.load(Relaxed), 0);
 

@@ -327,11 +327,11 @@ impl Subject {
             queue.waiting(),
             queue.failing(),
         );
-        let _ = (queue.processing(), queue.records(), queue.totals(), queue.unfinished_work());
+        let _ = (queue.in_flight(), queue.records(), queue.totals(), queue.unfinished_work());
         let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
         let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));
         drop(queue.snapshot(Filter::All, Default::default(), 10));
-        drop(queue.running(0, 10));
+        drop(queue.entries_in_flight(0, 10));
         drop(queue.look_up(&known));
         let _ = (queue.now(), queue.clock().now(), queue.name(), format!("{queue:?}"));
         #[cfg(feature = "prometheus")]

@@ -609,7 +609,7 @@ fn a_stale_ticket_does_nothing() {
     queue.add("a");
     let item = get(&queue);
     assert!(!queue.done_ticket(ticket));
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
 
     let (_clock, other) = self::queue(ReaddPolicy::Hold);
     other.add("a");
@@ -626,7 +626,7 @@ fn a_cancel_does_not_end_a_run() {
     queue.add("a");
     let dirty = Cancelled { ready: false, dirty: true, waiting: false };
     assert_eq!(queue.cancel(&"a"), dirty);
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
     item.retry();
     assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
 }

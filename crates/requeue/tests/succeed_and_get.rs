@@ -69,7 +69,7 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             }
             _ => continue,
         };
-        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.processing());
+        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.in_flight());
         let times = (queue.unfinished_work(), queue.oldest_ready());
         said.push(format!("{event} {counts:?} {times:?}"));
     }
@@ -117,7 +117,7 @@ fn an_item_of_another_queue_succeeds_there() {
     other.add("b");
     let item = one.try_get().unwrap();
     let next = other.succeed_and_try_get(item).unwrap();
-    assert_eq!((*next, one.processing(), other.processing()), ("b", 0, 1));
+    assert_eq!((*next, one.in_flight(), other.in_flight()), ("b", 0, 1));
     // The same with an owned item.
     let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
@@ -147,7 +147,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();
     drop(queue.succeed_and_get(item));
-    assert_eq!((queue.len(), queue.processing(), queue.totals().failures), (2, 0, 0));
+    assert_eq!((queue.len(), queue.in_flight(), queue.totals().failures), (2, 0, 0));
 
     let items = queue.try_get_many(2);
     let mut last = None;
@@ -158,7 +158,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     }
     queue.add("d");
     drop(last);
-    assert_eq!((queue.len(), queue.processing()), (1, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
         // Ready keys and keys in flight are processed, but keys that come later are not.
-        common::until(|| queue.totals().deliveries >= 1_002 && queue.processing() == 0);
+        common::until(|| queue.totals().deliveries >= 1_002 && queue.in_flight() == 0);
         queue.close();
     });
     assert_eq!((queue.totals().deliveries, queue.records()), (1_002, 0));

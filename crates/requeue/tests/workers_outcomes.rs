@@ -236,7 +236,7 @@ async fn the_report_of_workers_that_are_dropped_is_the_queues() {
         () = started.notified() => {}
     }
     drop(run);
-    while queue.processing() > 0 {
+    while queue.in_flight() > 0 {
         tokio::task::yield_now().await;
     }
     let mut dropped = queue.take_dropped();

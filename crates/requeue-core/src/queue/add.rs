@@ -129,7 +129,7 @@ impl<K: Eq + Clone> Queue<K> {
         let is_idle = match key.phase() {
             Phase::Idle => true,
             Phase::Ready => is_cancelled,
-            Phase::Processing | Phase::ProcessingDirty => false,
+            Phase::InFlight | Phase::InFlightDirty => false,
         };
         let is_now = match is_cancelled {
             true => add.due(now).is_none(),
@@ -249,7 +249,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
     fn flush(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
-        let permitted = if record.phase().is_processing() {
+        let permitted = if record.phase().is_in_flight() {
             self.backoff_of(record.epoch())
         } else {
             let (backoff, paced) =
@@ -282,7 +282,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.set_failures(slot, 0);
         self.end_series(slot);
         self.records.get_mut(slot).forget_adds();
-        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
+        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::InFlightDirty, waiting }
     }
 
     /// Forgets the failures of `key`. Returns the record's key if no record is kept.

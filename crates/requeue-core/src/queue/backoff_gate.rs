@@ -13,7 +13,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         match record.phase() {
             Phase::Idle | Phase::Ready => record.set_not_before(at),
-            Phase::Processing | Phase::ProcessingDirty => {
+            Phase::InFlight | Phase::InFlightDirty => {
                 self.backing_off.insert(record.epoch(), at);
             }
         }
@@ -35,7 +35,7 @@ impl<K: Eq + Clone> Queue<K> {
         match record.phase() {
             Phase::Idle => record.set_not_before(Time::ZERO),
             Phase::Ready => {}
-            Phase::Processing | Phase::ProcessingDirty => {
+            Phase::InFlight | Phase::InFlightDirty => {
                 self.backing_off.remove(&record.epoch());
             }
         }

@@ -91,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(never)]
     pub(super) fn locate(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
-            |record: &Record<K>| record.phase().is_processing() && record.epoch() == ticket.epoch;
+            |record: &Record<K>| record.phase().is_in_flight() && record.epoch() == ticket.epoch;
         if self.records.find(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
@@ -146,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
-        (record.phase().is_processing() && record.is_detached()).then(|| Ticket {
+        (record.phase().is_in_flight() && record.is_detached()).then(|| Ticket {
             slot,
             hash: record.hash,
             epoch: record.epoch(),
@@ -171,13 +171,13 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
         self.locate(ticket)
-            .is_some_and(|slot| self.records.get(slot).phase() == Phase::ProcessingDirty)
+            .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
     /// Completes the delivery of the key in `slot`, as the [rules](rule::complete) say.
     fn finish_slot(&mut self, slot: Slot, finish: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
-        let was_dirty = record.phase() == Phase::ProcessingDirty;
+        let was_dirty = record.phase() == Phase::InFlightDirty;
         let epoch = record.epoch();
         let how = how_of(finish, record.cancel_reason(), now);
         let plan = rule::complete(how, &self.state_of(slot), self.re_add, now);

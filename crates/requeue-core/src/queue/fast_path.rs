@@ -76,7 +76,7 @@ impl<K: Eq + Clone> Queue<K> {
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
-        if !applies || (phase.is_processing() && !self.backing_off.is_empty()) {
+        if !applies || (phase.is_in_flight() && !self.backing_off.is_empty()) {
             return None;
         }
         let before = record.priority;

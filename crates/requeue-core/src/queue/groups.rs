@@ -91,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             // The copy comes before any change, because a key's `clone` may panic.
-            let in_flight = self.records.get(slot).phase().is_processing();
+            let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
             count += usize::from(self.clear(slot).any());
             keys.extend(self.release_if_stateless(slot));
@@ -114,7 +114,7 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             let record = self.records.get_mut(slot);
-            if record.phase().is_processing() && record.try_cancel(CancelReason::Cancelled) {
+            if record.phase().is_in_flight() && record.try_cancel(CancelReason::Cancelled) {
                 epochs.push(record.epoch());
             }
         }

@@ -44,9 +44,7 @@ impl<K: Eq + Clone> KeyState for State<'_, K> {
         match self.record.phase() {
             Phase::Idle => self.record.not_before(),
             Phase::Ready => Time::ZERO,
-            Phase::Processing | Phase::ProcessingDirty => {
-                self.queue.backoff_of(self.record.epoch())
-            }
+            Phase::InFlight | Phase::InFlightDirty => self.queue.backoff_of(self.record.epoch()),
         }
     }
 

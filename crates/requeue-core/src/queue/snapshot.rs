@@ -118,7 +118,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the keys in flight, the oldest delivery first: skips `skip` of them, and returns up
     /// to `limit`. Returns `None` if times are not tracked.
     #[must_use]
-    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+    pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| {
             let running = tracker.into_iter().flat_map(|tracker| tracker.running());
@@ -150,7 +150,7 @@ impl<K: Eq + Clone> Queue<K> {
         Entry {
             key: record.key.clone(),
             phase,
-            since: self.tracker.as_ref().map(|tracker| match phase.is_processing() {
+            since: self.tracker.as_ref().map(|tracker| match phase.is_in_flight() {
                 true => tracker.started_at(slot),
                 false => tracker.added_at(slot),
             }),
@@ -163,7 +163,7 @@ impl<K: Eq + Clone> Queue<K> {
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
             group_paused: self.is_in_paused_group(slot),
-            cancelled: if phase.is_processing() { record.cancel_reason() } else { None },
+            cancelled: if phase.is_in_flight() { record.cancel_reason() } else { None },
             paced_until: self.paced_until(slot),
             pace: self.pace(),
             paused: self.paused,
@@ -270,8 +270,8 @@ impl<K> Entry<K> {
                     f.write_str("ready, but its group has reached its limit")?;
                 }
                 Phase::Ready => f.write_str("ready, waiting for a worker")?,
-                Phase::Processing => f.write_str("in flight")?,
-                Phase::ProcessingDirty => {
+                Phase::InFlight => f.write_str("in flight")?,
+                Phase::InFlightDirty => {
                     f.write_str("in flight, and added again: it runs once more afterwards")?;
                 }
             }

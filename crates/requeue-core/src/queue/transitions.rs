@@ -40,13 +40,13 @@ impl Counters {
         self.ready as usize
     }
 
-    /// Returns the number of keys that are Processing or ProcessingDirty.
+    /// Returns the number of keys that are InFlight or InFlightDirty.
     #[inline(always)]
-    pub(super) const fn processing(&self) -> usize {
+    pub(super) const fn in_flight(&self) -> usize {
         self.processing as usize
     }
 
-    /// Returns the number of keys that are ProcessingDirty.
+    /// Returns the number of keys that are InFlightDirty.
     #[inline(always)]
     pub(super) const fn dirty(&self) -> usize {
         self.dirty as usize
@@ -178,7 +178,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.mark_dirty(slot, true);
                 self.stamp(slot, now);
                 let record = self.records.get_mut(slot);
-                record.phase = Phase::ProcessingDirty;
+                record.phase = Phase::InFlightDirty;
                 if !self.backing_off.is_empty() {
                     self.backing_off.remove(&record.epoch());
                 }
@@ -310,7 +310,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.processing -= 1;
                 record.rest();
                 if record.waiting {
-                    self.recount_wait(slot, Phase::Processing, Phase::Idle);
+                    self.recount_wait(slot, Phase::InFlight, Phase::Idle);
                 }
             }
             Cell::EndAndEnqueue => {
@@ -365,7 +365,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Cell::Unmark => {
                 self.counters.dirty -= 1;
-                record.phase = Phase::Processing;
+                record.phase = Phase::InFlight;
                 self.mark_dirty(slot, false);
                 self.leave_depth(slot);
             }

@@ -121,7 +121,7 @@ pub fn complete<S: KeyState>(
     policy: ReaddPolicy,
     now: S::Time,
 ) -> Plan<S::Time> {
-    debug_assert!(key.phase().is_processing(), "only a key in flight is completed");
+    debug_assert!(key.phase().is_in_flight(), "only a key in flight is completed");
     let is_dirty = key.phase().is_dirty();
     let is_pending = || is_dirty || key.is_waiting();
     let is_open = key.ending() != Ending::ShutDown;

@@ -25,17 +25,17 @@ pub enum Cell {
     Enqueue,
     /// The key keeps its place in the order; a higher priority lifts it.
     Lift,
-    /// → Processing.
+    /// → InFlight.
     Start,
-    /// → ProcessingDirty.
+    /// → InFlightDirty.
     MarkDirty,
-    /// → Idle, from Processing.
+    /// → Idle, from InFlight.
     End,
-    /// → Ready, at the tail, from ProcessingDirty.
+    /// → Ready, at the tail, from InFlightDirty.
     EndAndEnqueue,
     /// → Idle, from Ready.
     Dequeue,
-    /// → Processing, from ProcessingDirty.
+    /// → InFlight, from InFlightDirty.
     Unmark,
 }
 
@@ -43,27 +43,27 @@ pub enum Cell {
 #[inline(always)]
 #[must_use]
 pub const fn table(row: Row, phase: Phase) -> Cell {
-    use Phase::{Idle, Processing, ProcessingDirty, Ready};
+    use Phase::{Idle, InFlight, InFlightDirty, Ready};
     match (row, phase) {
         (Row::Add, Idle) => Cell::Enqueue,
         (Row::Add, Ready) => Cell::Lift,
-        (Row::Add, Processing) => Cell::MarkDirty,
-        (Row::Add, ProcessingDirty) => Cell::Stay,
+        (Row::Add, InFlight) => Cell::MarkDirty,
+        (Row::Add, InFlightDirty) => Cell::Stay,
 
         (Row::Get, Idle) => Cell::Stay,
         (Row::Get, Ready) => Cell::Start,
-        (Row::Get, Processing) => Cell::Stay,
-        (Row::Get, ProcessingDirty) => Cell::Stay,
+        (Row::Get, InFlight) => Cell::Stay,
+        (Row::Get, InFlightDirty) => Cell::Stay,
 
         (Row::Done, Idle) => Cell::Stay,
         (Row::Done, Ready) => Cell::Stay,
-        (Row::Done, Processing) => Cell::End,
-        (Row::Done, ProcessingDirty) => Cell::EndAndEnqueue,
+        (Row::Done, InFlight) => Cell::End,
+        (Row::Done, InFlightDirty) => Cell::EndAndEnqueue,
 
         (Row::Cancel, Idle) => Cell::Stay,
         (Row::Cancel, Ready) => Cell::Dequeue,
-        (Row::Cancel, Processing) => Cell::Stay,
-        (Row::Cancel, ProcessingDirty) => Cell::Unmark,
+        (Row::Cancel, InFlight) => Cell::Stay,
+        (Row::Cancel, InFlightDirty) => Cell::Unmark,
     }
 }
 
@@ -77,17 +77,17 @@ mod tests {
             Cell::Stay => "–",
             Cell::Enqueue | Cell::EndAndEnqueue => "→ Ready, at the tail",
             Cell::Lift => "keeps its place; a higher priority lifts it",
-            Cell::Start => "the head of the order → Processing",
-            Cell::MarkDirty => "→ ProcessingDirty",
+            Cell::Start => "the head of the order → InFlight",
+            Cell::MarkDirty => "→ InFlightDirty",
             Cell::End | Cell::Dequeue => "→ Idle",
-            Cell::Unmark => "→ Processing",
+            Cell::Unmark => "→ InFlight",
         }
     }
 
     #[test]
     fn the_table_is_that_of_the_page() {
         let page = include_str!("../../docs/SEMANTICS.md");
-        let phases = [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty];
+        let phases = [Phase::Idle, Phase::Ready, Phase::InFlight, Phase::InFlightDirty];
         let rows = [
             (Row::Add, "| `add` |"),
             (Row::Get, "| `get` |"),

@@ -54,8 +54,8 @@ const fn key(phase: Phase) -> Key {
     Key { phase, wait: None, not_before: 0, paced: None, ending, is_stopped }
 }
 
-const DIRTY: Key = key(Phase::ProcessingDirty);
-const CLEAN: Key = key(Phase::Processing);
+const DIRTY: Key = key(Phase::InFlightDirty);
+const CLEAN: Key = key(Phase::InFlight);
 
 const fn due(due: u64) -> Option<Wait<u64>> {
     Some(Wait { due, bound: None })
@@ -70,7 +70,7 @@ const fn wish(due: Option<u64>, bound: Option<u64>) -> Wish<u64> {
 #[test]
 fn only_hold_delays_an_add_and_only_of_a_key_that_is_not_ready() {
     for policy in POLICIES {
-        for phase in [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty] {
+        for phase in [Phase::Idle, Phase::Ready, Phase::InFlight, Phase::InFlightDirty] {
             let key = Key { not_before: 105, ..key(phase) };
             let is_held = policy == ReaddPolicy::Hold && phase != Phase::Ready;
             for (wanted, held) in [(None, Some(105)), (Some(103), Some(105))] {

@@ -350,7 +350,7 @@ impl Simulation {
 
     fn is_idle(&self) -> bool {
         let queue = &self.world.queue;
-        queue.len() + queue.waiting() + queue.processing() == 0
+        queue.len() + queue.waiting() + queue.in_flight() == 0
     }
 
     fn nothing_is_left(&self) -> Result<(), String> {

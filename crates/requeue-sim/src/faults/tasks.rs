@@ -352,10 +352,10 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             let (epoch, asked) = (held.epoch, held.asked);
             let Some((_, ticket)) = held.into_parts() else { return };
             sleep().await;
-            let before = world.model.borrow().processing();
+            let before = world.model.borrow().in_flight();
             let queue = world.queue.done_ticket(ticket.clone());
             world.finished(epoch, How::Done, asked);
-            let model = world.model.borrow().processing() < before;
+            let model = world.model.borrow().in_flight() < before;
             world.expect("done_ticket", queue, model);
             return world.stale.borrow_mut().push(ticket);
         }

@@ -495,7 +495,7 @@ impl World {
         counts("depth", queue.ready_and_dirty(), model.ready_and_dirty());
         counts("waiting", queue.waiting(), model.waiting());
         counts("failing", queue.failing(), model.failing());
-        counts("processing", queue.processing(), model.processing());
+        counts("processing", queue.in_flight(), model.in_flight());
         counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
         let histograms = queue.histograms();

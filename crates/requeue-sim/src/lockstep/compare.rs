@@ -29,8 +29,8 @@ impl Lockstep {
         assert_eq!((waiting, states.backing_off), model.idle_waiting(), "states");
         assert_eq!(states.ready, core.len(), "states");
         assert_eq!(states.ready + states.dirty, core.ready_and_dirty(), "states");
-        assert_eq!(states.in_flight, model.processing(), "states");
-        assert_eq!(core.processing(), model.processing(), "processing");
+        assert_eq!(states.in_flight, model.in_flight(), "states");
+        assert_eq!(core.in_flight(), model.in_flight(), "processing");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
         assert_eq!(core.next_due(), model.next_due(), "next_due");
         assert_eq!(core.is_paused(), model.is_paused(), "is_paused");
@@ -76,14 +76,14 @@ impl Lockstep {
         let Some((queued, worked)) = core.histograms() else { return };
         let tally = model.tally();
         assert_eq!(queued.count(), tally.deliveries, "deliveries");
-        assert_eq!(worked.count() + model.processing() as u64, tally.deliveries, "completions");
+        assert_eq!(worked.count() + model.in_flight() as u64, tally.deliveries, "completions");
         if self.went_back {
             return;
         }
         assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
         assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
-        let running = core.running(0, usize::MAX).expect("times are tracked");
-        assert_eq!(running.len(), model.processing(), "running");
+        let running = core.entries_in_flight(0, usize::MAX).expect("times are tracked");
+        assert_eq!(running.len(), model.in_flight(), "running");
         assert!(running.is_sorted_by_key(|entry| entry.since), "the oldest delivery first");
         if !self.dropping {
             assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");

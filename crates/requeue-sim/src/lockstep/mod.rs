@@ -344,7 +344,7 @@ impl Lockstep {
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
                 // The key was also ready, and that run took place. Its failures are removed with
                 // the delayed run.
-                assert!(!self.model.is_pending(&key.0) && !self.model.is_processing(&key.0));
+                assert!(!self.model.is_pending(&key.0) && !self.model.is_in_flight(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
             }

@@ -30,7 +30,7 @@ impl<K: Ord + Clone> Model<K> {
             lost.push(key);
         }
         for key in &lost {
-            if !self.is_processing(key) {
+            if !self.is_in_flight(key) {
                 self.failures.remove(key);
             }
             self.let_go(key);

@@ -226,7 +226,7 @@ impl<K: Ord + Clone> Model<K> {
         }
         self.promote(now, PROMOTE);
         // A key that is remembered only for its failures is new to a closed queue.
-        if self.ending == Ending::Closed && !self.is_pending(key) && !self.is_processing(key) {
+        if self.ending == Ending::Closed && !self.is_pending(key) && !self.is_in_flight(key) {
             return Added::Refused;
         }
         if !self.knows(key) {

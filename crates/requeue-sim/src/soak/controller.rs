@@ -183,7 +183,7 @@ impl Controller {
         self.queue.resume();
         for _ in 0..3_600 {
             let queue = &self.queue;
-            if queue.len() + queue.waiting() + queue.processing() == 0 {
+            if queue.len() + queue.waiting() + queue.in_flight() == 0 {
                 break;
             }
             self.go_on(Duration::from_secs(1));

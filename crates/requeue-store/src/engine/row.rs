@@ -73,8 +73,8 @@ impl Row {
         match (&self.run, self.is_dirty(now)) {
             (None, false) => Phase::Idle,
             (None, true) => Phase::Ready,
-            (Some(_), false) => Phase::Processing,
-            (Some(_), true) => Phase::ProcessingDirty,
+            (Some(_), false) => Phase::InFlight,
+            (Some(_), true) => Phase::InFlightDirty,
         }
     }
 
@@ -85,7 +85,7 @@ impl Row {
 
     /// Returns true if the key is delivered again after the completion of its current run.
     pub(crate) fn is_dirty_with_a_worker(&self, now: Micros) -> bool {
-        self.phase(now) == Phase::ProcessingDirty
+        self.phase(now) == Phase::InFlightDirty
     }
 
     const fn is_nothing(&self) -> bool {
@@ -327,7 +327,7 @@ impl Row {
         let phase = self.phase(now);
         let cancelled = Cancelled {
             ready: phase == Phase::Ready,
-            dirty: phase == Phase::ProcessingDirty,
+            dirty: phase == Phase::InFlightDirty,
             waiting: self.state_at(now).is_waiting(),
             parked: self.parked,
             damaged: false,

@@ -199,7 +199,7 @@ impl InMemory {
         let now = self.now();
         let state = match entry.phase {
             Phase::Ready => State::Ready,
-            Phase::Processing | Phase::ProcessingDirty => State::Processing,
+            Phase::InFlight | Phase::InFlightDirty => State::Processing,
             _ if waits(&entry) => State::Waiting,
             // The queue keeps only the key's failures.
             _ => return None,
@@ -214,7 +214,7 @@ impl InMemory {
             bound: entry.bound.map(|bound| bound.since(now)),
             cancelled: None,
             paused: false,
-            dirty: entry.phase == Phase::ProcessingDirty,
+            dirty: entry.phase == Phase::InFlightDirty,
             epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
@@ -374,7 +374,7 @@ impl Engine for InMemory {
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
         let queue = self.queue();
-        let processing = queue.processing() as u64;
+        let processing = queue.in_flight() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
         answer(Counts {
             ready: queue.len() as u64,

@@ -31,7 +31,7 @@ impl Until {
     pub(super) fn is_reached<K: Eq + Clone>(self, core: &core::Queue<K>) -> bool {
         match self {
             Self::Drained => core.is_drained(),
-            Self::NothingInFlight => core.processing() == 0,
+            Self::NothingInFlight => core.in_flight() == 0,
             Self::NoneInFlight(group) => core.group_states(group).in_flight == 0,
         }
     }

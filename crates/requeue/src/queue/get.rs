@@ -229,7 +229,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     keys.push(*item);
     ///     next = queue.succeed_and_try_get(item);
     /// }
-    /// assert_eq!((keys, queue.processing()), (vec!["a", "b"], 0));
+    /// assert_eq!((keys, queue.in_flight()), (vec!["a", "b"], 0));
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline]

@@ -36,7 +36,7 @@ impl Filter {
         match self {
             Self::All => true,
             Self::Phase(phase) => entry.phase == phase,
-            Self::Running => entry.phase.is_processing(),
+            Self::Running => entry.phase.is_in_flight(),
             Self::Waiting => entry.due.is_some(),
             Self::Failing => entry.due.is_some() && entry.failures > 0,
         }
@@ -96,7 +96,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn is_idle(&self) -> bool {
         self.settled().is_some_and(|(state, _)| {
             let core = &state.core;
-            let is_idle = core.len() + core.processing() + core.waiting() == 0;
+            let is_idle = core.len() + core.in_flight() + core.waiting() == 0;
             self.shared.release(state);
             is_idle
         })
@@ -241,8 +241,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of keys in flight.
     #[must_use]
-    pub fn processing(&self) -> usize {
-        self.shared.lock().map_or(0, |state| state.core.processing())
+    pub fn in_flight(&self) -> usize {
+        self.shared.lock().map_or(0, |state| state.core.in_flight())
     }
 
     /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
@@ -418,14 +418,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// clock.advance(Duration::from_secs(5));
     /// let second = queue.try_get();
     ///
-    /// let running = queue.running(0, 10).expect("times are kept");
+    /// let running = queue.entries_in_flight(0, 10).expect("times are kept");
     /// assert_eq!(running.iter().map(|entry| entry.key).collect::<Vec<_>>(), ["a", "b"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+    pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let state = self.shared.lock().ok()?;
-        let running = state.core.running(skip, limit.min(LOCK_BATCH));
+        let running = state.core.entries_in_flight(skip, limit.min(LOCK_BATCH));
         self.shared.release(state);
         running
     }

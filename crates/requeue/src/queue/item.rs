@@ -417,7 +417,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// let queue = Queue::new();
     /// queue.add_all(0..100);
     /// Item::succeed_all(queue.try_get_many(32));
-    /// assert_eq!((queue.len(), queue.processing()), (68, 0));
+    /// assert_eq!((queue.len(), queue.in_flight()), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
         // The iterator is user code, so it runs outside the lock.

@@ -125,7 +125,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
 
     fn left(&self) -> Drained<K> {
         let dropped = self.take_dropped();
-        Drained::new(self.len(), self.processing(), dropped)
+        Drained::new(self.len(), self.in_flight(), dropped)
     }
 
     fn note_panic(&self) {

@@ -50,7 +50,7 @@ fn all_is_there(queue: &mut Queue<u32>) {
     let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
     assert!(keys.eq(left()));
     while queue.promote(LATER, 1000) > 0 {}
-    let (ready, working) = (queue.len(), queue.processing());
+    let (ready, working) = (queue.len(), queue.in_flight());
     assert_eq!(ready + working, left().count());
     assert_eq!(core::iter::from_fn(|| queue.get(LATER)).count(), ready);
 }
@@ -74,8 +74,8 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
             let waits = key / CHUNK as u32 % 3 == 1;
             assert_eq!(bound, waits.then(|| added_at(key) + Duration::from_secs(2)), "{key}");
         }
-        let running = queue.running(0, KEYS as usize).expect("times are tracked");
-        assert_eq!(running.len(), queue.processing());
+        let running = queue.entries_in_flight(0, KEYS as usize).expect("times are tracked");
+        assert_eq!(running.len(), queue.in_flight());
         assert!(running.is_sorted_by_key(|entry| entry.since));
         all_is_there(&mut queue);
     }
