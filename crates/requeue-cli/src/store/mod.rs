@@ -140,7 +140,7 @@ impl Place {
         let url = self.store.url()?;
         patiently(self.wait.wait, async || {
             let store = connect_to_look(url, &hint).await?;
-            let opened = how(store.queue(&self.queue)).existing().open().await;
+            let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
                 let is_missing = error.is_missing();
                 let mut unopened = Unopened::from(error);

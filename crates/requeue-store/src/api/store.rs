@@ -344,14 +344,14 @@ impl OpenOptions {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
     /// store.queue("mail").open().await?;
-    /// let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
+    /// let error = store.queue("mial").must_exist().open().await.expect_err("it is called mail");
     /// assert!(error.is_missing());
     /// assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub const fn existing(mut self) -> Self {
+    pub const fn must_exist(mut self) -> Self {
         self.options.existing = true;
         self
     }

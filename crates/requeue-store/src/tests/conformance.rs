@@ -146,7 +146,7 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let queue = store.queue(&parked).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("the queue is open").give_up("no").await.expect("the lease is held");
-    store.queue(&absent).existing().open().await.expect_err("there is no such queue");
+    store.queue(&absent).must_exist().open().await.expect_err("there is no such queue");
 
     let queues = store.queues().await.expect("listed");
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "sorted by name");

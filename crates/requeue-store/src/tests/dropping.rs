@@ -104,7 +104,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     assert!(matches!(error, FinishError::Lost | FinishError::Dropped), "{error:?}");
     within(queue.settled()).await;
     assert!(one.drop_queue(name).await.expect_err("the queue was dropped").is_missing());
-    let reopened = other.queue(name).existing().open().await;
+    let reopened = other.queue(name).must_exist().open().await;
     assert!(reopened.expect_err("the queue was dropped").is_missing());
 
     // A getter and workers wait when the queue is dropped.

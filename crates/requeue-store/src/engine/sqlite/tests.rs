@@ -343,7 +343,7 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
     let opened = store.queue("keeps").open().await.expect("any setting is accepted");
     assert_eq!(opened.parked_add(), ParkedAdd::Keep);
-    let error = store.queue("r").existing().open().await.expect_err("the queue does not exist");
+    let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
     assert!(error.is_missing(), "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
     for name in ["mail", "mails", "invoices"] {
@@ -356,10 +356,10 @@ async fn a_queue_says_why_it_does_not_open() {
         ("orders", ""),
     ] {
         let error =
-            store.queue(typed).existing().open().await.expect_err("the queue does not exist");
+            store.queue(typed).must_exist().open().await.expect_err("the queue does not exist");
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
-    let opened = store.queue("q").existing().open().await.expect("the queue exists");
+    let opened = store.queue("q").must_exist().open().await.expect("the queue exists");
     assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));

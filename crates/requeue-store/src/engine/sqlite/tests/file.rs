@@ -39,7 +39,7 @@ async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
     fs::copy(at(&dir), dir.path().join("copy")).expect("the file is copied");
     for copy in ["copy", "beside"] {
         let copy = store(&dir.path().join(copy)).await;
-        let queue = copy.queue("q").existing().open().await.expect("the queue exists");
+        let queue = copy.queue("q").must_exist().open().await.expect("the queue exists");
         assert_eq!(queue.counts().await.expect("counted").ready, 3);
     }
 }
