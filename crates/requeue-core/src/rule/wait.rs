@@ -31,13 +31,9 @@ impl<T: Copy + Ord> Wait<T> {
     #[must_use]
     pub fn merged(self, due: T, merge: Merge) -> Self {
         match merge {
-            Merge::Earliest => Self {
-                due: self.due.min(due),
-                bound: match self.bound {
-                    Some(bound) => Some(bound.min(due)),
-                    None => None,
-                },
-            },
+            Merge::Earliest => {
+                Self { due: self.due.min(due), bound: self.bound.map(|bound| bound.min(due)) }
+            }
             Merge::Latest if due <= self.due => self,
             Merge::Latest | Merge::Exactly => Self { due, bound: None },
         }
