@@ -42,7 +42,7 @@ fn running_keys_come_by_the_time_of_their_delivery() {
     assert_eq!((keys(&queue, 0, 9), keys(&queue, 1, 1)), (vec![3, 1, 2], vec![1]));
     let _ = queue.finish(&first.ticket, Finish::Done, at(4));
     assert_eq!(keys(&queue, 0, 9), [1, 2]);
-    assert_eq!(Queue::<u32>::new(Config::default()).running(0, 9), None);
+    assert_eq!(Queue::<u32>::new(Config::default()).entries_in_flight(0, 9), None);
 }
 
 #[test]

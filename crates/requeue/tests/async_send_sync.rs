@@ -95,9 +95,8 @@ const _: () = {
 fn every_future_of_a_queue_can_be_sent() {
     let queue: Queue<CellKey> = Queue::new();
     send_value(&queue.get());
-    send_value(&queue.get_owned());
     send_value(&queue.get_many(2));
-    send_value(&queue.get_timeout(Duration::ZERO));
+    send_value(&queue.get().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain());
     send_value(&async {

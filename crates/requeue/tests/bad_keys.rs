@@ -358,7 +358,7 @@ fn keys_need_neither_sync_nor_debug() {
     queue.add_after(secret(), Duration::MAX);
     let other = queue.clone();
     let taken = std::thread::spawn(move || {
-        let item = other.get_owned_blocking().unwrap();
+        let item = other.get_blocking().map(requeue::Item::into_owned).unwrap();
         std::thread::spawn(move || item.into_parts().0.0.get()).join().unwrap()
     });
     assert_eq!(taken.join().unwrap(), 1);

@@ -42,7 +42,7 @@ fn a_getter_that_is_dropped_after_it_was_woken_passes_the_wake_on() {
 #[test]
 fn a_getter_with_a_deadline_that_is_dropped_disarms() {
     let (queue, clock) = fake::<&str>();
-    let mut get = Box::pin(queue.get_timeout(secs(5)));
+    let mut get = Box::pin(queue.get().timeout(secs(5)));
     assert!(poll(&mut get, Waker::noop()).is_pending());
     assert_eq!(clock.armed(), 1);
     drop(get);
@@ -154,7 +154,7 @@ fn items_of_a_dropped_batch_all_come_back() {
 fn an_item_outlives_every_handle_of_its_queue() {
     let (queue, _clock) = fake();
     queue.add("a");
-    let item = queue.try_get_owned().unwrap();
+    let item = queue.try_get().map(requeue::Item::into_owned).unwrap();
     drop(queue);
     assert_eq!(*item, "a");
     item.retry();

@@ -37,7 +37,7 @@ async fn aborting_a_task_that_waits_takes_nothing() {
     let queue: Queue<&str> = on_tokio();
     let task = tokio::spawn({
         let queue = queue.clone();
-        async move { queue.get_owned().await.map(|item| *item) }
+        async move { queue.get().await.map(|item| *item) }
     });
     tokio::task::yield_now().await;
     task.abort();
@@ -54,7 +54,7 @@ async fn a_get_that_times_out_takes_nothing() {
     let queue: Queue<&str> = on_tokio();
     assert!(timeout(secs(1), queue.get()).await.is_err());
     assert!(timeout(secs(1), queue.get_many(5)).await.is_err());
-    assert!(queue.get_timeout(secs(1)).await.is_none());
+    assert!(queue.get().timeout(secs(1)).await.is_none());
     queue.add("a");
     assert_eq!(queue.get().await.unwrap().attempt(), 1);
 }

@@ -165,7 +165,7 @@ impl Clock for Silent {
 fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
     let queue = Queue::builder().clock(Silent).build().unwrap();
     let short = Duration::from_millis(1);
-    assert!(queue.get_timeout_blocking(short).is_none());
+    assert!(queue.get().timeout(short).blocking().is_none());
     queue.add_after("due", short);
     let item = queue.get_blocking().unwrap();
     assert_eq!(*item, "due");

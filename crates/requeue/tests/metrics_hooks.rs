@@ -316,12 +316,11 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     type Take = fn(&Queue<u8>) -> Option<Item<'static, u8>>;
     type End = fn(&Queue<u8>, Item<'static, u8>);
 
-    let takes: [Take; 5] = [
-        |queue| queue.try_get_owned(),
+    let takes: [Take; 4] = [
         |queue| queue.try_get().map(Item::into_owned),
         |queue| queue.try_get_many(1).pop().map(Item::into_owned),
         |queue| queue.get_blocking().map(Item::into_owned),
-        |queue| queue.get_timeout_blocking(Duration::ZERO).map(Item::into_owned),
+        |queue| queue.get().timeout(Duration::ZERO).blocking().map(Item::into_owned),
     ];
     let ends: [End; 12] = [
         |_, item| item.succeed(),

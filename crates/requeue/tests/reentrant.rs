@@ -311,14 +311,14 @@ impl Subject {
         drop(item());
 
         drop(queue.try_get());
-        drop(queue.try_get_owned());
+        drop(queue.try_get().map(Item::into_owned));
         drop(queue.try_get_many(3));
         drop(poll(&mut queue.get(), Waker::noop()));
         drop(poll(&mut queue.get_many(3), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_owned()), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_until_final()), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_timeout(secs(1))), Waker::noop()));
-        drop(queue.get_timeout_blocking(Duration::ZERO));
+        drop(poll(&mut Box::pin(queue.get()), Waker::noop()));
+        drop(poll(&mut Box::pin(queue.get().until_final()), Waker::noop()));
+        drop(poll(&mut Box::pin(queue.get().timeout(secs(1))), Waker::noop()));
+        drop(queue.get().timeout(Duration::ZERO).blocking());
 
         let _ = (
             queue.len(),
@@ -350,7 +350,7 @@ impl Subject {
         drop(poll(&mut queue.shut_down_with_drain(), Waker::noop()));
         drop(queue.get_blocking());
         drop(queue.get_many_blocking(3));
-        drop(queue.get_owned_blocking());
+        drop(queue.get_blocking().map(Item::into_owned));
     }
 }
 
@@ -497,7 +497,7 @@ fn user_code_of_every_kind_may_call_every_method_beside_another_thread() {
 fn a_limiter_that_cannot_be_called_waits_for_its_own_longest_delay() {
     let queue = Subject::new(false).queue;
     queue.add(Key(1));
-    let item = queue.try_get_owned().unwrap();
+    let item = queue.try_get().map(Item::into_owned).unwrap();
     let seen = Arc::new(Mutex::new(None));
     let action = {
         let (queue, seen) = (queue.clone(), Arc::clone(&seen));

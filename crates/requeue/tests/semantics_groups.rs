@@ -221,7 +221,7 @@ fn group_shut_down_drops_the_ready_keys_of_a_paused_group() {
     assert!(x.is_paused(), "`resume` has no effect");
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert!(!would_wait(&queue));
-    let getter = pin!(queue.get_until_final());
+    let getter = pin!(queue.get().until_final());
     let polled = getter.poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_ready(), "the dirty key will not run");
     item.succeed();

@@ -121,7 +121,7 @@ fn an_item_of_another_queue_succeeds_there() {
     // The same with an owned item.
     let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
-    assert_eq!(other.known(), 0);
+    assert_eq!(other.records(), 0);
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn a_run_that_ignores_its_cancellation_completes_after_the_workers_have_returned
 fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     let (queue, clock) = queue();
     queue.add(1);
-    let held = queue.try_get_owned().unwrap();
+    let held = queue.try_get().map(requeue::Item::into_owned).unwrap();
     assert_eq!(queue.add(1), Added::Dirty);
     let workers = ThreadWorkers::new(queue.clone(), |_, _| Ok(Action::succeed()));
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);

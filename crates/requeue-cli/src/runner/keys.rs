@@ -216,7 +216,7 @@ impl Keys {
         if let Some(leases) = &self.leases {
             leases.lease_into(&self.queue).await?;
         }
-        let item = self.queue.get_owned().await?;
+        let item = self.queue.get().await.map(Item::into_owned)?;
         self.order.iter().for_each(|order| order.start(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn fail(failing: &FailingKeys, queue: &KeyQueue) -> Verdict {
-        failing.fail(queue.try_get_owned().unwrap(), 7, queue.now())
+        failing.fail(queue.try_get().map(Item::into_owned).unwrap(), 7, queue.now())
     }
 
     #[test]

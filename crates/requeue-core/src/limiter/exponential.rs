@@ -117,8 +117,6 @@ pub fn default_item_based<K>() -> ExponentialFailure<K> {
 mod tests {
     use core::hash::Hash;
 
-    use proptest::prelude::*;
-
     use super::*;
     use crate::limiter::RateLimiter;
     use crate::types::time::Time;

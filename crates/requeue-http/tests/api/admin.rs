@@ -205,7 +205,7 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         assert_eq!(["fails", "later"].map(|key| state(&served, key)), ["ready", "ready"]);
         assert_eq!(queue.states().total(), 3, "{policy:?}: each key runs once");
 
-        let item = queue.try_get_owned().expect("a key is ready");
+        let item = queue.try_get().map(requeue::Item::into_owned).expect("a key is ready");
         let first = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "none" }] });
         for changed in [1, 0] {
             assert_eq!(act(&served, "cancel-run", first.clone())["changed"], json!(changed));
@@ -218,7 +218,7 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         let parked = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "fails" }] });
         assert_eq!(act(&served, "revive", parked.clone())["results"], json!([true, false]));
         assert_eq!((queue.len(), history_len(&served)), (1, 0));
-        queue.try_get_owned().expect("a key is ready").give_up();
+        queue.try_get().map(requeue::Item::into_owned).expect("a key is ready").give_up();
         history.gave_up(b"\xff", Run::new(1));
         // The cancel of a parked key removes it from the list.
         assert_eq!(act(&served, "cancel", parked)["results"], json!([true, false]));

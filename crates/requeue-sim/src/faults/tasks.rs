@@ -244,11 +244,11 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         match world.pick(4) {
             0 => {
                 does.set(Does::WaitPatiently);
-                held.extend(world.queue.get_until_final().await);
+                held.extend(world.queue.get().until_final().await.map(Item::into_owned));
             }
-            1 => held.extend(world.queue.get_owned().await),
+            1 => held.extend(world.queue.get().await.map(Item::into_owned)),
             2 => held.extend(
-                world.queue.get_timeout(Duration::from_secs(9)).await.map(Item::into_owned),
+                world.queue.get().timeout(Duration::from_secs(9)).await.map(Item::into_owned),
             ),
             _ => held.extend(world.queue.get_many(3).await.into_iter().map(Item::into_owned)),
         }

@@ -435,7 +435,7 @@ impl World {
 
     /// Takes a key if one is ready.
     pub(super) fn try_get(&self) -> Option<Item<'static, u32>> {
-        let item = self.queue.try_get_owned();
+        let item = self.queue.try_get().map(Item::into_owned);
         if item.is_none() {
             self.took_nothing();
         }

@@ -334,9 +334,9 @@ impl Controller {
         let queue = self.queue.clone();
         let timeout = (self.rng.u8(..4) == 0).then(|| self.millis(2_000));
         let future: Pin<Box<dyn Future<Output = _>>> = match timeout {
-            None => Box::pin(async move { queue.get_owned().await }),
+            None => Box::pin(async move { queue.get().await.map(Item::into_owned) }),
             Some(timeout) => {
-                Box::pin(async move { queue.get_timeout(timeout).await.map(Item::into_owned) })
+                Box::pin(async move { queue.get().timeout(timeout).await.map(Item::into_owned) })
             }
         };
         Getter { future, woken: Arc::new(Flag(AtomicBool::new(true))) }

@@ -130,7 +130,7 @@ impl InMemory {
         }
         let mut claimed = Claimed::default();
         while claimed.items.len() < claim.max
-            && let Some(item) = self.queue().try_get_owned()
+            && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
             let priority = Priority::of(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };

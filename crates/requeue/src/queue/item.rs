@@ -75,10 +75,6 @@ impl<'q, K: Key> Item<'q, K> {
         Self::new(Owner::Borrowed(shared), delivery)
     }
 
-    pub(super) fn owned(shared: Arc<Shared<K>>, delivery: Delivery<K>) -> Item<'static, K> {
-        Item::new(Owner::Owned(shared), delivery)
-    }
-
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {

@@ -27,7 +27,7 @@ impl Action {
     }
 
     /// The run succeeded, and the key is added again immediately, behind the ready keys.
-    pub const fn requeue() -> Self {
+    pub const fn requeue_now() -> Self {
         Self::requeue_after(Duration::ZERO)
     }
 

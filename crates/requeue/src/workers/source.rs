@@ -110,8 +110,8 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     type Key = K;
     type Item = Item<'static, K>;
 
-    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send {
-        self.get_until_final()
+    async fn next(&self) -> Option<Self::Item> {
+        self.get().until_final().await.map(Item::into_owned)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
