@@ -135,7 +135,7 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
     // The end of a wait is not another add.
-    let counts = queue.await.unwrap().counts();
+    let counts = queue.await.unwrap().totals();
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (3, 3, 0));
 }
 
