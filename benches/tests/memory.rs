@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_bench::heap::{cost_of, live};
-use requeue_core::{Add, Config, Finish, Group, Order, Queue, Ticket, Time};
+use requeue_core::{Add, Config, Finish, GroupId, Order, Queue, Ticket, Time};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NOW: Time = Time::from_nanos(1);
@@ -159,7 +159,7 @@ impl Case {
     }
 
     fn add(&mut self, key: u64, add: Add) {
-        let (group, add) = (Group::new(key % self.groups), add.priority((key % 5) as i32));
+        let (group, add) = (GroupId::new(key % self.groups), add.priority((key % 5) as i32));
         let _ = self.queue.add(key, hash(key), add, group, NOW);
     }
 

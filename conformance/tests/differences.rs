@@ -284,7 +284,7 @@ fn a_drained_queue_knows_nothing() {
     while let Some(item) = queue.try_get() {
         item.succeed();
     }
-    assert_eq!((queue.known(), queue.len()), (0, 0));
+    assert_eq!((queue.records(), queue.len()), (0, 0));
 }
 
 /// client-go's default limiter doubles the delay up to 1000 s, and adds a token bucket that all

@@ -48,7 +48,9 @@ impl Fixture {
         }));
         for _ in 0..RUNNING {
             // The key stays in flight for as long as this thread lives.
-            std::mem::forget(queue.try_get_owned().expect("a key is ready"));
+            std::mem::forget(
+                queue.try_get().map(requeue::Item::into_owned).expect("a key is ready"),
+            );
         }
         let router = Site::builder(queue).build().router();
         drop(inside);

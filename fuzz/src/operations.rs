@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use requeue_core::{Ending, Merge, Pace, ReAdd, Rerun, Time, When};
+use requeue_core::{Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
@@ -23,8 +23,8 @@ pub fn operations(data: &[u8]) {
 
 fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
     let rules = Rules {
-        re_add: *from.choose(&[ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold])?,
-        rerun: Rerun::After,
+        re_add: *from.choose(&[ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold])?,
+        rerun: InFlightPolicy::After,
         ranking: match from.int_in_range(0..=3)? {
             0 => Ranking::Fifo,
             1 => Ranking::Priority { oldest_every: from.int_in_range(0..=5)? },

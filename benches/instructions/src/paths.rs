@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use requeue::{Group, Item, Order};
+use requeue::{GroupId, Item, Order};
 use requeue_core::{Add, Config, Finish, Time};
 
 use crate::fixture::{
@@ -68,7 +68,7 @@ fn core<K: Key>(queued: usize, times: usize) {
     let mut add = move |queue: &mut requeue_core::Queue<K>| {
         let key = keys.copy();
         let hash = hash(&key);
-        queue.add(key, hash, Add::now(), Group::default(), Time::ZERO).1
+        queue.add(key, hash, Add::now(), GroupId::default(), Time::ZERO).1
     };
     (0..queued).for_each(|_| drop(add(&mut queue)));
     counted(times, |_| {
@@ -161,13 +161,13 @@ fn priorities(count: usize, times: usize) {
 
 /// Runs cycles with 300 groups, each limited to two keys in flight.
 fn group_limit(times: usize) {
-    let limited = builder(Still::new()).group_by(|key| Group::new(key % 300)).group_limit(2);
+    let limited = builder(Still::new()).group_by(|key| GroupId::new(key % 300)).group_limit(2);
     cycle::<u64>(&build(limited), QUEUED, times);
 }
 
 /// Runs cycles in which the groups take turns.
 fn fair(times: usize) {
-    let fair = builder(Still::new()).group_by(|key| Group::new(key % 300)).fair().group_limit(2);
+    let fair = builder(Still::new()).group_by(|key| GroupId::new(key % 300)).fair().group_limit(2);
     cycle::<u64>(&build(fair), QUEUED, times);
 }
 

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use requeue_core::{Add, Config, Finish, Group, Queue, Time};
+use requeue_core::{Add, Config, Finish, GroupId, Queue, Time};
 
 use super::single::{self, Batches, Delays, Subject};
 use super::{Contestant, holds};
@@ -67,7 +67,7 @@ impl<K: Key> Bare<K> {
     #[inline]
     fn add_with(&mut self, key: &K, add: Add) {
         let hash = self.hasher.hash_one(key);
-        drop(self.queue.add(key.clone(), hash, add, Group::default(), Time::ZERO).1);
+        drop(self.queue.add(key.clone(), hash, add, GroupId::default(), Time::ZERO).1);
     }
 }
 

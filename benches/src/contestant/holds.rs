@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use requeue_core::{Add, Config, Finish, Group, Queue, Time};
+use requeue_core::{Add, Config, Finish, GroupId, Queue, Time};
 
 use crate::keys::{Key, hash};
 use crate::meter::nanos;
@@ -70,5 +70,5 @@ pub(super) fn due<K: Key>(request: &Request) -> Answer {
 }
 
 fn add<K: Key>(queue: &mut Queue<K>, key: &K, add: Add) {
-    drop(queue.add(key.clone(), hash(key), add, Group::default(), Time::ZERO));
+    drop(queue.add(key.clone(), hash(key), add, GroupId::default(), Time::ZERO));
 }

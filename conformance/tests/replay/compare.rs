@@ -120,11 +120,11 @@ impl<'q, 't> Run<'q, 't> {
 
         let queue = self.queue;
         self.check(at, "len", self.known("len"), queue.len())?;
-        self.check(at, "depth", self.known("depth"), queue.depth())?;
-        self.check(at, "adds", self.known("adds"), queue.counts().enqueued)?;
-        self.check(at, "retries", self.known("retries"), queue.counts().retries)?;
+        self.check(at, "depth", self.known("depth"), queue.ready_and_dirty())?;
+        self.check(at, "adds", self.known("adds"), queue.totals().enqueued)?;
+        self.check(at, "retries", self.known("retries"), queue.totals().retries)?;
         self.check(at, "shut", self.known("shut"), u8::from(queue.shutting_down()))?;
-        self.check(at, "with workers", self.held.len(), queue.processing())?;
+        self.check(at, "with workers", self.held.len(), queue.in_flight())?;
         for (key, ticket) in &self.stale {
             let done = queue.done_ticket(ticket.clone());
             self.check(at, &format!("done of a stale ticket of {key}"), false, done)?;

@@ -359,7 +359,7 @@ impl<'q, 't> Run<'q, 't> {
     fn note_late(&mut self, target: Time) {
         let late: Vec<_> = self
             .entries()
-            .filter(|(_, phase, _)| matches!(phase, Phase::Idle | Phase::Processing))
+            .filter(|(_, phase, _)| matches!(phase, Phase::Idle | Phase::InFlight))
             .filter_map(|(key, _, due)| Some((key, due.filter(|due| *due < target)?)))
             .map(|(key, due)| (key, target.since(due)))
             .collect();
@@ -370,7 +370,7 @@ impl<'q, 't> Run<'q, 't> {
         let waits: String = self
             .entries()
             .filter(|(_, phase, due)| {
-                due.is_some() && !matches!(phase, Phase::Ready | Phase::ProcessingDirty)
+                due.is_some() && !matches!(phase, Phase::Ready | Phase::InFlightDirty)
             })
             .map(|(key, _, _)| key)
             .collect();

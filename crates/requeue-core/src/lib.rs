@@ -12,10 +12,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | adds, deliveries, phases, pace, slots, time |
+//! | [`wait`] | backoff and jitter |
+//! | `rule` | what happens to a key at each operation: pure functions |
 //! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
+//! | [`limiter`] | delays after failures |
 //! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
-//! | [`wait`], [`limiter`] | backoff and jitter; delays after failures |
-//! | `queue` | the queue, whose state table is in `queue::transitions` |
+//! | `queue` | the queue, which applies the rules |
 
 #![no_std]
 
@@ -25,17 +27,25 @@ pub mod limiter;
 mod memory;
 mod order;
 mod queue;
+// The rules are public only for `requeue-store`, which applies them to its rows.
+#[doc(hidden)]
+pub mod rule;
 mod types;
 pub mod wait;
 
 pub use crate::limiter::RateLimiter;
-pub use crate::order::{CustomOrder, Group, Order};
-pub use crate::queue::{
-    BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, States, Walk,
-};
-pub use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd, When};
-pub use crate::types::cancel::{CancelReason, CancelledRun, Rerun};
-pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
-pub use crate::types::lifecycle::{Ending, Phase};
+pub use crate::order::{CustomOrder, GroupId, Order};
+pub use crate::queue::{BUCKETS, Cursor, Entry, Histogram, Page, States, Totals};
+pub use crate::types::add::{Add, Added, Cancelled, Merge, ReaddPolicy, When};
+pub use crate::types::cancel::{CancelReason, CancelledRun, InFlightPolicy};
+pub use crate::types::lifecycle::Phase;
 pub use crate::types::pace::Pace;
 pub use crate::types::time::Time;
+
+// The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
+#[doc(hidden)]
+pub use crate::queue::{Config, Operation, Queue, Walk};
+#[doc(hidden)]
+pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
+#[doc(hidden)]
+pub use crate::types::lifecycle::Ending;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Cancelled, Config, Group, Merge, Queue, ReAdd, Time};
+use requeue_core::{Add, Added, Cancelled, Config, GroupId, Merge, Queue, ReaddPolicy, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,12 +36,12 @@ fn a_cancel_says_whether_it_took_anything() {
 /// Keys that are due at the same time are delivered in the order in which they began to wait.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
-    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
+    for re_add in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let debounced = Add::debounce(SECOND).at_most(SECOND);
         let merged = [Merge::Earliest, Merge::Latest].map(|merge| Add::after(SECOND).merge(merge));
         for add in merged.into_iter().chain([debounced]) {
             let mut queue = Queue::new(Config { re_add, ..Config::default() });
-            let mut add = |key: u32| queue.add(key, 1, add, Group::default(), Time::ZERO).0;
+            let mut add = |key: u32| queue.add(key, 1, add, GroupId::default(), Time::ZERO).0;
             assert_eq!([1, 2, 1].map(&mut add), [Added::New, Added::New, Added::Coalesced]);
             let later = Time::ZERO + SECOND;
             assert_eq!([(); 2].map(|()| queue.get(later).expect("both are due").key), [1, 2]);

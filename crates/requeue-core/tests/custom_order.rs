@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use requeue_core::{Add, Config, CustomOrder, Finish, Group, Merge, Order, Queue, ReAdd, Time};
+use requeue_core::{
+    Add, Config, CustomOrder, Finish, GroupId, Merge, Order, Queue, ReaddPolicy, Time,
+};
 
 const NOW: Time = Time::ZERO;
 
@@ -52,7 +54,7 @@ impl<K: Send> CustomOrder<K> for Keys<K> {
 }
 
 fn queue<K: Eq + Clone + Send + 'static>(
-    re_add: ReAdd,
+    re_add: ReaddPolicy,
     group_limit: Option<u32>,
     first_out: bool,
 ) -> (Queue<K>, Arc<Mutex<Vec<K>>>) {
@@ -64,12 +66,12 @@ fn queue<K: Eq + Clone + Send + 'static>(
 #[test]
 fn no_copy_of_a_key_is_dropped_inside() {
     let later = Add::after(core::time::Duration::from_secs(1));
-    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
+    for re_add in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
         for how in 0..5 {
             let (mut queue, _keys) = queue(re_add, None, false);
             let mut add = |key: u32, add| {
                 let key = Key(key);
-                drop(inside(|| queue.add(key, 1, add, Group::default(), NOW)));
+                drop(inside(|| queue.add(key, 1, add, GroupId::default(), NOW)));
             };
             add(1, Add::now());
             add(1, Add::now());
@@ -90,7 +92,7 @@ fn no_copy_of_a_key_is_dropped_inside() {
             };
             for _ in 0..2 {
                 let key = Key(1);
-                drop(inside(|| queue.add(key, 1, Add::now(), Group::default(), NOW)));
+                drop(inside(|| queue.add(key, 1, Add::now(), GroupId::default(), NOW)));
             }
             drop(inside(|| queue.finish(&out.ticket, how, NOW)));
             inside(|| queue.promote(Time::from_nanos(u64::MAX - 1), 9));
@@ -102,10 +104,10 @@ fn no_copy_of_a_key_is_dropped_inside() {
 /// group is below its limit again, they are delivered, although the order never becomes empty.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, Some(2), true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
         // Each key from 100 on has its own group.
-        let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
+        let group = GroupId::new(if key < 100 { 0 } else { u64::from(key) });
         let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
     };
     let get = |queue: &mut Queue<u32>| {
@@ -130,11 +132,11 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
 
 #[test]
 fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, true);
     assert!(queue.has_order());
     assert!(!Queue::<u32>::new(Config::default()).has_order());
     for key in 1..=4 {
-        let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+        let _ = queue.add(key, u64::from(key), Add::now(), GroupId::default(), NOW);
     }
     (2..=4).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
     assert_eq!(queue.drain_order(9), [], "key 1 is ready");
@@ -147,10 +149,10 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
 /// One call skips at most 256 copies of keys that are no longer ready.
 #[test]
 fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
-    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, true);
     let add = |queue: &mut Queue<u32>, keys: std::ops::RangeInclusive<u32>| {
         for key in keys {
-            let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+            let _ = queue.add(key, u64::from(key), Add::now(), GroupId::default(), NOW);
         }
     };
     add(&mut queue, 1..=300);
@@ -166,8 +168,8 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
 /// The order has no copy of the key then, so the key is delivered by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, None, false);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, false);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
     let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
     let how = Finish::Release { asked: out.asked };
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
@@ -178,12 +180,12 @@ fn a_run_that_ends_without_copies_is_served_by_age() {
 
 #[test]
 fn a_key_that_is_taken_out_of_its_backoff_is_shown_to_the_order() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::Hold, None, false);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::Hold, None, false);
     let failed = Add::after(core::time::Duration::from_secs(1)).failed();
-    let _ = queue.add(1, 1, failed, Group::default(), NOW);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let _ = queue.add(1, 1, failed, GroupId::default(), NOW);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
     assert!(keys.lock().expect("no panic").is_empty(), "it is backing off");
-    let _ = queue.add(1, 1, Add::now().merge(Merge::Exactly), Group::default(), NOW);
+    let _ = queue.add(1, 1, Add::now().merge(Merge::Exactly), GroupId::default(), NOW);
     assert_eq!(*keys.lock().expect("no panic"), [1]);
 }
 
@@ -203,9 +205,9 @@ fn orders_show_what_they_are_and_whether_they_are_empty() {
 
 #[test]
 fn an_order_is_not_shown_again_what_it_has() {
-    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, Some(1), false);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
-    let _ = queue.add(2, 2, Add::now(), Group::default(), NOW);
+    let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(1), false);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), NOW);
+    let _ = queue.add(2, 2, Add::now(), GroupId::default(), NOW);
     for _ in 0..100 {
         let out = queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready");
         assert_eq!(out.key, 2);
@@ -241,25 +243,25 @@ fn fails<T>(f: impl FnOnce() -> T) {
 /// Whichever copy fails, a group with a limit of 2 can have 2 keys in flight, and no more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
-    let (mut queue, keys) = queue::<Fragile>(ReAdd::KeepBoth, Some(2), false);
+    let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);
     let hash = |key: &Fragile| u64::from(key.0);
     for key in 0..4 {
-        let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);
+        let _ = queue.add(Fragile(key), key.into(), Add::now(), GroupId::default(), NOW);
     }
     // The order has lost all keys, so that they are copied when they are delivered.
     keys.lock().expect("no panic").clear();
     for _ in 0..5 {
         fails(|| queue.get_by_order(NOW, hash));
-        assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+        assert_eq!((queue.eligible(), queue.in_flight()), (4, 0));
     }
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
     assert_eq!(queue.eligible(), 3, "any of the three may be delivered next");
     // A completion that panics is repeated without copies.
     let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
-    assert_eq!((queue.eligible(), queue.processing()), (3, 1));
+    assert_eq!((queue.eligible(), queue.in_flight()), (3, 1));
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
-    assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+    assert_eq!((queue.eligible(), queue.in_flight()), (4, 0));
     let taken = [(); 3].map(|()| queue.get_by_order(NOW, hash).item.is_some());
     assert_eq!((taken, queue.eligible()), ([true, true, false], 0));
 }
@@ -268,10 +270,10 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
 fn a_copy_that_fails_while_keys_are_dropped_loses_none_of_them() {
     let mut queue: Queue<Fragile> = Queue::new(Config::default());
     let later = Add::after(core::time::Duration::from_secs(1));
-    let _ = queue.add(Fragile(2), 2, Add::now(), Group::default(), NOW);
+    let _ = queue.add(Fragile(2), 2, Add::now(), GroupId::default(), NOW);
     let _running = queue.get(NOW).expect("it is ready");
-    let _ = queue.add(Fragile(1), 1, later, Group::default(), NOW);
-    let _ = queue.add(Fragile(2), 2, later, Group::default(), NOW);
+    let _ = queue.add(Fragile(1), 1, later, GroupId::default(), NOW);
+    let _ = queue.add(Fragile(2), 2, later, GroupId::default(), NOW);
     queue.end(requeue_core::Ending::ShutDown);
     let mut dropped = Vec::new();
     fails(|| queue.drop_some(10, &mut dropped));

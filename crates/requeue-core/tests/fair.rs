@@ -1,6 +1,6 @@
 //! Fair shares between groups.
 
-use requeue_core::{Add, Config, Ending, Finish, Group, Queue, Time};
+use requeue_core::{Add, Config, Ending, Finish, GroupId, Queue, Time};
 
 /// A group that leaves the turns because it is at its limit gets a whole turn when it returns.
 #[test]
@@ -8,9 +8,9 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     let config = Config { fair: true, group_limit: Some(2), ..Config::default() };
     let mut queue = Queue::new(config);
     let now = Time::ZERO;
-    let heavy = Group::new(1).weight(3);
+    let heavy = GroupId::new(1).weight(3);
     for key in 0..40 {
-        let group = if key < 20 { heavy } else { Group::new(100 + key % 5) };
+        let group = if key < 20 { heavy } else { GroupId::new(100 + key % 5) };
         let _ = queue.add(key, key, Add::now(), group, now);
     }
     let mut get = |finish: bool| {
@@ -44,7 +44,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     let mut queue = Queue::new(Config { group_limit: Some(1), ..Config::default() });
     let now = Time::ZERO;
     for key in 0..3000_u64 {
-        let _ = queue.add(key, key, Add::now(), Group::new(key % 1000), now);
+        let _ = queue.add(key, key, Add::now(), GroupId::new(key % 1000), now);
     }
     let held: Vec<_> = std::iter::from_fn(|| queue.get(now)).collect();
     assert_eq!((held.len(), queue.len(), queue.eligible()), (1000, 2000, 0));
@@ -54,12 +54,12 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     while queue.drop_some(256, &mut dropped) {}
     // The keys come by age, so that the queue need not search for them.
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
-    assert_eq!((queue.len(), queue.processing()), (0, 1000));
+    assert_eq!((queue.len(), queue.in_flight()), (0, 1000));
 }
 
 #[test]
 fn groups_of_different_names_are_different_groups() {
-    assert_eq!(Group::of("a"), Group::of("a"));
-    assert_ne!(Group::of("a").id(), Group::of("b").id());
-    assert_eq!(Group::new(7).id(), 7);
+    assert_eq!(GroupId::of("a"), GroupId::of("a"));
+    assert_ne!(GroupId::of("a").id(), GroupId::of("b").id());
+    assert_eq!(GroupId::new(7).id(), 7);
 }

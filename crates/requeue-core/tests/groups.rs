@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use requeue_core::{Add, Config, CustomOrder, Finish, Group, Order, Queue, Time};
+use requeue_core::{Add, Config, CustomOrder, Finish, GroupId, Order, Queue, Time};
 
 const NOW: Time = Time::ZERO;
 
@@ -49,7 +49,7 @@ fn get(queue: &mut Queue<Fragile>) -> Option<u64> {
 fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
     let order = Order::Custom(Box::new(Stack(Vec::new())));
     let mut queue = Queue::new(Config { order, groups: true, ..Config::default() });
-    let group = |key: u64| Group::new(key / 10);
+    let group = |key: u64| GroupId::new(key / 10);
     for key in [20, 10, 11, 12] {
         let _ = queue.add(Fragile(key), key, Add::now(), group(key), NOW);
     }
@@ -75,12 +75,12 @@ fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
 fn a_sealed_run_is_not_cancelled_with_its_group() {
     let mut queue = Queue::new(Config { groups: true, ..Config::default() });
     for key in [10_u64, 11] {
-        let _ = queue.add(key, key, Add::now(), Group::new(1), NOW);
+        let _ = queue.add(key, key, Add::now(), GroupId::new(1), NOW);
     }
     let [sealed, open] = [(); 2].map(|()| queue.get(NOW).expect("both are ready").ticket);
     assert_eq!(queue.seal(&sealed), None);
     let (mut walk, mut epochs) = (queue.walk(), Vec::new());
-    queue.cancel_running_group(Group::new(1), &mut walk, 10, &mut epochs);
+    queue.cancel_running_group(GroupId::new(1), &mut walk, 10, &mut epochs);
     assert_eq!(epochs, [open.epoch()]);
     assert_eq!(queue.cancel_reason(&sealed), None);
 }

@@ -1,17 +1,17 @@
-//! `ReAdd::Hold`: no run starts before the backoff of a failure is over.
+//! `ReaddPolicy::Hold`: no run starts before the backoff of a failure is over.
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Config, Delivery, Finish, Group, Queue, ReAdd, Time};
+use requeue_core::{Add, Added, Config, Delivery, Finish, GroupId, Queue, ReaddPolicy, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue() -> Queue<u32> {
-    Queue::new(Config { re_add: ReAdd::Hold, ..Config::default() })
+    Queue::new(Config { re_add: ReaddPolicy::Hold, ..Config::default() })
 }
 
 fn add(queue: &mut Queue<u32>, add: Add) -> Added {
-    queue.add(1, 1, add, Group::default(), Time::ZERO).0
+    queue.add(1, 1, add, GroupId::default(), Time::ZERO).0
 }
 
 fn get(queue: &mut Queue<u32>) -> Delivery<u32> {
@@ -36,10 +36,10 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     // client-go's `AddRateLimited` comes while the key is in flight.
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     assert!(!queue.is_dirty(&out.ticket), "one run serves the failure and the adds before it");
-    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);
     assert!(!queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 
-    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);
     assert!(queue.get(Time::ZERO).is_none());
     assert_eq!(queue.next_due(), Some(Time::ZERO + SECOND));
     assert_eq!(queue.get(Time::ZERO + SECOND).expect("it is due").failures, 1);
@@ -62,7 +62,7 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
 fn a_failure_that_changes_no_time_keeps_the_place() {
     let mut queue = queue();
     for key in [1, 2] {
-        let _ = queue.add(key, 1, Add::after(SECOND), Group::default(), Time::ZERO);
+        let _ = queue.add(key, 1, Add::after(SECOND), GroupId::default(), Time::ZERO);
     }
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     let later = Time::ZERO + SECOND;

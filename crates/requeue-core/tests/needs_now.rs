@@ -1,6 +1,8 @@
 //! The operations whose result depends on the current time.
 
-use requeue_core::{Add, Config, Finish, Group, Operation, Order, Queue, ReAdd, Ticket, Time};
+use requeue_core::{
+    Add, Config, Finish, GroupId, Operation, Order, Queue, ReaddPolicy, Ticket, Time,
+};
 
 fn add_needs_now(queue: &Queue<u64>) -> bool {
     let needs = queue.needs_now(Operation::Add(&Add::now()));
@@ -22,11 +24,11 @@ fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
     for order in orders {
         let mut queue = Queue::new(Config { order, ..Config::default() });
         assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
-        let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+        let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
         assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
         let out = queue.get(Time::ZERO).expect("one is ready");
         assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
-        let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+        let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
         let asked = out.asked;
         for how in [Finish::Done, Finish::Succeed, Finish::Release { asked }] {
             assert!(!finish_needs_now(&queue, &out.ticket, how));
@@ -42,7 +44,7 @@ fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
 fn all_needs_now_where_times_are_kept() {
     let mut queue = Queue::new(Config { track: true, ..Config::default() });
     assert!(add_needs_now(&queue) && get_needs_now(&queue));
-    let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
     assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO).expect("one is ready");
     for how in [Finish::Done, Finish::Succeed, Finish::Release { asked: out.asked }] {
@@ -57,9 +59,9 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
     for (order, ready_first) in [(Order::Fifo, true), (Order::Priority { oldest_every: 4 }, false)]
     {
         let mut queue = Queue::new(Config { order, ..Config::default() });
-        let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
+        let _ = queue.add(1, 1, Add::after(second), GroupId::default(), Time::ZERO);
         assert!(add_needs_now(&queue) && get_needs_now(&queue));
-        let _ = queue.add(2, 2, Add::now(), Group::default(), Time::ZERO);
+        let _ = queue.add(2, 2, Add::now(), GroupId::default(), Time::ZERO);
         assert_eq!(get_needs_now(&queue), !ready_first);
         let out = queue.get(Time::ZERO).expect("one is ready");
         assert!(finish_needs_now(&queue, &out.ticket, Finish::Release { asked: out.asked }));
@@ -68,13 +70,13 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
 
 #[test]
 fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
-    let mut queue = Queue::new(Config { re_add: ReAdd::KeepBoth, ..Config::default() });
+    let mut queue = Queue::new(Config { re_add: ReaddPolicy::KeepBoth, ..Config::default() });
     let delay = core::time::Duration::from_secs(1);
-    let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
-    let _ = queue.add(2, 2, Add::after(delay), Group::default(), Time::ZERO);
+    let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
+    let _ = queue.add(2, 2, Add::after(delay), GroupId::default(), Time::ZERO);
     assert!(!get_needs_now(&queue));
     // Once the delayed add is due, it is part of the run that is ready.
-    let _ = queue.add(1, 1, Add::after(delay), Group::default(), Time::ZERO);
+    let _ = queue.add(1, 1, Add::after(delay), GroupId::default(), Time::ZERO);
     assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO + delay).expect("one is ready");
     assert_eq!(
@@ -88,11 +90,11 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     let mut queue = Queue::new(Config::default());
     let second = core::time::Duration::from_secs(1);
     for key in [1, 2] {
-        let _ = queue.add(key, key, Add::now(), Group::default(), Time::ZERO);
+        let _ = queue.add(key, key, Add::now(), GroupId::default(), Time::ZERO);
     }
     let [one, two] = [(); 2].map(|()| queue.get(Time::ZERO).expect("two are ready"));
-    let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
-    let _ = queue.add(3, 3, Add::after(2 * second), Group::default(), Time::ZERO);
+    let _ = queue.add(1, 1, Add::after(second), GroupId::default(), Time::ZERO);
+    let _ = queue.add(3, 3, Add::after(2 * second), GroupId::default(), Time::ZERO);
     assert!(finish_needs_now(&queue, &one.ticket, Finish::Done));
     assert!(!finish_needs_now(&queue, &two.ticket, Finish::Done));
 
@@ -111,7 +113,7 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
 fn a_completion_needs_now_if_it_may_free_a_group() {
     let second = core::time::Duration::from_secs(1);
     let mut queue = Queue::new(Config { fair: true, group_limit: Some(1), ..Config::default() });
-    let [first, other] = [1, 2].map(Group::new);
+    let [first, other] = [1, 2].map(GroupId::new);
     let _ = queue.add(1, 1, Add::now(), first, Time::ZERO);
     let _ = queue.add(2, 2, Add::now(), first, Time::ZERO);
     let _ = queue.add(3, 3, Add::after(second), other, Time::ZERO);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Config, Ending, Finish, Group, Pace, Queue, Time};
+use requeue_core::{Add, Config, Ending, Finish, GroupId, Pace, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,7 +11,7 @@ fn queue(pace: Pace) -> Queue<u32> {
 }
 
 fn add(queue: &mut Queue<u32>, key: u32, now: Time) {
-    let _ = queue.add(key, key.into(), Add::now(), Group::default(), now);
+    let _ = queue.add(key, key.into(), Add::now(), GroupId::default(), now);
 }
 
 fn run(queue: &mut Queue<u32>, now: Time) -> Option<u32> {
@@ -54,7 +54,7 @@ fn a_key_that_keeps_running_keeps_no_more_starts_than_the_pace_permits() {
     }
     let windows = starts.windows(3).map(|starts| starts[2].since(starts[0]));
     assert!(windows.into_iter().all(|window| window == SECOND));
-    assert_eq!(queue.counts().paced, 49);
+    assert_eq!(queue.totals().paced, 49);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_snapshot_says_that_a_key_waits_for_its_pace() {
     assert_eq!(entry.explain(now + 6 * SECOND).to_string(), "waiting; ready in 0.0ns");
     // A key that asked for a later time waits for that.
     let _ = queue.cancel(&1, 1);
-    let _ = queue.add(1, 1, Add::after(20 * SECOND), Group::default(), now);
+    let _ = queue.add(1, 1, Add::after(20 * SECOND), GroupId::default(), now);
     let entry = queue.look_up(&1, 1).expect("it waits");
     assert_eq!(entry.explain(now).to_string(), "waiting; ready in 20.0s");
 }
@@ -142,15 +142,15 @@ fn a_flush_to_the_time_of_the_pace_is_counted_once() {
         add(&mut queue, 1, Time::ZERO);
         assert_eq!(run(&mut queue, Time::ZERO), Some(1));
         let at = |second: u32| Time::ZERO + second * SECOND;
-        let _ = queue.add(1, 1, Add::debounce(quiet * SECOND), Group::default(), at(1));
-        assert_eq!(queue.counts().paced, 0, "a debounced add");
+        let _ = queue.add(1, 1, Add::debounce(quiet * SECOND), GroupId::default(), at(1));
+        assert_eq!(queue.totals().paced, 0, "a debounced add");
         let mut walk = queue.walk();
         assert_eq!(queue.flush_debounced(&mut walk, 10, at(1)), 1);
-        assert_eq!(queue.counts().paced, 1, "a flush");
+        assert_eq!(queue.totals().paced, 1, "a flush");
         let explained = queue.look_up(&1, 1).expect("it waits").explain(at(1)).to_string();
         assert!(explained.starts_with("waiting for its pace; ready in 7.0s"), "{explained}");
         assert_eq!(run(&mut queue, at(7)), None);
         assert_eq!(run(&mut queue, at(8)), Some(1));
-        assert_eq!(queue.counts().paced, 1);
+        assert_eq!(queue.totals().paced, 1);
     }
 }

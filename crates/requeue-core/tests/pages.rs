@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Config, Cursor, Ending, Entry, Finish, Group, Phase, Queue, Time};
+use requeue_core::{Add, Config, Cursor, Ending, Entry, Finish, GroupId, Phase, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,7 +15,7 @@ fn queue() -> Queue<u32> {
 }
 
 fn add(queue: &mut Queue<u32>, key: u32, add: Add, now: Time) {
-    let _ = queue.add(key, u64::from(key), add, Group::default(), now);
+    let _ = queue.add(key, u64::from(key), add, GroupId::default(), now);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_cursor_is_a_number() {
 fn running_keys_come_by_the_time_of_their_delivery() {
     let mut queue = queue();
     let keys = |queue: &Queue<u32>, skip, limit| {
-        let running = queue.running(skip, limit).expect("times are tracked");
+        let running = queue.entries_in_flight(skip, limit).expect("times are tracked");
         running.into_iter().map(|entry| entry.key).collect::<Vec<_>>()
     };
     for key in [3, 1, 2] {
@@ -42,7 +42,7 @@ fn running_keys_come_by_the_time_of_their_delivery() {
     assert_eq!((keys(&queue, 0, 9), keys(&queue, 1, 1)), (vec![3, 1, 2], vec![1]));
     let _ = queue.finish(&first.ticket, Finish::Done, at(4));
     assert_eq!(keys(&queue, 0, 9), [1, 2]);
-    assert_eq!(Queue::<u32>::new(Config::default()).running(0, 9), None);
+    assert_eq!(Queue::<u32>::new(Config::default()).entries_in_flight(0, 9), None);
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn an_entry_explains_itself_in_one_sentence() {
     assert_eq!(explain(&|entry| entry.due = Some(at(5))), also);
 
     let with = "in flight, for 2.0s";
-    assert_eq!(explain(&|entry| entry.phase = Phase::Processing), with);
+    assert_eq!(explain(&|entry| entry.phase = Phase::InFlight), with);
     let dirty = "in flight, and added again: it runs once more afterwards, for 2.0s";
-    assert_eq!(explain(&|entry| entry.phase = Phase::ProcessingDirty), dirty);
+    assert_eq!(explain(&|entry| entry.phase = Phase::InFlightDirty), dirty);
 
     let closed = "ready, waiting for a worker, for 2.0s; the queue is closed";
     assert_eq!(explain(&|entry| entry.ending = Ending::Closed), closed);

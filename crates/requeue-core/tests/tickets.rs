@@ -1,6 +1,6 @@
 //! Tickets whose records were moved by compaction.
 
-use requeue_core::{Add, Config, Delivery, Finish, Group, Order, Queue, ReAdd, Time};
+use requeue_core::{Add, Config, Delivery, Finish, GroupId, Order, Queue, ReaddPolicy, Time};
 
 const NOW: Time = Time::ZERO;
 
@@ -9,14 +9,14 @@ const NOW: Time = Time::ZERO;
 fn a_ticket_completes_its_delivery_wherever_the_record_is() {
     let configs = [
         Config::default(),
-        Config { re_add: ReAdd::KeepBoth, track: true, ..Config::default() },
+        Config { re_add: ReaddPolicy::KeepBoth, track: true, ..Config::default() },
         Config { order: Order::Priority { oldest_every: 4 }, ..Config::default() },
         Config { fair: true, group_limit: Some(5_000), ..Config::default() },
     ];
     for config in configs {
         let mut queue = Queue::new(config);
         for key in 0..4_000_u64 {
-            let _ = queue.add(key, key, Add::now(), Group::default(), NOW);
+            let _ = queue.add(key, key, Add::now(), GroupId::default(), NOW);
         }
         let outs: Vec<Delivery<u64>> = core::iter::from_fn(|| queue.get(NOW)).collect();
         assert_eq!(outs.len(), 4_000);

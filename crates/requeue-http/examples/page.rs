@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::limiter::BackoffLimiter;
 use requeue::metrics::Metrics;
-use requeue::{Queue, ReAdd};
+use requeue::{Queue, ReaddPolicy};
 use requeue_http::Site;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Error> {
     let metrics = Metrics::register(&mut registry);
     let queue: Queue<String> = Queue::builder()
         .name("deployments")
-        .re_add(ReAdd::Hold)
+        .readd_policy(ReaddPolicy::Hold)
         .limiter(BackoffLimiter::new(Duration::from_secs(1), Duration::from_secs(60)))
         .metrics(&metrics)
         .build()?;

@@ -134,7 +134,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         filter: Filter,
         cursor: Option<&str>,
     ) -> Result<Walked, Problem> {
-        let keeps_times = self.queue.running(0, 0).is_some();
+        let keeps_times = self.queue.entries_in_flight(0, 0).is_some();
         let order = match filter {
             Filter::Running if keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
@@ -184,7 +184,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             && walked.looked_at < LOOKS
         {
             let size = SLICE.min(walk.limit - walked.rows.len());
-            let running = self.queue.running(at as usize, size)?;
+            let running = self.queue.entries_in_flight(at as usize, size)?;
             walked.looked_at += running.len();
             // Fewer than 2^32 keys can run, because each has a slot.
             next = (running.len() == size).then(|| at.saturating_add(size as u32));
@@ -349,7 +349,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             _ if was_parked => "revived",
             Added::New => "new",
             Added::Dirty => "dirty",
-            Added::Held => "held",
+            Added::BackingOff => "held",
             Added::Refused => "refused",
             _ => "coalesced",
         })
@@ -372,7 +372,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
 /// Returns true if a key has a pending run beside the one in flight.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
-    entry.phase == Phase::ProcessingDirty || entry.due.is_some()
+    entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
@@ -410,17 +410,17 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             parked,
             damaged: None,
             counts_age: Some(Duration::ZERO),
-            counts: queue.counts(),
+            counts: queue.totals(),
             given_up: queue.given_up(),
             panics: queue.panics(),
-            times: queue.running(0, 0).map(|_| queue.histograms()),
+            times: queue.entries_in_flight(0, 0).map(|_| queue.histograms()),
             oldest_ready: queue.oldest_ready(),
             longest_running: queue.longest_running(),
         }
     }
 
     fn longest(&self, limit: usize) -> Vec<Row> {
-        self.rows(self.queue.running(0, limit).unwrap_or_default(), &Selection::default())
+        self.rows(self.queue.entries_in_flight(0, limit).unwrap_or_default(), &Selection::default())
     }
 
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {

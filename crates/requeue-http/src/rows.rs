@@ -90,7 +90,7 @@ impl State {
     pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,
-            Phase::Processing | Phase::ProcessingDirty => Self::Running,
+            Phase::InFlight | Phase::InFlightDirty => Self::Running,
             _ if entry.due.is_none() => Self::Idle,
             _ if entry.failures > 0 => Self::BackingOff,
             _ => Self::Waiting,
@@ -202,7 +202,7 @@ impl Row {
             key,
             key_base64,
             state,
-            again: entry.phase == Phase::ProcessingDirty,
+            again: entry.phase == Phase::InFlightDirty,
             age: entry
                 .since
                 .filter(|_| state != State::Idle)

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
-use requeue::{Counts, Histograms};
+use requeue::{Histograms, Totals};
 
 use crate::action::Action;
 use crate::control::Control;
@@ -261,7 +261,7 @@ pub(crate) struct Gauges {
     pub(crate) damaged: Option<usize>,
     /// The time since these keys were counted; `None` if the store has not counted them yet.
     pub(crate) counts_age: Option<Duration>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: Totals,
     pub(crate) given_up: u64,
     pub(crate) panics: u64,
     /// `None` if the queue does not keep times.

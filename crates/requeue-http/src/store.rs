@@ -245,7 +245,7 @@ impl Stored {
             results.push(match added {
                 Ok(Added::New) => Some("new"),
                 Ok(Added::Dirty) => Some("dirty"),
-                Ok(Added::Held) => Some("held"),
+                Ok(Added::BackingOff) => Some("held"),
                 Ok(Added::Revived) => Some("revived"),
                 Ok(Added::Parked) => Some("parked"),
                 Ok(_) => Some("coalesced"),
@@ -287,7 +287,7 @@ impl Source for Stored {
 
     fn status(&self) -> Status {
         match () {
-            () if self.queue.is_shut_down() => Status::ShutDown,
+            () if self.queue.shutting_down() => Status::ShutDown,
             () if self.seen().is_away => Status::Unreachable,
             () if self.seen().is_paused => Status::Paused,
             () => Status::Open,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use common::{config, ops};
 use proptest::prelude::*;
-use requeue_core::ReAdd::KeepBoth;
-use requeue_core::{Add, Config, Finish, Group, Merge, Order, Queue, Rerun, Time};
+use requeue_core::ReaddPolicy::KeepBoth;
+use requeue_core::{Add, Config, Finish, GroupId, InFlightPolicy, Merge, Order, Queue, Time};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Op, Setup};
 
@@ -26,7 +26,7 @@ proptest! {
         ops in ops(400),
     ) {
         let ranking = Ranking::Priority { oldest_every: w };
-        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair, limit, pace: None };
+        let rules = Rules { re_add: KeepBoth, rerun: InFlightPolicy::After, ranking, fair, limit, pace: None };
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
         let mut passed_over = 0;
         for op in ops {
@@ -46,7 +46,7 @@ proptest! {
         ops in ops(400),
     ) {
         let ranking = Ranking::Priority { oldest_every: w };
-        let rules = Rules { re_add: KeepBoth, rerun: Rerun::After, ranking, fair, limit: None, pace: None };
+        let rules = Rules { re_add: KeepBoth, rerun: InFlightPolicy::After, ranking, fair, limit: None, pace: None };
         let mut lockstep = Lockstep::new(Setup { keys: KEYS, teams: 3, ..Setup::new(rules) });
         // For each ready key, the number of the delivery by which it must have left.
         let mut deadlines: BTreeMap<u32, u32> = BTreeMap::new();
@@ -93,7 +93,7 @@ proptest! {
         let mut arrived: Vec<VecDeque<u64>> = vec![VecDeque::new(); weights.len()];
         let mut add = |queue: &mut Queue<(usize, u64)>, group: usize| {
             next += 1;
-            let at = Group::new(group as u64).weight(weights[group]);
+            let at = GroupId::new(group as u64).weight(weights[group]);
             let _ = queue.add((group, next), next, Add::now(), at, Time::ZERO);
             arrived[group].push_back(next);
             next
@@ -130,7 +130,7 @@ proptest! {
 fn an_empty_group_keeps_no_credit() {
     let mut queue = Queue::new(Config { fair: true, ..Config::default() });
     let add = |queue: &mut Queue<u64>, key: u64, group: u64| {
-        let group = Group::new(group).weight(3);
+        let group = GroupId::new(group).weight(3);
         let _ = queue.add(key, key, Add::now(), group, Time::ZERO);
     };
     let get = |queue: &mut Queue<u64>| {

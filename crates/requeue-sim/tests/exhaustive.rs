@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{Ending, Merge, Pace, ReAdd, Rerun, When};
+use requeue_core::ReaddPolicy::{Hold, KeepBoth, Replace};
+use requeue_core::{Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
@@ -84,8 +84,15 @@ fn alphabet() -> Vec<Op> {
     ops
 }
 
-const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
-    Rules { re_add, rerun: Rerun::After, ranking, fair: limit.is_some(), limit, pace: None }
+const fn rules(re_add: ReaddPolicy, ranking: Ranking, limit: Option<u32>) -> Rules {
+    Rules {
+        re_add,
+        rerun: InFlightPolicy::After,
+        ranking,
+        fair: limit.is_some(),
+        limit,
+        pace: None,
+    }
 }
 
 /// Explores all states, and prints the number of states and of steps.
@@ -163,7 +170,7 @@ fn hold_agrees_in_every_state_of_two_keys() {
 }
 
 /// Priorities and a custom order have more states, and are explored with fewer operations.
-fn explore_orders(re_add: ReAdd) {
+fn explore_orders(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
         let (now, soon) = (PLAIN, AddRequest { when: When::After(nanos(1)), ..PLAIN });
@@ -210,7 +217,7 @@ fn hold_agrees_in_every_state_of_two_keys_in_any_order() {
 }
 
 /// Runs that are cancelled and restarted have more states, and are explored with fewer operations.
-fn explore_restarts(re_add: ReAdd) {
+fn explore_restarts(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
         let (now, soon) = (PLAIN, AddRequest { when: When::After(nanos(1)), ..PLAIN });
@@ -229,13 +236,13 @@ fn explore_restarts(re_add: ReAdd) {
         ops.extend(hows.map(|how| Op::Finish(which, how)));
     }
     for at_most in [0, FAR] {
-        let rerun = Rerun::Restart { at_most: nanos(at_most) };
+        let rerun = InFlightPolicy::Restart { at_most: nanos(at_most) };
         explore(Rules { rerun, ..rules(re_add, Ranking::Fifo, None) }, &ops);
     }
 }
 
 /// A pace multiplies the states by those of the windows, and is explored with fewer operations.
-fn explore_paces(re_add: ReAdd) {
+fn explore_paces(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::End(Ending::ShutDown)];
     let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };
     for key in 0..2 {
@@ -265,7 +272,7 @@ fn explore_paces(re_add: ReAdd) {
 
 /// Two keys in two groups, or in one. A paused group multiplies the states, which are explored with
 /// fewer operations.
-fn explore_groups(re_add: ReAdd) {
+fn explore_groups(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };
     for key in 0..2 {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::{config, ops};
 use proptest::prelude::*;
+use requeue_core::InFlightPolicy;
 use requeue_core::Pace;
-use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::Rerun;
+use requeue_core::ReaddPolicy::{Hold, KeepBoth, Replace};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Mode, Op, Setup};
@@ -49,11 +49,11 @@ fn orders() -> impl Strategy<Value = (Ranking, bool, Option<u32>)> {
     (ranking, any::<bool>(), limit)
 }
 
-fn reruns() -> impl Strategy<Value = Rerun> {
+fn reruns() -> impl Strategy<Value = InFlightPolicy> {
     prop_oneof![
-        3 => Just(Rerun::After),
-        2 => (0u64..30).prop_map(Duration::from_nanos).prop_map(|at_most| Rerun::Restart { at_most }),
-        1 => Just(Rerun::Restart { at_most: Duration::MAX }),
+        3 => Just(InFlightPolicy::After),
+        2 => (0u64..30).prop_map(Duration::from_nanos).prop_map(|at_most| InFlightPolicy::Restart { at_most }),
+        1 => Just(InFlightPolicy::Restart { at_most: Duration::MAX }),
     ]
 }
 

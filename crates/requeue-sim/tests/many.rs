@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
-use requeue_core::{Pace, ReAdd, Rerun, When};
+use requeue_core::ReaddPolicy::{Hold, KeepBoth, Replace};
+use requeue_core::{InFlightPolicy, Pace, ReaddPolicy, When};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
@@ -35,11 +35,11 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(seed: u64, re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Self {
+    fn new(seed: u64, re_add: ReaddPolicy, ranking: Ranking, limit: Option<u32>) -> Self {
         Self::of(
             12_000,
             seed,
-            Rules { re_add, rerun: Rerun::After, ranking, fair: false, limit, pace: None },
+            Rules { re_add, rerun: InFlightPolicy::After, ranking, fair: false, limit, pace: None },
         )
     }
 
@@ -142,8 +142,14 @@ fn records_move_first_in_first_out() {
 #[test]
 fn starts_are_forgotten_when_their_window_is_over() {
     let pace = Some(Pace::new(2, Duration::from_nanos(20_000)));
-    let rules =
-        Rules { re_add: Hold, rerun: Rerun::After, ranking: Fifo, fair: false, limit: None, pace };
+    let rules = Rules {
+        re_add: Hold,
+        rerun: InFlightPolicy::After,
+        ranking: Fifo,
+        fair: false,
+        limit: None,
+        pace,
+    };
     Crowd::of(12_000, 6, rules).run();
 }
 
@@ -165,7 +171,7 @@ fn any_number_of_priorities_and_a_high_bound() {
         let ranking = Priority { oldest_every: 700 };
         let rules = Rules {
             re_add: KeepBoth,
-            rerun: Rerun::After,
+            rerun: InFlightPolicy::After,
             ranking,
             fair: false,
             limit,
@@ -183,7 +189,7 @@ fn any_number_of_priorities_and_a_high_bound() {
 fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
     let rules = Rules {
         re_add: KeepBoth,
-        rerun: Rerun::After,
+        rerun: InFlightPolicy::After,
         ranking: Fifo,
         fair: false,
         limit: None,
@@ -207,7 +213,7 @@ fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
 fn records_move_while_groups_are_paused_and_cancelled() {
     let rules = Rules {
         re_add: Hold,
-        rerun: Rerun::After,
+        rerun: InFlightPolicy::After,
         ranking: Fifo,
         fair: false,
         limit: None,
@@ -218,7 +224,7 @@ fn records_move_while_groups_are_paused_and_cancelled() {
 
 #[test]
 fn records_move_in_rows_of_restarts() {
-    let rerun = Rerun::Restart { at_most: Duration::MAX };
+    let rerun = InFlightPolicy::Restart { at_most: Duration::MAX };
     let rules = Rules { re_add: Hold, rerun, ranking: Fifo, fair: false, limit: None, pace: None };
     Crowd::of(12_000, 6, rules).run();
 }

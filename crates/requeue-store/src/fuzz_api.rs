@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::damage::Raw;
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
-use crate::types::add::{Add, Merge, Priority, ReAdd};
+use crate::types::add::{Add, Merge, Priority, ReaddPolicy};
 use crate::types::inspect::State;
 
 /// A row that was read without an error.
@@ -138,7 +138,7 @@ impl Row {
     #[must_use]
     pub fn after(self, operation: Operation, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;
-        let re_add = if holds { ReAdd::Hold } else { ReAdd::Replace };
+        let re_add = if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let micros = Duration::from_micros;
         let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
         let failure = Failure { asked, error: "no".to_owned() };

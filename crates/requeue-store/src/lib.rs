@@ -195,7 +195,9 @@ pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
-pub use crate::types::add::{Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
+pub use crate::types::add::{
+    Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy,
+};
 pub use crate::types::error::{
     AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
     ReadError, UpdateError,

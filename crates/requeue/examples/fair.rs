@@ -1,6 +1,6 @@
 //! The order of deliveries: priorities that starve no key, fair shares, and a limit per group.
 
-use requeue::{Add, BuildError, Group, Order, Queue};
+use requeue::{Add, BuildError, GroupId, Order, Queue};
 
 /// A namespace and a name.
 type Key = (&'static str, u32);
@@ -16,13 +16,13 @@ fn main() -> Result<(), BuildError> {
     }
     show("by priority, but every fourth delivery is the oldest key", &queue);
 
-    let by_namespace = |&(namespace, _): &Key| Group::of(namespace);
+    let by_namespace = |&(namespace, _): &Key| GroupId::of(namespace);
     let fair = Queue::builder().group_by(by_namespace).fair().build()?;
     fill(&fair);
     show("fair: the namespaces take turns", &fair);
 
     let weighted = |&(namespace, _): &Key| {
-        Group::of(namespace).weight(if namespace == "noisy" { 3 } else { 1 })
+        GroupId::of(namespace).weight(if namespace == "noisy" { 3 } else { 1 })
     };
     let fair = Queue::builder().group_by(weighted).fair().build()?;
     fill(&fair);

@@ -30,7 +30,7 @@ fn main() {
     }
     println!(
         "all cells are computed: {} runs for {} cells",
-        queue.counts().deliveries,
+        queue.totals().deliveries,
         SHEET.len()
     );
 }

@@ -173,7 +173,7 @@
 //!
 //! # Re-add policies
 //!
-//! [`ReAdd`] is the rule for an add of a key that already waits, or that backs off after a failure.
+//! [`ReaddPolicy`] is the rule for an add of a key that already waits, or that backs off after a failure.
 //! The default is `Hold`: one run is pending, and no event makes a failing key run before its
 //! backoff is over. With `Replace`, an event cuts the backoff short. `KeepBoth` is client-go's
 //! rule, under which a key can have two pending runs. [`Queue::client_go`] uses it, for code that
@@ -211,9 +211,9 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Counts, Cursor, CustomOrder, Entry,
-    Group, Histogram, Merge, Order, Pace, Page, Phase, RateLimiter, ReAdd, Rerun, States, Time,
-    When,
+    Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
+    GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
+    States, Time, Totals, When,
 };
 
 pub use crate::clock::Clock;

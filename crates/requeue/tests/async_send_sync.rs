@@ -8,9 +8,9 @@ use std::time::Duration;
 use requeue::clock::{Alarm, FakeClock, Sleep, SystemClock};
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
 use requeue::{
-    Add, Added, BuildError, Builder, Cancelled, Clock, Counts, Cursor, Drain, Drained, Entry,
-    Filter, Get, GetMany, Group, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReAdd,
-    Ticket, Time, When,
+    Add, Added, BuildError, Builder, Cancelled, Clock, Cursor, Drain, Drained, Entry, Filter, Get,
+    GetMany, GroupId, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket,
+    Time, Totals, When,
 };
 
 const fn send<T: Send>() {}
@@ -65,10 +65,10 @@ const _: () = {
     all!(sync: Get<'static, u32>, GetMany<'static, u32>, Drain<'static, u32>);
     all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
 
-    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, ReAdd,
-        Entry<u32>, Group, Merge, Order<u32>, Page<u32>, Phase, Time, When);
-    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, ReAdd,
-        Entry<u32>, Group, Merge, Page<u32>, Phase, Time, When);
+    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
+        Entry<u32>, GroupId, Merge, Order<u32>, Page<u32>, Phase, Time, When);
+    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
+        Entry<u32>, GroupId, Merge, Page<u32>, Phase, Time, When);
 
     all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
     all!(sync: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
@@ -95,9 +95,8 @@ const _: () = {
 fn every_future_of_a_queue_can_be_sent() {
     let queue: Queue<CellKey> = Queue::new();
     send_value(&queue.get());
-    send_value(&queue.get_owned());
     send_value(&queue.get_many(2));
-    send_value(&queue.get_timeout(Duration::ZERO));
+    send_value(&queue.get().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain());
     send_value(&async {

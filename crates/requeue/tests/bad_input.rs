@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{fake, poll, ready, secs, take_all, timeless};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Cursor, Filter, Group, Order, Queue};
+use requeue::{BuildError, Cursor, Filter, GroupId, Order, Queue};
 
 #[test]
 fn a_group_limit_of_zero_is_an_error() {
@@ -50,7 +50,7 @@ fn getting_no_keys_gets_none_and_does_not_wait() {
     queue.add(1);
     assert!(queue.try_get_many(0).is_empty());
     assert!(ready(queue.get_many(0)).is_empty());
-    assert_eq!((queue.len(), queue.processing()), (1, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_group_function_may_call_the_queue_and_may_panic() {
             if key < 10 {
                 queue.add(key + 10);
             }
-            Group::of(&queue.len()).weight(0)
+            GroupId::of(&queue.len()).weight(0)
         })
         .fair()
         .build()

@@ -151,7 +151,7 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         let _ = panics(|| queue.add(setup.key(3)));
         assert!(panics(|| queue.snapshot(Default::default(), Default::default(), 10)));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!(queue.processing(), 0);
+        assert_eq!(queue.in_flight(), 0);
         queue.add(setup.key(3));
         // A worker that could not complete its delivery has failed.
         setup.clock.advance(secs(600));
@@ -187,7 +187,7 @@ fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
         let _ = panics(|| ending(item));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!(queue.processing(), 0);
+        assert_eq!(queue.in_flight(), 0);
         setup.clock.advance(secs(600));
         assert_eq!(setup.take_all().first(), Some(&1));
         setup.clock.advance(secs(600));
@@ -205,9 +205,9 @@ fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
         assert!(panics(|| setup.queue.succeed_and_try_get(item).is_some()));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
-        assert_eq!((setup.queue.processing(), setup.queue.counts().failures), (0, 0));
+        assert_eq!((setup.queue.in_flight(), setup.queue.totals().failures), (0, 0));
         assert_eq!(setup.take_all(), [2]);
-        assert_eq!(setup.queue.known(), 0);
+        assert_eq!(setup.queue.records(), 0);
     }
 }
 
@@ -296,7 +296,7 @@ fn keys_may_call_the_queue() {
         let _ = queue.shut_down();
         setup.orders.calls.store(false, Ordering::Relaxed);
         setup.take_all();
-        assert_eq!((queue.len(), queue.waiting(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.waiting(), queue.in_flight()), (0, 0, 0));
     }
 }
 
@@ -358,7 +358,7 @@ fn keys_need_neither_sync_nor_debug() {
     queue.add_after(secret(), Duration::MAX);
     let other = queue.clone();
     let taken = std::thread::spawn(move || {
-        let item = other.get_owned_blocking().unwrap();
+        let item = other.get_blocking().map(requeue::Item::into_owned).unwrap();
         std::thread::spawn(move || item.into_parts().0.0.get()).join().unwrap()
     });
     assert_eq!(taken.join().unwrap(), 1);

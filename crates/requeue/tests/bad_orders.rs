@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 
 use common::{take_all, timeless};
-use requeue::{Added, CustomOrder, Group, Order, Queue};
+use requeue::{Added, CustomOrder, GroupId, Order, Queue};
 
 /// The payload of a panic, which panics when it is dropped.
 struct Payload;
@@ -199,7 +199,7 @@ impl Calls {
         let Some(queue) = self.queue.get() else { return };
         assert_eq!(queue.add(99), Added::Refused);
         assert!(queue.try_get().is_none());
-        assert_eq!((queue.len(), queue.waiting(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.waiting(), queue.in_flight()), (0, 0, 0));
         assert!(!queue.cancel(&1).any());
         assert!(!queue.done(&1));
         queue.close();
@@ -244,14 +244,14 @@ fn an_order_that_calls_the_queue_is_refused() {
 fn an_order_that_loses_keys_may_have_a_group_limit() {
     let queue = timeless()
         .order(Order::Custom(Box::new(Loses(Vec::new()))))
-        .group_by(|key| Group::new(u64::from(key % 2)))
+        .group_by(|key| GroupId::new(u64::from(key % 2)))
         .group_limit(1)
         .build()
         .unwrap();
     queue.add_all(0..9);
     let mut keys = Vec::new();
     while let Some(item) = queue.try_get() {
-        assert!(queue.processing() <= 2);
+        assert!(queue.in_flight() <= 2);
         keys.push(*item);
         item.succeed();
     }

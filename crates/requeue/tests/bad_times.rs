@@ -55,12 +55,13 @@ fn a_time_that_has_passed_is_now() {
 #[test]
 fn waiting_for_duration_max_is_waiting_for_ever() {
     let (queue, clock) = fake();
-    let mut get = Box::pin(queue.get_timeout(Duration::MAX));
+    let mut get = Box::pin(queue.get().timeout(Duration::MAX));
     assert!(poll(&mut get, Waker::noop()).is_pending());
     clock.advance(secs(1_000_000_000));
     assert!(poll(&mut get, Waker::noop()).is_pending());
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_timeout_blocking(Duration::MAX).map(|item| *item));
+        let thread =
+            scope.spawn(|| queue.get().timeout(Duration::MAX).blocking().map(|item| *item));
         queue.add("a");
         queue.add("b");
         assert!(thread.join().unwrap().is_some());
@@ -151,7 +152,7 @@ fn keys_are_served_by_alarms_that_go_off_early() {
     queue.add_after("a", secs(10));
     assert_eq!(clock.run(queue.get()).map(|item| item.into_parts().0), Some("a"));
     assert_eq!(clock.now(), start + secs(10));
-    assert!(clock.run(queue.get_timeout(secs(10))).is_none());
+    assert!(clock.run(queue.get().timeout(secs(10))).is_none());
     assert_eq!(clock.now(), start + secs(20));
 }
 
@@ -159,7 +160,7 @@ fn keys_are_served_by_alarms_that_go_off_early() {
 fn a_blocked_getter_keeps_its_deadline_by_alarms_that_go_off_early() {
     let (queue, clock) = early();
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_timeout_blocking(secs(10)).is_none());
+        let thread = scope.spawn(|| queue.get().timeout(secs(10)).blocking().is_none());
         for _ in 0..10 {
             clock.wait_armed(1);
             clock.advance(secs(1));

@@ -163,7 +163,7 @@ impl Calls {
         queue.add("from the waker");
         queue.add_after("later", secs(1));
         queue.try_get_many(10).into_iter().for_each(Item::release);
-        let _ = (queue.len(), queue.counts(), format!("{queue:?}"));
+        let _ = (queue.len(), queue.totals(), format!("{queue:?}"));
         if let Poll::Ready(Some(item)) = poll(&mut queue.get(), Waker::noop()) {
             item.release();
         }

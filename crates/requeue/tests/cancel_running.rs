@@ -14,8 +14,8 @@ use common::{Wakes, fake, poll, secs};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Context, Error, ThreadWorkers};
 use requeue::{
-    Added, CancelReason, CancelledRun, Completion, Item, Pace, Phase, Queue, RateLimiter, Rerun,
-    Time,
+    Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue,
+    RateLimiter, Time,
 };
 
 /// Returns a queue in which adds restart runs without a bound.
@@ -25,8 +25,8 @@ fn restarting() -> (Queue<&'static str>, FakeClock) {
 
 fn restarting_for(at_most: Duration) -> (Queue<&'static str>, FakeClock) {
     let clock = FakeClock::new();
-    let rerun = Rerun::Restart { at_most };
-    (Queue::builder().clock(clock.clone()).rerun(rerun).build().unwrap(), clock)
+    let rerun = InFlightPolicy::Restart { at_most };
+    (Queue::builder().clock(clock.clone()).in_flight_policy(rerun).build().unwrap(), clock)
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .rerun(Rerun::Restart { at_most: secs(10) })
+        .in_flight_policy(InFlightPolicy::Restart { at_most: secs(10) })
         .pace(Pace::min_interval(secs(4)))
         .build()
         .unwrap();
@@ -215,7 +215,7 @@ fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
         std::panic::resume_unwind(Box::new("it panics on purpose"));
     }));
     assert!(panicked.is_err());
-    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.known()), (0, 0, 0));
+    assert_eq!((queue.failures("a"), queue.num_requeues(&"a"), queue.records()), (0, 0, 0));
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn the_reason_is_shown_while_the_run_is_in_flight() {
     queue.add("a");
     let reason = || queue.look_up("a").map(|entry| (entry.phase, entry.cancelled));
     let (_key, ticket) = queue.try_get().unwrap().into_parts();
-    assert_eq!(reason(), Some((Phase::Processing, None)));
+    assert_eq!(reason(), Some((Phase::InFlight, None)));
     let _ = queue.cancel_running("a");
-    assert_eq!(reason(), Some((Phase::Processing, Some(CancelReason::Cancelled))));
+    assert_eq!(reason(), Some((Phase::InFlight, Some(CancelReason::Cancelled))));
     queue.add("a");
     assert!(queue.done_ticket(ticket));
     assert_eq!(reason(), Some((Phase::Ready, None)));
@@ -241,7 +241,7 @@ fn a_cancelled_run_ends_no_backoff() {
     queue.add_rate_limited("a");
     let _ = queue.cancel_running("a");
     drop(item);
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert_eq!(queue.failures("a"), 1);
     clock.advance(secs(1));
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
@@ -271,7 +271,7 @@ fn an_add_that_waits_for_a_backoff_restarts_nothing() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add_rate_limited("a");
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert!(!item.is_cancelled());
 }
 
@@ -369,7 +369,7 @@ fn a_thread_learns_that_its_run_was_cancelled() {
     queue.close();
     workers.join().unwrap();
     assert_eq!(*seen.lock().unwrap(), [("a", Some(CancelReason::Cancelled))]);
-    assert_eq!((queue.counts().deliveries, queue.counts().failures, queue.known()), (1, 0, 0));
+    assert_eq!((queue.totals().deliveries, queue.totals().failures, queue.records()), (1, 0, 0));
 }
 
 #[test]
@@ -404,6 +404,6 @@ fn a_panic_of_a_handler_whose_run_is_cancelled_counts_as_its_cancellation() {
         }
     };
     ThreadWorkers::new(queue.clone(), handler).max_retries(0).run();
-    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
     assert_eq!(queue.panics(), 1);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{on_tokio, on_tokio_builder, secs};
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{CancelReason, CancelledRun, Queue, Rerun};
+use requeue::{CancelReason, CancelledRun, InFlightPolicy, Queue};
 use tokio::time::{Instant, sleep};
 
 type Reasons = Arc<Mutex<Vec<CancelReason>>>;
@@ -42,7 +42,7 @@ async fn a_cancelled_run_counts_neither_as_a_success_nor_as_a_failure() {
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
     assert_eq!(*reasons.lock().unwrap(), [CancelReason::Cancelled]);
-    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +57,7 @@ async fn a_cancelled_run_that_does_not_stop_is_dropped_after_the_grace_period() 
     let workers = Workers::new(queue.clone(), handler).grace(secs(3)).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
     assert_eq!(before.elapsed(), secs(4));
-    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
 }
 
 /// The handler ignores its time limit, and is cancelled during the grace period.
@@ -97,7 +97,7 @@ async fn a_run_can_be_cancelled_after_its_time_limit_and_at_a_shutdown() {
         };
         assert_eq!(*reasons.lock().unwrap(), [first, CancelReason::Cancelled]);
         assert_eq!(before.elapsed(), secs(4));
-        assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+        assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
     }
 }
 
@@ -120,7 +120,7 @@ async fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
         }
     };
     Workers::new(queue.clone(), handler).max_retries(0).run().await;
-    assert_eq!((queue.counts().failures, queue.given_up(), queue.known()), (0, 0, 0));
+    assert_eq!((queue.totals().failures, queue.given_up(), queue.records()), (0, 0, 0));
     assert_eq!(queue.panics(), 1);
 }
 
@@ -134,12 +134,12 @@ async fn an_error_after_the_cancellation_is_a_failure() {
     };
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
-    assert_eq!((queue.counts().failures, queue.given_up()), (1, 1));
+    assert_eq!((queue.totals().failures, queue.given_up()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_run_stops_and_the_key_runs_again_at_once() {
-    let queue = on_tokio_builder().rerun(Rerun::restart()).build().unwrap();
+    let queue = on_tokio_builder().in_flight_policy(InFlightPolicy::restart()).build().unwrap();
     let runs = Arc::new(Mutex::new(Vec::new()));
     queue.add("a");
     let handler = {
@@ -175,7 +175,7 @@ async fn a_restarted_run_stops_and_the_key_runs_again_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_changes_all_the_time_still_completes() {
-    let queue = on_tokio_builder().rerun(Rerun::restart()).build().unwrap();
+    let queue = on_tokio_builder().in_flight_policy(InFlightPolicy::restart()).build().unwrap();
     let completed = Arc::new(Mutex::new(Vec::new()));
     queue.add("a");
     let start = Instant::now();

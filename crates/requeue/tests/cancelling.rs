@@ -42,7 +42,7 @@ fn a_getter_that_is_dropped_after_it_was_woken_passes_the_wake_on() {
 #[test]
 fn a_getter_with_a_deadline_that_is_dropped_disarms() {
     let (queue, clock) = fake::<&str>();
-    let mut get = Box::pin(queue.get_timeout(secs(5)));
+    let mut get = Box::pin(queue.get().timeout(secs(5)));
     assert!(poll(&mut get, Waker::noop()).is_pending());
     assert_eq!(clock.armed(), 1);
     drop(get);
@@ -93,7 +93,7 @@ fn a_dropped_item_comes_back_with_backoff() {
         assert_eq!((entry.phase, entry.due), (Phase::Idle, Some(clock.now() + backoff)));
         clock.advance(backoff);
     }
-    assert_eq!(queue.counts().failures, 5);
+    assert_eq!(queue.totals().failures, 5);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_worker_that_panics_gives_its_item_back() {
             .join()
     });
     assert!(worker.is_err());
-    assert_eq!((queue.processing(), queue.waiting()), (0, 1));
+    assert_eq!((queue.in_flight(), queue.waiting()), (0, 1));
     clock.advance(ms(1));
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
 }
@@ -124,7 +124,7 @@ fn an_item_dropped_while_dirty_runs_once_more_after_its_backoff() {
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
     clock.advance(ms(1));
     assert_eq!(take_all(&queue), ["a"]);
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn items_of_a_dropped_batch_all_come_back() {
     let (queue, clock) = fake();
     queue.add_all(0..10);
     drop(queue.try_get_many(10));
-    assert_eq!((queue.processing(), queue.waiting()), (0, 10));
+    assert_eq!((queue.in_flight(), queue.waiting()), (0, 10));
     clock.advance(ms(1));
     assert_eq!(take_all(&queue), (0..10).collect::<Vec<_>>());
 }
@@ -154,7 +154,7 @@ fn items_of_a_dropped_batch_all_come_back() {
 fn an_item_outlives_every_handle_of_its_queue() {
     let (queue, _clock) = fake();
     queue.add("a");
-    let item = queue.try_get_owned().unwrap();
+    let item = queue.try_get().map(requeue::Item::into_owned).unwrap();
     drop(queue);
     assert_eq!(*item, "a");
     item.retry();
@@ -181,10 +181,10 @@ fn a_ticket_of_an_earlier_delivery_does_not_affect_a_later_one() {
     let later = queue.try_get().unwrap();
     assert!(!queue.done_ticket(old));
     assert!(!queue.done(&"a"), "the item of the later delivery exists");
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
     assert!(queue.try_get().is_none(), "the key is still in flight");
     later.succeed();
-    assert_eq!(queue.processing(), 0);
+    assert_eq!(queue.in_flight(), 0);
 }
 
 /// This holds even if the numbers of the two deliveries have the same lower 16 bits.
@@ -200,7 +200,7 @@ fn a_ticket_stays_stale_after_any_number_of_deliveries() {
         assert_eq!(item.epoch(), old.epoch() + n);
         if n.is_power_of_two() {
             assert!(!queue.done_ticket(old.clone()), "after {n} deliveries");
-            assert_eq!(queue.processing(), 1);
+            assert_eq!(queue.in_flight(), 1);
         }
         item.succeed();
     }
@@ -214,7 +214,7 @@ fn a_ticket_of_another_queue_does_nothing() {
     let (_, ticket) = one.try_get().unwrap().into_parts();
     let item = other.try_get().unwrap();
     assert!(!other.done_ticket(ticket.clone()));
-    assert_eq!(other.processing(), 1);
+    assert_eq!(other.in_flight(), 1);
     item.done();
     assert!(one.done_ticket(ticket));
 }
@@ -224,9 +224,9 @@ fn a_ticket_that_is_lost_leaves_done_by_key() {
     let (queue, _clock) = fake();
     queue.add("a");
     let (key, _ticket) = queue.try_get().unwrap().into_parts();
-    assert_eq!(queue.processing(), 1, "dropping a ticket completes nothing");
+    assert_eq!(queue.in_flight(), 1, "dropping a ticket completes nothing");
     thread::scope(|scope| assert!(scope.spawn(|| queue.done(&key)).join().unwrap()));
-    assert_eq!(queue.processing(), 0);
+    assert_eq!(queue.in_flight(), 0);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn done_by_key_ends_only_what_was_given_up() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert!(!queue.done(&"a"));
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
     let (key, _) = item.into_parts();
     assert!(queue.done(&key));
     assert!(!queue.done(&key));
@@ -265,7 +265,7 @@ fn a_key_cancelled_during_its_run_is_not_run_again() {
     queue.add_after("a", secs(1));
     let cancelled = queue.cancel("a");
     assert!(cancelled.dirty && cancelled.waiting && !cancelled.ready);
-    assert_eq!(queue.processing(), 1, "the run goes on");
+    assert_eq!(queue.in_flight(), 1, "the run goes on");
     item.succeed();
     clock.advance(secs(1));
     assert_eq!(take_all(&queue), [""; 0]);

@@ -23,10 +23,10 @@ async fn aborting_a_task_that_holds_an_item_gives_it_back() {
         }
     });
     assert_eq!(taken.await, Ok("a"));
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
-    assert_eq!((queue.processing(), queue.waiting()), (0, 1));
+    assert_eq!((queue.in_flight(), queue.waiting()), (0, 1));
     let item = timeout(secs(1), queue.get()).await.expect("after its backoff").unwrap();
     assert_eq!((*item, item.attempt()), ("a", 2));
     item.succeed();
@@ -37,7 +37,7 @@ async fn aborting_a_task_that_waits_takes_nothing() {
     let queue: Queue<&str> = on_tokio();
     let task = tokio::spawn({
         let queue = queue.clone();
-        async move { queue.get_owned().await.map(|item| *item) }
+        async move { queue.get().await.map(|item| *item) }
     });
     tokio::task::yield_now().await;
     task.abort();
@@ -54,7 +54,7 @@ async fn a_get_that_times_out_takes_nothing() {
     let queue: Queue<&str> = on_tokio();
     assert!(timeout(secs(1), queue.get()).await.is_err());
     assert!(timeout(secs(1), queue.get_many(5)).await.is_err());
-    assert!(queue.get_timeout(secs(1)).await.is_none());
+    assert!(queue.get().timeout(secs(1)).await.is_none());
     queue.add("a");
     assert_eq!(queue.get().await.unwrap().attempt(), 1);
 }

@@ -106,7 +106,7 @@ fn add_after_is_refused_after_shutdown() {
     clock.advance(secs(1));
     assert_eq!((queue.len(), queue.waiting()), (0, 0));
     assert!(ready(queue.get()).is_none());
-    assert_eq!(queue.counts().retries, 0, "refused adds must not be counted");
+    assert_eq!(queue.totals().retries, 0, "refused adds must not be counted");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn retries_are_counted() {
     queue.add_after("b", ms(0));
     queue.add_rate_limited("c");
     queue.add("d");
-    assert_eq!(queue.counts().retries, 4);
+    assert_eq!(queue.totals().retries, 4);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
     assert_eq!(queue.add_after("a", secs(1)), Added::New);
     clock.advance(secs(1));
     assert!(queue.try_get().is_none(), "the key is in flight");
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
     item.done();
     assert_eq!(take_all(&queue), ["a"]);
 }

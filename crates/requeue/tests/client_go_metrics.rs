@@ -117,7 +117,7 @@ fn test_metric_shutdown() {
     let after = metrics.seen().clone();
     assert_eq!(after.duration, (3600.001, 1));
     assert_eq!(after.retries, before.retries, "a failure after the shutdown is not retried");
-    assert_eq!(queue.counts().retries, 1);
+    assert_eq!(queue.totals().retries, 1);
 }
 
 /// `TestMetrics`
@@ -128,9 +128,9 @@ fn test_metrics() {
 
     queue.add("foo");
     assert_eq!(metrics.seen().adds, 1);
-    assert_eq!(queue.counts().enqueued, 1);
+    assert_eq!(queue.totals().enqueued, 1);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     clock.advance(Duration::from_micros(50));
 
@@ -142,16 +142,16 @@ fn test_metrics() {
         queue.add(*item);
     }
     assert_eq!(metrics.seen().adds, 2);
-    assert_eq!(queue.counts().enqueued, 2);
+    assert_eq!(queue.totals().enqueued, 2);
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     clock.advance(Duration::from_micros(25));
 
     item.done();
     assert_eq!(metrics.seen().duration, (2.5e-05, 1));
     assert_eq!(metrics.seen().depth, 1);
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
 
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (2.5e-05, 2));

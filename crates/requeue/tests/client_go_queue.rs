@@ -117,7 +117,7 @@ fn test_add_while_processing() {
             producers.into_iter().for_each(|producer| producer.join().unwrap());
             end(&queue);
         });
-        assert_eq!((queue.len(), queue.processing()), (0, 0));
+        assert_eq!((queue.len(), queue.in_flight()), (0, 0));
     }
 }
 
@@ -202,7 +202,7 @@ fn test_no_queue_drainage_using_shut_down() {
     queue.add_all(["foo", "bar"]);
     let _items = queue.try_get_many(2);
     assert_eq!(queue.shut_down(), [""; 0]);
-    assert_eq!(queue.processing(), 2);
+    assert_eq!(queue.in_flight(), 2);
 }
 
 /// client-go: `TestForceQueueShutdownUsingShutDown`.
@@ -360,9 +360,9 @@ fn depth_counts_dirty_keys_and_len_does_not() {
     queue.add_all(["a", "b"]);
     let item = queue.try_get().unwrap();
     queue.add("a");
-    assert_eq!((queue.len(), queue.depth()), (1, 2));
+    assert_eq!((queue.len(), queue.ready_and_dirty()), (1, 2));
     item.done();
-    assert_eq!((queue.len(), queue.depth()), (2, 2));
+    assert_eq!((queue.len(), queue.ready_and_dirty()), (2, 2));
 }
 
 /// Neither flag is set before a shutdown.

@@ -65,10 +65,10 @@ fn retries_are_counted() {
     let (queue, clock) = fake_client_go();
     queue.add_rate_limited("a");
     queue.add_rate_limited("a");
-    assert_eq!(queue.counts().retries, 2);
+    assert_eq!(queue.totals().retries, 2);
     clock.advance(secs(1));
     queue.try_get().unwrap().retry();
-    assert_eq!(queue.counts().retries, 3);
+    assert_eq!(queue.totals().retries, 3);
 }
 
 /// As in client-go, `done` is not a success: the next failure waits longer.
@@ -118,7 +118,7 @@ fn a_rate_limited_add_is_refused_after_shutdown() {
     queue.shut_down();
     assert_eq!(queue.add_rate_limited("a"), Added::Refused);
     clock.advance(secs(1));
-    assert_eq!((queue.len(), queue.waiting(), queue.counts().retries), (0, 0, 0));
+    assert_eq!((queue.len(), queue.waiting(), queue.totals().retries), (0, 0, 0));
 }
 
 #[test]

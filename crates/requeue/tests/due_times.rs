@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 
 use common::{block_on, fake, ms, secs, until};
 use requeue::clock::{Alarm, FakeClock, SystemClock};
-use requeue::{Add, Clock, Group, Queue, ReAdd, Time};
+use requeue::{Add, Clock, GroupId, Queue, ReaddPolicy, Time};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -19,8 +19,8 @@ fn system() -> Queue<u32> {
 
 #[test]
 fn a_flush_makes_all_debounced_keys_due_and_no_others() {
-    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
-        let queue = Queue::builder().clock(FakeClock::new()).re_add(policy).build().unwrap();
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth] {
+        let queue = Queue::builder().clock(FakeClock::new()).readd_policy(policy).build().unwrap();
         for key in 0..2000 {
             queue.add_with(key, Add::debounce(secs(60)));
             queue.add_with(key, Add::debounce(secs(60)));
@@ -50,9 +50,10 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
 fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
     for is_settled in [false, true] {
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).fair().group_by(|n: &u64| Group::new(*n));
+        let queue =
+            Queue::builder().clock(clock.clone()).fair().group_by(|n: &u64| GroupId::new(*n));
         let queue = queue.build().unwrap();
-        let group = queue.group(Group::new(1)).unwrap();
+        let group = queue.group(GroupId::new(1)).unwrap();
         group.pause();
         queue.add_after(1, secs(1));
         queue.add_after(2, secs(2));
@@ -218,7 +219,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
         let (queue, clock) = slept();
         queue.add_after(1, ms(6));
         thread::scope(|scope| {
-            let leader = scope.spawn(|| queue.get_timeout_blocking(ms(2)).map(|item| *item));
+            let leader = scope.spawn(|| queue.get().timeout(ms(2)).blocking().map(|item| *item));
             // The thread then knows until when it waits.
             until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
             let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
@@ -273,7 +274,7 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
     queue.add_after(1, ms(20));
     thread::scope(|scope| {
         let task = scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0));
-        let thread = scope.spawn(|| queue.get_timeout_blocking(ms(0)).is_none());
+        let thread = scope.spawn(|| queue.get().timeout(ms(0)).blocking().is_none());
         assert!(thread.join().unwrap());
         clock.clock.advance(ms(20));
         assert_eq!(task.join().unwrap(), Some(1));
@@ -302,7 +303,7 @@ fn a_getter_that_is_woken_early_by_a_drifting_clock_waits_for_the_rest() {
     let queue = Queue::builder().clock(Slow).build().unwrap();
     let get = |how| match how {
         "by a thread" => queue.get_blocking(),
-        "by one with a time-out" => queue.get_timeout_blocking(secs(3600)),
+        "by one with a time-out" => queue.get().timeout(secs(3600)).blocking(),
         _ => block_on(queue.get()),
     };
     for how in ["by a thread", "by one with a time-out", "by a task"] {
@@ -312,7 +313,7 @@ fn a_getter_that_is_woken_early_by_a_drifting_clock_waits_for_the_rest() {
         assert!(queue.now() >= due, "early {how}");
     }
     let end = queue.now() + ms(2);
-    assert!(queue.get_timeout_blocking(ms(2)).is_none());
+    assert!(queue.get().timeout(ms(2)).blocking().is_none());
     assert!(queue.now() >= end, "never gives up early");
 }
 

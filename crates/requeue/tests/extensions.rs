@@ -99,7 +99,6 @@ fn a_clock_of_ones_own_drives_a_queue() {
 fn plain_threads_wait_and_a_try_never_does() {
     let (queue, _clock) = fake::<u32>();
     assert!(queue.try_get().is_none());
-    assert!(queue.try_get_owned().is_none());
     let (sender, receiver) = std::sync::mpsc::channel();
     let workers = [(); 4].map(|()| {
         let (queue, sender) = (queue.clone(), sender.clone());
@@ -139,7 +138,7 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     })
     .join()
     .unwrap();
-    assert_eq!((queue.len(), queue.processing()), (1, 0), "the dirty key is ready again");
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0), "the dirty key is ready again");
 }
 
 // --- A custom order ------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ fn hooks_are_called_before_the_operation_returns() {
     queue.add_after("a", secs(1));
     assert_eq!(log.take(), ["retry"]);
     clock.step(secs(1));
-    assert_eq!(queue.depth(), 1);
+    assert_eq!(queue.ready_and_dirty(), 1);
     assert_eq!(log.take(), ["add"], "the delayed add makes the key dirty");
     item.done();
     assert_eq!(log.take(), ["done after 1s"]);

@@ -180,7 +180,7 @@ fn close_and_shut_down_wake_all_getters() {
         thread::scope(|scope| {
             let threads = [(); 3].map(|()| {
                 let queue = &queue;
-                scope.spawn(move || queue.get_timeout_blocking(secs(3600)).is_none())
+                scope.spawn(move || queue.get().timeout(secs(3600)).blocking().is_none())
             });
             clock.wait_armed(3);
             let (wakes, waker) = Wakes::new();
@@ -421,7 +421,7 @@ fn what_is_with_a_worker_goes_on_while_paused() {
     a.succeed();
     b.retry();
     clock.advance(secs(1));
-    assert_eq!((queue.len(), queue.processing()), (2, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (2, 0));
     queue.resume();
     assert_eq!(take_all(&queue), ["a", "b"]);
 }

@@ -63,7 +63,7 @@ impl Runs {
     }
 
     fn work(&self, queue: &Queue<u64>) {
-        while let Some(item) = queue.get_until_final_blocking() {
+        while let Some(item) = queue.get().until_final().blocking() {
             self.run(item);
         }
     }
@@ -91,7 +91,7 @@ fn a_key_is_in_flight_once_at_a_time_and_no_add_is_lost() {
         queue.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         runs.check();
-        assert_eq!(queue.len() + queue.processing(), 0);
+        assert_eq!(queue.len() + queue.in_flight(), 0);
     });
 }
 
@@ -118,7 +118,8 @@ fn two_producers_and_one_worker() {
 /// Returns a getter that was polled once and found no key.
 fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>> {
     let queue = Arc::clone(queue);
-    let mut get = Box::pin(async move { queue.get_owned().await.unwrap().succeed() });
+    let mut get =
+        Box::pin(async move { queue.get().await.map(Item::into_owned).unwrap().succeed() });
     assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     get
 }
@@ -279,7 +280,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         let worker = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                while let Some(item) = queue.get_until_final_blocking() {
+                while let Some(item) = queue.get().until_final().blocking() {
                     item.succeed();
                 }
             })
@@ -303,7 +304,7 @@ fn a_drain_ends_with_the_last_key_alone() {
                     queue.add(1);
                     item.succeed();
                 }
-                while let Some(item) = queue.get_until_final_blocking() {
+                while let Some(item) = queue.get().until_final().blocking() {
                     item.succeed();
                 }
             })

@@ -23,7 +23,7 @@ fn items_that_end_together_end_as_each_alone() {
         let owned = items.pop().unwrap().into_owned();
         queue.add(1);
         Item::succeed_all(items.into_iter().chain([owned]));
-        assert_eq!((queue.processing(), queue.num_requeues(&0)), (0, 0));
+        assert_eq!((queue.in_flight(), queue.num_requeues(&0)), (0, 0));
         // Key 1 was added while it was in flight.
         assert_eq!(queue.try_get().as_deref(), Some(&1));
     }
@@ -37,7 +37,7 @@ fn an_item_of_another_queue_ends_there() {
     other.add_rate_limited("x");
     other.add("x");
     Item::succeed_all([one.try_get().unwrap(), other.try_get().unwrap()]);
-    assert_eq!((one.processing(), other.processing()), (0, 0));
+    assert_eq!((one.in_flight(), other.in_flight()), (0, 0));
     assert_eq!((one.num_requeues(&"x"), other.num_requeues(&"x")), (1, 0));
 }
 
@@ -55,7 +55,7 @@ fn keys_that_panic_in_drop_do_so_one_by_one() {
     let (queue, _clock) = fake();
     queue.add(PanicsInDrop);
     Item::succeed_all(queue.try_get());
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
 }
 
 #[derive(Clone)]

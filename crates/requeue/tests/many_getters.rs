@@ -62,7 +62,7 @@ fn keys_taken_before_a_copy_fails_go_back() {
     let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
     assert!(caught.is_err());
     COPIES.store(100, Ordering::Relaxed);
-    assert_eq!(queue.processing(), 0, "no key without an item is in flight");
+    assert_eq!(queue.in_flight(), 0, "no key without an item is in flight");
     assert_eq!(queue.len() + queue.waiting(), 6);
 }
 
@@ -165,7 +165,7 @@ impl Clock for Silent {
 fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
     let queue = Queue::builder().clock(Silent).build().unwrap();
     let short = Duration::from_millis(1);
-    assert!(queue.get_timeout_blocking(short).is_none());
+    assert!(queue.get().timeout(short).blocking().is_none());
     queue.add_after("due", short);
     let item = queue.get_blocking().unwrap();
     assert_eq!(*item, "due");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, Item, Queue, ReAdd, Time};
+use requeue::{BuildError, Item, Queue, ReaddPolicy, Time};
 
 #[derive(Default)]
 struct Counters {
@@ -56,10 +56,10 @@ impl<K, T: QueueMetrics<K> + 'static> MetricsProvider<K> for Provider<T> {
 fn queue_with<T: QueueMetrics<u8> + 'static>(
     hooks: &Arc<T>,
     clock: &FakeClock,
-    policy: ReAdd,
+    policy: ReaddPolicy,
 ) -> Queue<u8> {
     let provider = Arc::new(Provider(hooks.clone()));
-    let builder = Queue::builder().name("q").clock(clock.clone()).re_add(policy);
+    let builder = Queue::builder().name("q").clock(clock.clone()).readd_policy(policy);
     builder.metrics_provider(provider).build().unwrap()
 }
 
@@ -90,8 +90,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn policies() -> impl Strategy<Value = ReAdd> {
-    prop_oneof![Just(ReAdd::KeepBoth), Just(ReAdd::Replace), Just(ReAdd::Hold)]
+fn policies() -> impl Strategy<Value = ReaddPolicy> {
+    prop_oneof![Just(ReaddPolicy::KeepBoth), Just(ReaddPolicy::Replace), Just(ReaddPolicy::Hold)]
 }
 
 proptest! {
@@ -109,12 +109,12 @@ proptest! {
         let mut check = |ended: u64| {
             ends += ended;
             // Read before `depth`, which makes due keys ready.
-            let counts = queue.counts();
+            let counts = queue.totals();
             prop_assert_eq!(hooks.adds.load(Relaxed), counts.enqueued);
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.deliveries);
             prop_assert_eq!(hooks.retries.load(Relaxed), counts.retries);
             prop_assert_eq!(hooks.done.load(Relaxed), ends);
-            let depth = queue.depth();
+            let depth = queue.ready_and_dirty();
             prop_assert_eq!(hooks.depth.load(Relaxed), depth as i64);
             Ok(())
         };
@@ -161,7 +161,7 @@ proptest! {
 #[test]
 fn a_delayed_add_is_reported_by_the_operation_that_finds_it_due() {
     let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
-    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&hooks, &clock, ReaddPolicy::KeepBoth);
     queue.add_all([7, 8]);
     let (_, ticket) = queue.try_get().unwrap().into_parts();
     for key in 0..5 {
@@ -186,7 +186,7 @@ fn a_hook_may_use_the_queue() {
         fn look(&self) {
             let queue = self.queue.get().unwrap();
             queue.add_after(9, Duration::from_secs(60));
-            self.seen.fetch_add(1 + queue.processing() as u64, Relaxed);
+            self.seen.fetch_add(1 + queue.in_flight() as u64, Relaxed);
         }
     }
 
@@ -205,7 +205,7 @@ fn a_hook_may_use_the_queue() {
     }
 
     let (clock, hooks) = (FakeClock::new(), Arc::new(Curious::default()));
-    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&hooks, &clock, ReaddPolicy::KeepBoth);
     hooks.queue.set(queue.clone()).unwrap();
     queue.add(1);
     assert_eq!(hooks.seen.load(Relaxed), 1, "called before `add` returns");
@@ -243,14 +243,14 @@ fn a_hook_that_panics_does_nothing() {
     }
 
     let clock = FakeClock::new();
-    let queue = queue_with(&Arc::new(Broken), &clock, ReAdd::KeepBoth);
+    let queue = queue_with(&Arc::new(Broken), &clock, ReaddPolicy::KeepBoth);
     queue.add_all([1, 2]);
     queue.cancel(&2);
     drop(queue.try_get().unwrap());
-    assert_eq!((queue.waiting(), queue.counts().retries), (1, 1));
+    assert_eq!((queue.waiting(), queue.totals().retries), (1, 1));
     clock.advance(Duration::from_secs(1));
     queue.try_get().unwrap().succeed();
-    assert_eq!(queue.depth(), 0);
+    assert_eq!(queue.ready_and_dirty(), 0);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn without_metrics_no_clock_is_read() {
         queue.add(key);
         item.done();
         queue.get_blocking().unwrap().succeed();
-        assert_eq!((queue.len(), queue.depth(), queue.processing()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.ready_and_dirty(), queue.in_flight()), (0, 0, 0));
     }
     assert_eq!(clock.0.load(Relaxed), 0);
 
@@ -316,12 +316,11 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     type Take = fn(&Queue<u8>) -> Option<Item<'static, u8>>;
     type End = fn(&Queue<u8>, Item<'static, u8>);
 
-    let takes: [Take; 5] = [
-        |queue| queue.try_get_owned(),
+    let takes: [Take; 4] = [
         |queue| queue.try_get().map(Item::into_owned),
         |queue| queue.try_get_many(1).pop().map(Item::into_owned),
         |queue| queue.get_blocking().map(Item::into_owned),
-        |queue| queue.get_timeout_blocking(Duration::ZERO).map(Item::into_owned),
+        |queue| queue.get().timeout(Duration::ZERO).blocking().map(Item::into_owned),
     ];
     let ends: [End; 12] = [
         |_, item| item.succeed(),
@@ -343,7 +342,7 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
             assert!(queue.done(&key));
         },
     ];
-    for policy in [ReAdd::KeepBoth, ReAdd::Hold] {
+    for policy in [ReaddPolicy::KeepBoth, ReaddPolicy::Hold] {
         for dirty in [false, true] {
             for (key, take) in (0..).zip(takes) {
                 for end in ends {

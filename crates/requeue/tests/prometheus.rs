@@ -155,7 +155,7 @@ fn a_queue_of_its_name_has_to_be_gone_first() {
     assert_eq!(builder().build().unwrap_err(), BuildError::DuplicateName("pods".to_owned()));
 
     // A handle, or an item that was sent elsewhere, keeps the queue alive.
-    let (handle, item) = (first.clone(), first.try_get_owned());
+    let (handle, item) = (first.clone(), first.try_get().map(requeue::Item::into_owned));
     drop(first);
     assert!(builder().build().is_err());
     drop(handle);

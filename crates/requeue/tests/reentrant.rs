@@ -21,7 +21,7 @@ use common::{poll, secs};
 use requeue::clock::{Alarm, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{
-    Add, Added, Clock, CustomOrder, Filter, Group, Item, Merge, Order, Queue, RateLimiter, Time,
+    Add, Added, Clock, CustomOrder, Filter, GroupId, Item, Merge, Order, Queue, RateLimiter, Time,
 };
 
 /// The kinds of user code that a queue runs.
@@ -250,7 +250,7 @@ impl Subject {
             .limiter(Second)
             .group_by(|_| {
                 user_code(GroupOf);
-                Group::default()
+                GroupId::default()
             })
             .metrics_provider(Arc::new(Hooks));
         let builder = match has_order {
@@ -311,21 +311,27 @@ impl Subject {
         drop(item());
 
         drop(queue.try_get());
-        drop(queue.try_get_owned());
+        drop(queue.try_get().map(Item::into_owned));
         drop(queue.try_get_many(3));
         drop(poll(&mut queue.get(), Waker::noop()));
         drop(poll(&mut queue.get_many(3), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_owned()), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_until_final()), Waker::noop()));
-        drop(poll(&mut Box::pin(queue.get_timeout(secs(1))), Waker::noop()));
-        drop(queue.get_timeout_blocking(Duration::ZERO));
+        drop(poll(&mut Box::pin(queue.get()), Waker::noop()));
+        drop(poll(&mut Box::pin(queue.get().until_final()), Waker::noop()));
+        drop(poll(&mut Box::pin(queue.get().timeout(secs(1))), Waker::noop()));
+        drop(queue.get().timeout(Duration::ZERO).blocking());
 
-        let _ = (queue.len(), queue.is_idle(), queue.depth(), queue.waiting(), queue.failing());
-        let _ = (queue.processing(), queue.known(), queue.counts(), queue.unfinished_work());
+        let _ = (
+            queue.len(),
+            queue.is_idle(),
+            queue.ready_and_dirty(),
+            queue.waiting(),
+            queue.failing(),
+        );
+        let _ = (queue.in_flight(), queue.records(), queue.totals(), queue.unfinished_work());
         let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
         let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));
         drop(queue.snapshot(Filter::All, Default::default(), 10));
-        drop(queue.running(0, 10));
+        drop(queue.entries_in_flight(0, 10));
         drop(queue.look_up(&known));
         let _ = (queue.now(), queue.clock().now(), queue.name(), format!("{queue:?}"));
         #[cfg(feature = "prometheus")]
@@ -344,7 +350,7 @@ impl Subject {
         drop(poll(&mut queue.shut_down_with_drain(), Waker::noop()));
         drop(queue.get_blocking());
         drop(queue.get_many_blocking(3));
-        drop(queue.get_owned_blocking());
+        drop(queue.get_blocking().map(Item::into_owned));
     }
 }
 
@@ -491,7 +497,7 @@ fn user_code_of_every_kind_may_call_every_method_beside_another_thread() {
 fn a_limiter_that_cannot_be_called_waits_for_its_own_longest_delay() {
     let queue = Subject::new(false).queue;
     queue.add(Key(1));
-    let item = queue.try_get_owned().unwrap();
+    let item = queue.try_get().map(Item::into_owned).unwrap();
     let seen = Arc::new(Mutex::new(None));
     let action = {
         let (queue, seen) = (queue.clone(), Arc::clone(&seen));

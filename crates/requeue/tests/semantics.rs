@@ -13,18 +13,18 @@ use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{
-    Add, Added, CancelReason, Cancelled, CancelledRun, Group, Item, Merge, Order, Queue, ReAdd,
-    Rerun, Time,
+    Add, Added, CancelReason, Cancelled, CancelledRun, GroupId, InFlightPolicy, Item, Merge, Order,
+    Queue, ReaddPolicy, Time,
 };
 
 const S: Duration = Duration::from_secs(1);
 
 /// Returns a queue with a backoff of 5 s, 10 s, 20 s and so on.
-fn queue(policy: ReAdd) -> (FakeClock, Queue<&'static str>) {
+fn queue(policy: ReaddPolicy) -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .re_add(policy)
+        .readd_policy(policy)
         .limiter(ExponentialFailure::new(5 * S, 1000 * S))
         .build()
         .unwrap();
@@ -75,12 +75,12 @@ fn every_worked_example_of_the_page_is_a_test() {
 
 #[test]
 fn hold_an_add_waits_for_the_backoff() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(S);
-    assert_eq!(queue.add("a"), Added::Held);
-    assert_eq!(queue.add_after("a", 2 * S), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
+    assert_eq!(queue.add_after("a", 2 * S), Added::BackingOff);
     assert_eq!(queue.add_after("a", 60 * S), Added::Coalesced);
     assert!(queue.try_get().is_none());
     clock.advance(4 * S);
@@ -90,7 +90,7 @@ fn hold_an_add_waits_for_the_backoff() {
 
 #[test]
 fn hold_a_failed_dirty_key_waits_and_one_run_is_for_both() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
@@ -105,10 +105,10 @@ fn hold_a_failed_dirty_key_waits_and_one_run_is_for_both() {
 
 #[test]
 fn hold_forget_then_add_runs_now() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     get(&queue).retry();
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     queue.forget(&"a");
     assert_eq!(queue.waiting(), 1);
     assert_eq!(queue.add("a"), Added::New);
@@ -118,11 +118,11 @@ fn hold_forget_then_add_runs_now() {
 
 #[test]
 fn hold_add_rate_limited_then_done_is_a_failure_too() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let (key, _ticket) = get(&queue).into_parts();
     assert_eq!(queue.add_rate_limited("a"), Added::New);
-    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add("a"), Added::BackingOff);
     assert!(queue.done(&key));
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
     clock.advance(5 * S);
@@ -132,7 +132,7 @@ fn hold_add_rate_limited_then_done_is_a_failure_too() {
 
 #[test]
 fn replace_an_add_takes_the_place_of_a_delayed_one() {
-    let (clock, queue) = queue(ReAdd::Replace);
+    let (clock, queue) = queue(ReaddPolicy::Replace);
     queue.add_after("a", 10 * S);
     clock.advance(2 * S);
     assert_eq!(queue.add("a"), Added::New);
@@ -146,7 +146,7 @@ fn replace_an_add_takes_the_place_of_a_delayed_one() {
 
 #[test]
 fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
-    let (_clock, queue) = queue(ReAdd::Replace);
+    let (_clock, queue) = queue(ReaddPolicy::Replace);
     queue.add("a");
     assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
@@ -161,7 +161,7 @@ fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
 
 #[test]
 fn replace_a_failed_dirty_key_runs_immediately() {
-    let (_clock, queue) = queue(ReAdd::Replace);
+    let (_clock, queue) = queue(ReaddPolicy::Replace);
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
@@ -172,7 +172,7 @@ fn replace_a_failed_dirty_key_runs_immediately() {
 
 #[test]
 fn keep_both_an_add_while_waiting_makes_two_runs() {
-    let (clock, queue) = queue(ReAdd::KeepBoth);
+    let (clock, queue) = queue(ReaddPolicy::KeepBoth);
     assert_eq!(queue.add_after("a", 10 * S), Added::New);
     clock.advance(2 * S);
     assert_eq!(queue.add("a"), Added::New);
@@ -185,7 +185,7 @@ fn keep_both_an_add_while_waiting_makes_two_runs() {
 
 #[test]
 fn keep_both_a_failed_dirty_key_runs_immediately_and_after_its_backoff() {
-    let (clock, queue) = queue(ReAdd::KeepBoth);
+    let (clock, queue) = queue(ReaddPolicy::KeepBoth);
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
@@ -202,7 +202,7 @@ fn keep_both_a_failed_dirty_key_runs_immediately_and_after_its_backoff() {
 
 #[test]
 fn earliest_latest_exactly() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     let due = || queue.look_up(&"a").unwrap().due.unwrap().since(clock.now()).as_secs();
     queue.add_after("a", 10 * S);
     queue.add_after("a", 20 * S);
@@ -217,7 +217,7 @@ fn earliest_latest_exactly() {
 
 #[test]
 fn exactly_is_cancel_and_add_in_one_step() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_with("a", Add::now().priority(9).reason(1));
     queue.add("b");
     let again = Add::now().priority(1).reason(2).merge(Merge::Exactly);
@@ -235,7 +235,7 @@ fn exactly_is_cancel_and_add_in_one_step() {
 
 #[test]
 fn equal_deadlines_leave_in_order_of_arrival() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_after("late", 2 * S);
     queue.add_after("b", S);
     queue.add_after("a", S);
@@ -268,7 +268,7 @@ fn due(queue: &Queue<&'static str>) -> Duration {
 
 #[test]
 fn debounce_each_add_postpones_the_run() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
     assert_eq!(due(&queue), 2 * S);
     assert_eq!(queue.look_up(&"a").unwrap().bound, Some(Time::NEVER));
@@ -283,7 +283,7 @@ fn debounce_each_add_postpones_the_run() {
 
 #[test]
 fn debounce_the_bound_counts_from_the_first_add() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     let debounce = Add::debounce(2 * S).at_most(5 * S);
     for expected in [2, 3, 4, 5, 5] {
         queue.add_with("a", debounce);
@@ -298,7 +298,7 @@ fn debounce_the_bound_counts_from_the_first_add() {
 
 #[test]
 fn debounce_a_bound_below_the_quiet_time_is_the_quiet_time() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     for _ in 0..2 {
         queue.add_with("a", Add::debounce(2 * S).at_most(S));
         assert_eq!(due(&queue), 2 * S);
@@ -308,7 +308,7 @@ fn debounce_a_bound_below_the_quiet_time_is_the_quiet_time() {
 
 #[test]
 fn debounce_a_change_neither_waits_for_an_hourly_run_nor_postpones_it() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     let hour = 3600 * S;
     queue.add_after("a", hour);
     clock.advance(10 * S);
@@ -324,7 +324,7 @@ fn debounce_a_change_neither_waits_for_an_hourly_run_nor_postpones_it() {
 
 #[test]
 fn debounce_a_delayed_add_moves_the_bound_down() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_with("a", Add::debounce(2 * S));
     assert_eq!(queue.add_after("a", 3 * S), Added::Coalesced);
     assert_eq!(due(&queue), 2 * S);
@@ -338,7 +338,7 @@ fn debounce_a_delayed_add_moves_the_bound_down() {
 
 #[test]
 fn debounce_latest_and_exactly_replace_the_bound() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     let debounce = Add::debounce(2 * S).at_most(3 * S);
     let latest = |after| Add::after(after).merge(Merge::Latest);
     queue.add_with("a", debounce);
@@ -360,7 +360,7 @@ fn debounce_latest_and_exactly_replace_the_bound() {
 
 #[test]
 fn debounce_an_add_runs_the_key_now() {
-    for policy in [ReAdd::Hold, ReAdd::Replace] {
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace] {
         let (clock, queue) = queue(policy);
         queue.add_with("a", Add::debounce(2 * S));
         clock.advance(S);
@@ -373,7 +373,7 @@ fn debounce_an_add_runs_the_key_now() {
 
 #[test]
 fn debounce_a_key_in_flight_waits_for_its_next_run() {
-    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth] {
         let (clock, queue) = queue(policy);
         queue.add("a");
         let item = get(&queue);
@@ -394,9 +394,9 @@ fn debounce_a_key_in_flight_waits_for_its_next_run() {
 #[test]
 fn debounce_hold_a_backoff_is_not_shortened() {
     let cases = [
-        (ReAdd::Hold, [Added::Held, Added::Coalesced], 5),
-        (ReAdd::Replace, [Added::Coalesced, Added::New], 3),
-        (ReAdd::KeepBoth, [Added::Coalesced, Added::New], 3),
+        (ReaddPolicy::Hold, [Added::BackingOff, Added::Coalesced], 5),
+        (ReaddPolicy::Replace, [Added::Coalesced, Added::New], 3),
+        (ReaddPolicy::KeepBoth, [Added::Coalesced, Added::New], 3),
     ];
     for (policy, [first, second], expected) in cases {
         let (clock, queue) = queue(policy);
@@ -406,18 +406,18 @@ fn debounce_hold_a_backoff_is_not_shortened() {
         assert_eq!(queue.add_with("a", Add::debounce(2 * S)), first);
         assert_eq!(due(&queue), expected * S);
         clock.advance(2 * S);
-        if policy != ReAdd::Hold {
+        if policy != ReaddPolicy::Hold {
             get(&queue).succeed();
         }
         clock.advance(S);
         assert_eq!(queue.add_with("a", Add::debounce(2 * S)), second);
-        assert_eq!(due(&queue), if policy == ReAdd::Hold { 5 * S } else { 6 * S });
+        assert_eq!(due(&queue), if policy == ReaddPolicy::Hold { 5 * S } else { 6 * S });
     }
 }
 
 #[test]
 fn debounce_a_flush_ends_the_wait_for_further_adds() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_with("a", Add::debounce(2 * S));
     queue.add_after("b", 2 * S);
     assert_eq!(queue.flush_debounced(), 1);
@@ -439,7 +439,7 @@ fn debounce_a_flush_ends_the_wait_for_further_adds() {
 
 #[test]
 fn debounce_keep_both_the_delay_that_stays_is_not_postponed() {
-    let (clock, queue) = queue(ReAdd::KeepBoth);
+    let (clock, queue) = queue(ReaddPolicy::KeepBoth);
     let debounce = Add::debounce(2 * S);
     queue.add_with("a", debounce);
     assert_eq!(queue.add("a"), Added::New);
@@ -454,7 +454,7 @@ fn debounce_keep_both_the_delay_that_stays_is_not_postponed() {
 
 #[test]
 fn debounce_a_cancelled_bound_does_not_affect_the_next_run() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     let debounce = Add::debounce(2 * S).at_most(3 * S);
     queue.add_with("a", debounce);
     clock.advance(S);
@@ -470,7 +470,7 @@ fn debounce_a_cancelled_bound_does_not_affect_the_next_run() {
 
 #[test]
 fn attempts_are_the_records_and_delays_the_limiters() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(5 * S);
@@ -486,7 +486,7 @@ fn attempts_are_the_records_and_delays_the_limiters() {
 
 #[test]
 fn an_item_dropped_unfinished_has_failed() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     drop(get(&queue));
     assert_eq!((queue.waiting(), queue.failures(&"a")), (1, 1));
@@ -502,7 +502,7 @@ fn an_item_dropped_unfinished_has_failed() {
 
 #[test]
 fn done_leaves_the_failures_where_they_are() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     get(&queue).retry();
     clock.advance(5 * S);
@@ -514,19 +514,19 @@ fn done_leaves_the_failures_where_they_are() {
 
 #[test]
 fn release_is_no_failure() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     queue.add("b");
     get(&queue).release();
     assert_eq!(run_all(&queue), ["b", "a"]);
-    assert_eq!(queue.counts().failures, 0);
+    assert_eq!(queue.totals().failures, 0);
 }
 
 // --- The options of a run -----------------------------------------------------------------------
 
 #[test]
 fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_with("a", Add::now().reason(0b001));
     queue.add_with("a", Add::now().reason(0b010));
     let item = get(&queue);
@@ -544,7 +544,7 @@ fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
 
 #[test]
 fn keep_both_the_first_of_two_runs_takes_all_adds_and_reasons() {
-    let (clock, queue) = queue(ReAdd::KeepBoth);
+    let (clock, queue) = queue(ReaddPolicy::KeepBoth);
     queue.add_with("a", Add::after(10 * S).reason(0b01));
     queue.add_with("a", Add::now().reason(0b10));
     let item = get(&queue);
@@ -557,7 +557,7 @@ fn keep_both_the_first_of_two_runs_takes_all_adds_and_reasons() {
 
 #[test]
 fn the_highest_priority_asked_for_wins() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add_with("a", Add::now().priority(5));
     queue.add_with("a", Add::now().priority(-5));
     let item = get(&queue);
@@ -590,7 +590,7 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
 
 #[test]
 fn done_needs_a_detached_delivery() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     assert!(!queue.done(&"a"), "the key is ready");
     let item = get(&queue);
@@ -602,16 +602,16 @@ fn done_needs_a_detached_delivery() {
 
 #[test]
 fn a_stale_ticket_does_nothing() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let (_key, ticket) = get(&queue).into_parts();
     assert!(queue.done(&"a"));
     queue.add("a");
     let item = get(&queue);
     assert!(!queue.done_ticket(ticket));
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
 
-    let (_clock, other) = self::queue(ReAdd::Hold);
+    let (_clock, other) = self::queue(ReaddPolicy::Hold);
     other.add("a");
     let (_key, ticket) = get(&other).into_parts();
     assert!(!queue.done_ticket(ticket), "the ticket belongs to another queue");
@@ -620,13 +620,13 @@ fn a_stale_ticket_does_nothing() {
 
 #[test]
 fn a_cancel_does_not_end_a_run() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
     let dirty = Cancelled { ready: false, dirty: true, waiting: false };
     assert_eq!(queue.cancel(&"a"), dirty);
-    assert_eq!(queue.processing(), 1);
+    assert_eq!(queue.in_flight(), 1);
     item.retry();
     assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
 }
@@ -636,13 +636,13 @@ fn a_cancel_does_not_end_a_run() {
 /// Returns a queue as `queue` does, in which adds restart runs for at most 5 s.
 fn restarting() -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
-    let rerun = Rerun::Restart { at_most: 5 * S };
-    (clock.clone(), Queue::builder().clock(clock).rerun(rerun).build().unwrap())
+    let rerun = InFlightPolicy::Restart { at_most: 5 * S };
+    (clock.clone(), Queue::builder().clock(clock).in_flight_policy(rerun).build().unwrap())
 }
 
 #[test]
 fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     get(&queue).retry();
     clock.advance(5 * S);
@@ -661,7 +661,7 @@ fn cancel_running_the_run_counts_neither_as_a_success_nor_as_a_failure() {
 
 #[test]
 fn cancel_running_a_key_that_was_added_again_runs_again() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
@@ -672,7 +672,7 @@ fn cancel_running_a_key_that_was_added_again_runs_again() {
 
 #[test]
 fn cancel_running_a_run_that_completes_counts_as_it_says() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.cancel_running("a"), CancelledRun::Cancelled);
@@ -750,7 +750,7 @@ fn priority_the_oldest_key_leaves_within_the_limit() {
 #[test]
 fn fair_groups_take_turns_by_weight() {
     let queue: Queue<(&str, u32)> = timeless()
-        .group_by(|&(group, _)| Group::of(group).weight(if group == "big" { 2 } else { 1 }))
+        .group_by(|&(group, _)| GroupId::of(group).weight(if group == "big" { 2 } else { 1 }))
         .fair()
         .build()
         .unwrap();
@@ -762,7 +762,7 @@ fn fair_groups_take_turns_by_weight() {
 #[test]
 fn a_group_at_its_limit_holds_its_keys_back() {
     let queue: Queue<(&str, u32)> =
-        timeless().group_by(|&(group, _)| Group::of(group)).group_limit(1).build().unwrap();
+        timeless().group_by(|&(group, _)| GroupId::of(group)).group_limit(1).build().unwrap();
     queue.add_all([("x", 0), ("x", 1), ("y", 0)]);
     let (first, other) = (get(&queue), get(&queue));
     assert_eq!((*first, *other), (("x", 0), ("y", 0)));
@@ -776,7 +776,7 @@ fn a_group_at_its_limit_holds_its_keys_back() {
 
 #[test]
 fn a_getter_that_is_not_polled_delays_no_other() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     let mut context = Context::from_waker(Waker::noop());
     let mut lazy = pin!(queue.get());
     assert!(lazy.as_mut().poll(&mut context).is_pending());
@@ -788,7 +788,7 @@ fn a_getter_that_is_not_polled_delays_no_other() {
 
 #[test]
 fn a_getter_that_is_dropped_passes_its_wake_on() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     let woken = std::sync::Arc::new(Woken::default());
     let waker = Waker::from(std::sync::Arc::clone(&woken));
     let mut first = Box::pin(queue.get());
@@ -823,7 +823,7 @@ impl std::task::Wake for Woken {
 
 #[test]
 fn close_what_waits_still_runs() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     queue.add_after("b", 10 * S);
     queue.close();
@@ -843,7 +843,7 @@ fn close_what_waits_still_runs() {
 
 #[test]
 fn shut_down_drops_what_waits_and_delivers_what_is_ready() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("running");
     let running = get(&queue);
     queue.add("ready");
@@ -860,7 +860,7 @@ fn shut_down_drops_what_waits_and_delivers_what_is_ready() {
 
 #[test]
 fn shut_down_none_is_not_final_while_a_key_is_dirty() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
@@ -872,7 +872,7 @@ fn shut_down_none_is_not_final_while_a_key_is_dirty() {
 
 #[test]
 fn drain_waits_for_what_is_ready_and_what_is_running() {
-    let (clock, queue) = queue(ReAdd::Hold);
+    let (clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     queue.add("b");
     let mut context = Context::from_waker(Waker::noop());
@@ -893,7 +893,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
 
 #[test]
 fn shut_down_ends_a_drain_that_came_before() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     let item = get(&queue);
     let mut context = Context::from_waker(Waker::noop());
@@ -907,7 +907,7 @@ fn shut_down_ends_a_drain_that_came_before() {
 
 #[test]
 fn pause_then_shut_down_drops_what_is_ready() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("dirty");
     let item = get(&queue);
     queue.add("dirty");
@@ -922,7 +922,7 @@ fn pause_then_shut_down_drops_what_is_ready() {
 
 #[test]
 fn pause_then_close_waits_for_resume() {
-    let (_clock, queue) = queue(ReAdd::Hold);
+    let (_clock, queue) = queue(ReaddPolicy::Hold);
     queue.add("a");
     queue.pause();
     queue.close();

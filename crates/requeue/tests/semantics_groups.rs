@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Wakes, take_all, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Added, Group, GroupHandle, Item, NoGroups, Queue};
+use requeue::{Added, GroupHandle, GroupId, Item, NoGroups, Queue};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -24,14 +24,14 @@ fn queue() -> (FakeClock, Queue<Key>) {
     let queue = Queue::builder()
         .clock(clock.clone())
         .limiter(ExponentialFailure::new(5 * S, 1000 * S))
-        .group_by(|(group, _): &Key| Group::of(group))
+        .group_by(|(group, _): &Key| GroupId::of(group))
         .build()
         .unwrap();
     (clock, queue)
 }
 
 fn group<'q>(queue: &'q Queue<Key>, name: &str) -> GroupHandle<'q, Key> {
-    queue.group(Group::of(name)).unwrap()
+    queue.group(GroupId::of(name)).unwrap()
 }
 
 fn get(queue: &Queue<Key>) -> Item<'_, Key> {
@@ -71,7 +71,7 @@ fn every_worked_example_of_groups_is_a_test() {
 #[test]
 fn a_queue_without_a_group_function_has_no_groups() {
     let queue = timeless::<Key>().fair().group_limit(1).build().unwrap();
-    let error = queue.group(Group::of("x")).unwrap_err();
+    let error = queue.group(GroupId::of("x")).unwrap_err();
     assert_eq!(error, NoGroups);
     assert!(error.to_string().contains("Builder::group_by"));
 }
@@ -115,7 +115,7 @@ fn group_the_pause_outlasts_the_keys() {
     queue.add(("x", 0));
     x.pause();
     assert!(queue.cancel(&("x", 0)).ready);
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
     assert!(x.is_paused());
     queue.add(("x", 1));
     assert!(would_wait(&queue));
@@ -154,7 +154,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!(queue.num_requeues(&("x", 0)), 0, "the failures are forgotten");
     dirty.succeed();
     assert_eq!(take_all(&queue), [("y", 0)]);
-    assert_eq!((queue.known(), x.cancel()), (0, 0));
+    assert_eq!((queue.records(), x.cancel()), (0, 0));
 
     // The failures of a key in flight are forgotten, too.
     queue.add(("x", 0));
@@ -167,9 +167,9 @@ fn group_cancel_removes_what_is_pending() {
 
     // Several groups, with more keys than one batch has.
     queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
-    assert_eq!(queue.cancel_groups(["z", "x", "z"].map(Group::of)), Ok(666));
+    assert_eq!(queue.cancel_groups(["z", "x", "z"].map(GroupId::of)), Ok(666));
     assert_eq!(take_all(&queue).iter().filter(|(group, _)| *group == "y").count(), 333);
-    assert_eq!((queue.known(), queue.cancel_groups([])), (0, Ok(0)));
+    assert_eq!((queue.records(), queue.cancel_groups([])), (0, Ok(0)));
     assert_eq!(Queue::<u32>::new().cancel_groups([]), Err(NoGroups));
 }
 
@@ -221,7 +221,7 @@ fn group_shut_down_drops_the_ready_keys_of_a_paused_group() {
     assert!(x.is_paused(), "`resume` has no effect");
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert!(!would_wait(&queue));
-    let getter = pin!(queue.get_until_final());
+    let getter = pin!(queue.get().until_final());
     let polled = getter.poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_ready(), "the dirty key will not run");
     item.succeed();

@@ -9,16 +9,16 @@ use std::time::Duration;
 use common::{fake, retry};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Added, BuildError, Builder, Item, Merge, Pace, Queue, ReAdd};
+use requeue::{Add, Added, BuildError, Builder, Item, Merge, Pace, Queue, ReaddPolicy};
 
 const S: Duration = Duration::from_secs(1);
 
 /// Returns a queue with a backoff of 5 s, 10 s, 20 s and so on.
-fn queue(policy: ReAdd, pace: Pace) -> (FakeClock, Queue<&'static str>) {
+fn queue(policy: ReaddPolicy, pace: Pace) -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .re_add(policy)
+        .readd_policy(policy)
         .limiter(ExponentialFailure::new(5 * S, 1000 * S))
         .pace(pace)
         .build()
@@ -62,7 +62,7 @@ fn every_worked_example_of_the_pace_is_a_test() {
 
 #[test]
 fn pace_an_add_above_the_pace_waits_and_coalesces() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::new(2, 10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::new(2, 10 * S));
     run(&queue, "a");
     clock.advance(4 * S);
     run(&queue, "a");
@@ -81,7 +81,7 @@ fn pace_an_add_above_the_pace_waits_and_coalesces() {
 
 #[test]
 fn pace_a_dirty_key_waits_after_its_completion() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     queue.add("a");
     let item = get(&queue);
     clock.advance(S);
@@ -95,7 +95,7 @@ fn pace_a_dirty_key_waits_after_its_completion() {
 
 #[test]
 fn pace_a_retry_waits_for_its_backoff_and_then_for_the_pace() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(8 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(8 * S));
     queue.add("a");
     assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(5 * S);
@@ -111,7 +111,7 @@ fn pace_a_retry_waits_for_its_backoff_and_then_for_the_pace() {
 
 #[test]
 fn pace_a_release_is_not_a_run() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     queue.add("a");
     get(&queue).release();
     get(&queue).succeed();
@@ -122,7 +122,7 @@ fn pace_a_release_is_not_a_run() {
 
 #[test]
 fn pace_the_latest_of_debounce_named_time_and_pace_wins() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     run(&queue, "a");
     clock.advance(S);
     assert_eq!(queue.add_with("a", Add::debounce(2 * S)), Added::New);
@@ -141,7 +141,7 @@ fn pace_the_latest_of_debounce_named_time_and_pace_wins() {
 
 #[test]
 fn pace_cancel_and_forget_do_not_reset_it() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     run(&queue, "a");
     clock.advance(S);
     queue.add("a");
@@ -156,7 +156,7 @@ fn pace_cancel_and_forget_do_not_reset_it() {
 
 #[test]
 fn pace_keep_both_the_two_runs_become_one() {
-    let (clock, queue) = queue(ReAdd::KeepBoth, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::KeepBoth, Pace::min_interval(10 * S));
     run(&queue, "a");
     assert_eq!(queue.add_after("a", 20 * S), Added::New);
     clock.advance(S);
@@ -171,7 +171,7 @@ fn pace_keep_both_the_two_runs_become_one() {
 
 #[test]
 fn pace_close_waits_for_it_and_shut_down_drops_it() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     run(&queue, "a");
     run(&queue, "b");
     queue.add("a");
@@ -190,7 +190,7 @@ fn pace_close_waits_for_it_and_shut_down_drops_it() {
 
 #[test]
 fn pace_other_keys_and_priorities_do_not_change_it() {
-    let (_clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (_clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     run(&queue, "a");
     queue.add_with("a", Add::now().priority(100));
     run(&queue, "b");
@@ -203,7 +203,7 @@ fn pace_other_keys_and_priorities_do_not_change_it() {
 /// A run that a start delayed before it was taken back would stay at its old time.
 #[test]
 fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     queue.add("a");
     let item = get(&queue);
     queue.add_with("a", Add::debounce(2 * S));
@@ -212,13 +212,13 @@ fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     assert_eq!(waits(&queue, "a"), 2 * S);
     clock.advance(2 * S);
     get(&queue).succeed();
-    assert_eq!(queue.counts().paced, 0);
+    assert_eq!(queue.totals().paced, 0);
 }
 
 /// Each change of the due time of a run that the pace delays would count it again.
 #[test]
 fn a_run_that_the_pace_delays_counts_once() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::min_interval(10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
     run(&queue, "a");
     queue.add("a");
     queue.add_after("a", 5 * S);
@@ -226,23 +226,23 @@ fn a_run_that_the_pace_delays_counts_once() {
     assert!(queue.try_get().is_none());
     queue.add_with("a", Add::after(20 * S).merge(Merge::Latest));
     queue.add("a");
-    assert_eq!((waits(&queue, "a"), queue.counts().paced), (5 * S, 1));
+    assert_eq!((waits(&queue, "a"), queue.totals().paced), (5 * S, 1));
     clock.advance(5 * S);
     get(&queue).succeed();
     queue.add("a");
-    assert_eq!(queue.counts().paced, 2);
+    assert_eq!(queue.totals().paced, 2);
 }
 
 #[test]
 fn a_paced_key_says_so_and_is_counted() {
-    let (clock, queue) = queue(ReAdd::Hold, Pace::new(2, 10 * S));
+    let (clock, queue) = queue(ReaddPolicy::Hold, Pace::new(2, 10 * S));
     run(&queue, "a");
     run(&queue, "a");
     clock.advance(S);
     queue.add("a");
     queue.add("a");
     assert_eq!(queue.explain(&"a"), "waiting for its pace; ready in 9.0s; it ran 2 times in 10s");
-    assert_eq!(queue.counts().paced, 1);
+    assert_eq!(queue.totals().paced, 1);
 }
 
 #[test]

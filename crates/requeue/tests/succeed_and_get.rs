@@ -11,7 +11,7 @@ use std::thread;
 use common::{Fifo, Wakes, block_on, fake, ms, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Group, Item, Order, Queue, ReAdd};
+use requeue::{Add, GroupId, Item, Order, Queue, ReaddPolicy};
 
 /// Queues for each code path, with their clocks.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
@@ -24,8 +24,8 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
             1 => builder.track_times(),
             2 => builder.order(Order::Priority { oldest_every: 3 }),
             3 => builder.order(Order::Custom(Box::new(Fifo::default()))),
-            4 => builder.group_by(|key| Group::new(u64::from(key % 2))).fair().group_limit(1),
-            _ => builder.re_add(ReAdd::Hold).track_times(),
+            4 => builder.group_by(|key| GroupId::new(u64::from(key % 2))).fair().group_limit(1),
+            _ => builder.readd_policy(ReaddPolicy::Hold).track_times(),
         };
         (builder.build().unwrap(), clock)
     };
@@ -69,7 +69,7 @@ fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Ve
             }
             _ => continue,
         };
-        let counts = (queue.counts(), queue.len(), queue.waiting(), queue.processing());
+        let counts = (queue.totals(), queue.len(), queue.waiting(), queue.in_flight());
         let times = (queue.unfinished_work(), queue.oldest_ready());
         said.push(format!("{event} {counts:?} {times:?}"));
     }
@@ -98,7 +98,7 @@ fn failures_are_forgotten() {
     let item = queue.try_get().unwrap();
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (2, 1));
     assert!(queue.succeed_and_try_get(item).is_none());
-    assert_eq!((queue.num_requeues(&"a"), queue.known()), (0, 0));
+    assert_eq!((queue.num_requeues(&"a"), queue.records()), (0, 0));
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn an_item_of_another_queue_succeeds_there() {
     other.add("b");
     let item = one.try_get().unwrap();
     let next = other.succeed_and_try_get(item).unwrap();
-    assert_eq!((*next, one.processing(), other.processing()), ("b", 0, 1));
+    assert_eq!((*next, one.in_flight(), other.in_flight()), ("b", 0, 1));
     // The same with an owned item.
     let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
-    assert_eq!(other.known(), 0);
+    assert_eq!(other.records(), 0);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_future_completes_the_delivery_and_waits_in_line() {
     let mut next = queue.succeed_and_get(item);
     let (wakes, waker) = Wakes::new();
     assert!(poll(&mut next, &waker).is_pending());
-    assert_eq!(queue.known(), 0);
+    assert_eq!(queue.records(), 0);
     queue.add("b");
     assert_eq!(wakes.count(), 1);
     let item = ready(next).unwrap();
@@ -147,7 +147,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();
     drop(queue.succeed_and_get(item));
-    assert_eq!((queue.len(), queue.processing(), queue.counts().failures), (2, 0, 0));
+    assert_eq!((queue.len(), queue.in_flight(), queue.totals().failures), (2, 0, 0));
 
     let items = queue.try_get_many(2);
     let mut last = None;
@@ -158,7 +158,7 @@ fn a_future_that_is_dropped_has_completed_the_delivery_and_taken_nothing() {
     }
     queue.add("d");
     drop(last);
-    assert_eq!((queue.len(), queue.processing()), (1, 0));
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
 }
 
 #[test]
@@ -190,10 +190,10 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
         // Ready keys and keys in flight are processed, but keys that come later are not.
-        common::until(|| queue.counts().deliveries >= 1_002 && queue.processing() == 0);
+        common::until(|| queue.totals().deliveries >= 1_002 && queue.in_flight() == 0);
         queue.close();
     });
-    assert_eq!((queue.counts().deliveries, queue.known()), (1_002, 0));
+    assert_eq!((queue.totals().deliveries, queue.records()), (1_002, 0));
 }
 
 #[cfg(feature = "tokio")]

@@ -9,7 +9,7 @@ use std::thread;
 
 use common::{Wakes, block_on, fake, ms, poll, ready, secs, take_all};
 use requeue::clock::{FakeClock, SystemClock};
-use requeue::{Group, Queue};
+use requeue::{GroupId, Queue};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -154,7 +154,7 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
     assert!(poll(&mut asleep, Waker::noop()).is_pending());
     thread::scope(|scope| {
         // Its deadline shows that it waits.
-        let thread = scope.spawn(|| queue.get_timeout_blocking(secs(3600)).map(|item| *item));
+        let thread = scope.spawn(|| queue.get().timeout(secs(3600)).blocking().map(|item| *item));
         clock.wait_armed(1);
         queue.add("a");
         assert_eq!(thread.join().unwrap(), Some("a"));
@@ -167,11 +167,11 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
 fn a_getter_with_a_deadline_gives_up_at_it() {
     let (queue, clock) = fake::<&str>();
     let start = clock.now();
-    assert!(clock.run(queue.get_timeout(secs(5))).is_none());
+    assert!(clock.run(queue.get().timeout(secs(5))).is_none());
     assert_eq!((clock.now(), clock.armed()), (start + secs(5), 0));
 
     let item = thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_timeout_blocking(secs(5)).is_none());
+        let thread = scope.spawn(|| queue.get().timeout(secs(5)).blocking().is_none());
         clock.wait_armed(1);
         clock.advance(secs(5));
         thread.join().unwrap()
@@ -184,11 +184,11 @@ fn a_getter_with_a_deadline_gives_up_at_it() {
 fn a_getter_whose_deadline_has_come_takes_what_is_there() {
     let (queue, _clock) = fake();
     queue.add_all([1, 2]);
-    let first = ready(Box::pin(queue.get_timeout(ms(0)))).unwrap();
-    let second = queue.get_timeout_blocking(ms(0)).unwrap();
+    let first = ready(Box::pin(queue.get().timeout(ms(0)))).unwrap();
+    let second = queue.get().timeout(ms(0)).blocking().unwrap();
     assert_eq!((*first, *second), (1, 2));
-    assert!(ready(Box::pin(queue.get_timeout(ms(0)))).is_none());
-    assert!(queue.get_timeout_blocking(ms(0)).is_none());
+    assert!(ready(Box::pin(queue.get().timeout(ms(0)))).is_none());
+    assert!(queue.get().timeout(ms(0)).blocking().is_none());
 }
 
 /// A key is due exactly at the deadline of its getter: the key is delivered.
@@ -196,7 +196,7 @@ fn a_getter_whose_deadline_has_come_takes_what_is_there() {
 fn a_key_that_is_due_at_the_deadline_is_delivered() {
     let (queue, clock) = fake();
     queue.add_after("a", secs(5));
-    assert_eq!(clock.run(queue.get_timeout(secs(5))).as_deref(), Some(&"a"));
+    assert_eq!(clock.run(queue.get().timeout(secs(5))).as_deref(), Some(&"a"));
 }
 
 // --- Blocking and async getters ------------------------------------------------------------------
@@ -265,7 +265,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
             let clock = FakeClock::new();
             let queue = Queue::builder()
                 .clock(clock.clone())
-                .group_by(|key: &u32| Group::new(u64::from(*key >= 1000)))
+                .group_by(|key: &u32| GroupId::new(u64::from(*key >= 1000)))
                 .group_limit(1)
                 .build()
                 .unwrap();
@@ -295,7 +295,7 @@ fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     queue.add("a");
     let [(wakes, waker), (final_wakes, final_waker)] = [Wakes::new(), Wakes::new()];
     let mut get = queue.get();
-    let mut until_final = Box::pin(queue.get_until_final());
+    let mut until_final = Box::pin(queue.get().until_final());
     assert!(poll(&mut until_final, &final_waker).is_pending());
     assert!(poll(&mut get, &waker).is_pending());
     queue.shut_down();
@@ -315,7 +315,7 @@ fn a_shut_down_reports_any_number_of_keys() {
         let mut dropped = queue.shut_down();
         dropped.sort_unstable();
         assert_eq!(dropped, (0..waiting).collect::<Vec<_>>());
-        assert_eq!(queue.known(), 0);
+        assert_eq!(queue.records(), 0);
     }
 }
 

@@ -163,8 +163,8 @@ async fn every_blocking_form_works_in_spawn_blocking() {
     let blocking = move || {
         let items = [
             queue.get_blocking(),
-            queue.get_timeout_blocking(secs(1)),
-            queue.get_owned_blocking(),
+            queue.get().timeout(secs(1)).blocking(),
+            queue.get_blocking().map(requeue::Item::into_owned),
             queue.get_many_blocking(1).pop(),
         ];
         let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();

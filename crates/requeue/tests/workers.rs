@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{on_tokio, on_tokio_builder};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Add, Added, Order, ReAdd};
+use requeue::{Add, Added, Order, ReaddPolicy};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -43,7 +43,7 @@ async fn an_error_is_retried_with_backoff_until_it_succeeds() {
     assert_eq!(seen(&log), [("a", 1), ("a", 2), ("a", 3), ("a", 4)]);
     assert!(drained.finished);
     assert_eq!(queue.num_requeues(&"a"), 0);
-    assert_eq!(queue.counts().failures, 3);
+    assert_eq!(queue.totals().failures, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +68,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
     let mut seen = seen(&log);
     seen.sort_unstable();
     assert_eq!(seen, [("a", 2), ("b", 2)]);
-    assert_eq!(queue.counts().failures, 2);
+    assert_eq!(queue.totals().failures, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn a_terminal_error_is_not_retried() {
         .run()
         .await;
     assert_eq!(given_up.load(Ordering::Relaxed), 1);
-    assert_eq!(queue.counts().deliveries, 1);
+    assert_eq!(queue.totals().deliveries, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,13 +163,14 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
     let started = tokio::time::Instant::now();
     Workers::new(queue.clone(), handler).run().await;
     assert_eq!(started.elapsed(), Duration::from_secs(14));
-    assert_eq!(queue.counts().failures, 2);
+    assert_eq!(queue.totals().failures, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn on_finish_finds_its_key_backing_off() {
     let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
-    let queue = on_tokio_builder().re_add(ReAdd::Hold).limiter(limiter).build().unwrap();
+    let queue =
+        on_tokio_builder().readd_policy(ReaddPolicy::Hold).limiter(limiter).build().unwrap();
     queue.add_all(["fails", "panics", "succeeds"]);
     let handler = |key, context: Context| async move {
         assert!(key != "panics" || context.attempt() > 1, "on purpose");
@@ -185,7 +186,7 @@ async fn on_finish_finds_its_key_backing_off() {
         move |key| {
             log.lock().unwrap().push((key, queue.failures(key)));
             if queue.failures(key) > 0 {
-                assert_eq!(queue.add(key), Added::Held);
+                assert_eq!(queue.add(key), Added::BackingOff);
             }
             panic!("is ignored");
         }
@@ -210,7 +211,7 @@ async fn actions_say_when_the_key_is_added_again() {
             }
             async move {
                 Ok::<_, Error>(match run {
-                    1 => Action::requeue(),
+                    1 => Action::requeue_now(),
                     2 => Action::requeue_after(Duration::from_secs(60)),
                     _ => Action::succeed(),
                 })
@@ -276,7 +277,7 @@ async fn an_attempt_that_stops_within_the_grace_period_says_how_it_ended() {
     .timeout(Duration::from_secs(3))
     .run()
     .await;
-    assert_eq!(queue.counts().failures, 0);
+    assert_eq!(queue.totals().failures, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,7 +399,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
         })
         .run()
         .await;
-    assert_eq!((queue.counts().deliveries, errors.load(Ordering::Relaxed)), (50, 0));
+    assert_eq!((queue.totals().deliveries, errors.load(Ordering::Relaxed)), (50, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -418,8 +419,8 @@ async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
                 match now {
                     1 => Err("with the priority it has".into()),
                     2 => Err(Error::from("with less").priority(-7)),
-                    3 => Ok(Action::requeue().priority(9)),
-                    4 => Ok(Action::requeue()),
+                    3 => Ok(Action::requeue_now().priority(9)),
+                    4 => Ok(Action::requeue_now()),
                     _ => Ok(Action::succeed()),
                 }
             }

@@ -55,7 +55,7 @@ async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attemp
         .run()
         .await;
     assert!(drained.finished);
-    assert_eq!((queue.panics(), queue.counts().deliveries), (2, 3));
+    assert_eq!((queue.panics(), queue.totals().deliveries), (2, 3));
     assert_eq!(*errors.lock().unwrap(), ["panicked: a bomb"]);
 }
 
@@ -148,7 +148,7 @@ async fn an_error_that_panics_when_it_is_dropped_is_a_failure_like_others() {
     let handler = |_, _| async { Err::<Action, Error>(Explosive(Arc::default()).into()) };
     let drained = Workers::new(queue.clone(), handler).max_retries(2).run().await;
     assert!(drained.finished);
-    assert_eq!((queue.counts().failures, queue.given_up()), (6, 2));
+    assert_eq!((queue.totals().failures, queue.given_up()), (6, 2));
 }
 
 /// A key that counts its clones down, and panics when the count reaches zero.

@@ -64,7 +64,7 @@ fn an_error_is_retried_until_it_succeeds() {
     let drained = ThreadWorkers::new(queue.clone(), handler).threads(2).run();
     assert!(drained.finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]);
-    assert_eq!((queue.counts().failures, queue.known()), (4, 0));
+    assert_eq!((queue.totals().failures, queue.records()), (4, 0));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_panic_is_a_failure_and_the_thread_lives_on() {
     };
     assert!(ThreadWorkers::new(queue.clone(), handler).run().finished);
     assert_eq!(log.seen(), [(1, 1), (1, 2), (2, 1), (2, 2)]);
-    assert_eq!((queue.panics(), queue.counts().failures), (2, 2));
+    assert_eq!((queue.panics(), queue.totals().failures), (2, 2));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn past_its_retries_or_with_a_terminal_error_a_key_is_given_up() {
     let mut given_up = given_up.lock().unwrap().clone();
     given_up.sort_unstable();
     assert_eq!(given_up, [(1, "never".to_owned()), (2, "invalid".to_owned())]);
-    assert_eq!((*finished.lock().unwrap(), queue.given_up(), queue.known()), (4, 2, 0));
+    assert_eq!((*finished.lock().unwrap(), queue.given_up(), queue.records()), (4, 2, 0));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_run_that_ignores_its_cancellation_completes_after_the_workers_have_returned
 fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     let (queue, clock) = queue();
     queue.add(1);
-    let held = queue.try_get_owned().unwrap();
+    let held = queue.try_get().map(requeue::Item::into_owned).unwrap();
     assert_eq!(queue.add(1), Added::Dirty);
     let workers = ThreadWorkers::new(queue.clone(), |_, _| Ok(Action::succeed()));
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);

@@ -88,7 +88,7 @@ async fn a_key_or_an_error_that_cannot_be_shown_is_worked_on_all_the_same() {
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
     assert!(drained.finished);
-    assert_eq!((queue.counts().deliveries, queue.counts().failures, queue.panics()), (4, 2, 0));
+    assert_eq!((queue.totals().deliveries, queue.totals().failures, queue.panics()), (4, 2, 0));
     let lines = lines.lock().unwrap();
     assert_eq!(lines.matches("key=(its Debug panicked)").count(), 4, "{lines}");
     assert_eq!(lines.matches("error=(its Display panicked)").count(), 2, "{lines}");

@@ -178,7 +178,7 @@ fn promtool_accepts_the_alerts_and_each_fires() {
 fn failing(retries: u32) -> [Vec<u64>; 2] {
     let clock = FakeClock::new();
     let queue = Queue::builder().clock(clock.clone()).track_times().build().expect("valid");
-    let scrape = || [queue.counts().failures, queue.histograms().worked.count()];
+    let scrape = || [queue.totals().failures, queue.histograms().worked.count()];
     let mut scrapes = vec![scrape()];
     for minute in 0..60 {
         queue.add(minute);

@@ -21,14 +21,14 @@ use crate::report::publish;
 const SHARDS: u32 = 64;
 
 /// Replicas of one controller, and its objects.
-struct Group {
+struct GroupId {
     server: &'static Server,
     orders: Orders,
     objects: usize,
     replicas: Vec<Replica>,
 }
 
-impl Group {
+impl GroupId {
     /// Creates the objects. Without shards, there is no group.
     async fn new(server: &'static Server, objects: usize, orders: Orders) -> Self {
         let namespace = server.namespace("costs").await;
@@ -138,7 +138,7 @@ async fn throughput(server: &'static Server, out: &mut String) {
     let (objects, rounds) = if full() { (2000, 3) } else { (100, 1) };
     let work = Work::Wait(Duration::from_millis(10));
     let orders = Orders { shards: SHARDS, concurrency: 1, work, ..Orders::default() };
-    let mut group = Group::new(server, objects, orders).await;
+    let mut group = GroupId::new(server, objects, orders).await;
     let mut per_second = Vec::new();
     for _ in 1..=most() {
         group.join().await;
@@ -169,11 +169,11 @@ async fn bytes(server: &'static Server, gate: bool, out: &mut String) {
     let objects = if full() { 2000 } else { 60 };
     let work = Work::Wait(Duration::ZERO);
     let orders = Orders { concurrency: 8, work, ..Orders::default() };
-    let mut alone = Group::new(server, objects, orders.clone()).await;
+    let mut alone = GroupId::new(server, objects, orders.clone()).await;
     alone.join().await;
     let start = mean(&alone.received());
     let changes = mean(&alone.change_all().await);
-    let mut group = Group::new(server, objects, Orders { shards: SHARDS, ..orders }).await;
+    let mut group = GroupId::new(server, objects, Orders { shards: SHARDS, ..orders }).await;
     drop(alone);
     let selects = if gate { "selects shards" } else { "ignores the selector" };
     _ = writeln!(
@@ -211,7 +211,7 @@ async fn idle(server: &'static Server, audit: &Path, out: &mut String) {
     let watched = period * if full() { 30 } else { 2 };
     let work = Work::Wait(Duration::ZERO);
     let orders = Orders { shards: SHARDS, concurrency: 8, work, ..Orders::default() };
-    let mut group = Group::new(server, 20, orders).await;
+    let mut group = GroupId::new(server, 20, orders).await;
     for replicas in 1..=most() {
         group.join().await;
         if replicas % 2 == 1 {

@@ -1,6 +1,6 @@
 //! A queue with fair groups and a limit for each, which many keys have reached.
 
-use requeue::{Group, Queue};
+use requeue::{GroupId, Queue};
 
 use super::super::Contestant;
 use super::super::single::{self, Subject};
@@ -20,7 +20,7 @@ impl Contestant for WithGroups {
         &[Scenario::Cycle, Scenario::HeldBack, Scenario::FillDrain, Scenario::Memory];
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        let make = || fair(|key: &K| Group::new(hash(key) % GROUPS));
+        let make = || fair(|key: &K| GroupId::new(hash(key) % GROUPS));
         Some(match request.scenario {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
@@ -31,7 +31,7 @@ impl Contestant for WithGroups {
     }
 }
 
-fn fair<K: requeue::Key>(group: impl Fn(&K) -> Group + Send + Sync + 'static) -> Queue<K> {
+fn fair<K: requeue::Key>(group: impl Fn(&K) -> GroupId + Send + Sync + 'static) -> Queue<K> {
     let builder = Queue::builder().group_by(group).fair().group_limit(1);
     builder.build().expect("a limit of 1 makes sense")
 }
@@ -61,7 +61,7 @@ impl<K: Key> Subject<K> for Free<K> {
 
 fn held_back<K: Key>(request: &Request) -> Answer {
     let queue: Queue<Held<K>> = fair(|held: &Held<K>| {
-        Group::new(hash(&held.key) % GROUPS + if held.back { GROUPS } else { 0 })
+        GroupId::new(hash(&held.key) % GROUPS + if held.back { GROUPS } else { 0 })
     });
     for key in &*K::some(request.depth) {
         queue.add(Held { key: key.clone(), back: true });

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use requeue::ReAdd;
+use requeue::ReaddPolicy;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -66,7 +66,7 @@ pub(crate) struct FailureConfig {
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
-    pub(crate) re_add: ReAdd,
+    pub(crate) re_add: ReaddPolicy,
     /// Exit codes that are not retried.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,

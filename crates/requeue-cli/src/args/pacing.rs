@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 use requeue::clock::TokioClock;
-use requeue::{BuildError, Group, Order, Pace, Queue, ReAdd, Rerun};
+use requeue::{BuildError, GroupId, InFlightPolicy, Order, Pace, Queue, ReaddPolicy};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -21,7 +21,7 @@ pub(crate) struct Pacing {
     /// The interval between starts, and the number of commands that may start at the same time after a pause.
     pub(crate) rate: Option<(Every, u32)>,
     pace: Option<Pace>,
-    rerun: Rerun,
+    rerun: InFlightPolicy,
     order: args::Order,
     has_priorities: bool,
     groups: Option<Regex>,
@@ -106,11 +106,15 @@ impl Pacing {
     pub(crate) fn queue(
         &self,
         name: &str,
-        re_add: ReAdd,
+        re_add: ReaddPolicy,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
-        let queue = Queue::builder().name(name).clock(clock).re_add(re_add).rerun(self.rerun);
+        let queue = Queue::builder()
+            .name(name)
+            .clock(clock)
+            .readd_policy(re_add)
+            .in_flight_policy(self.rerun);
         let mut queue = measured(queue.hasher(RandomState::new()), metrics);
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
@@ -137,8 +141,8 @@ impl Pacing {
 
 /// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
 /// whose group number equals that of another group, and take the turns of that group.
-fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> Group {
-    Group::new(hasher.hash_one(name(pattern, key)))
+fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
+    GroupId::new(hasher.hash_one(name(pattern, key)))
 }
 
 /// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
@@ -208,7 +212,7 @@ mod tests {
         }
     }
 
-    /// With `Group::of`, an attacker could search for a name whose number equals that of another group.
+    /// With `GroupId::of`, an attacker could search for a name whose number equals that of another group.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();
@@ -217,6 +221,6 @@ mod tests {
         assert_eq!(group(&one, "a/1"), group(&one, "a/2"));
         assert_ne!(group(&one, "a/1"), group(&one, "b/1"));
         assert_ne!(group(&one, "a/1"), group(&other, "a/1"));
-        assert_ne!(group(&one, "a/1"), Group::of(&b"a"[..]));
+        assert_ne!(group(&one, "a/1"), GroupId::of(&b"a"[..]));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use requeue::{Pace, ReAdd, Rerun};
+use requeue::{InFlightPolicy, Pace, ReaddPolicy};
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -268,7 +268,7 @@ pub(crate) struct Common {
     /// Effect of an add on a waiting key: hold, replace or keep-both [default: hold]
     #[arg(long, value_parser = re_add_policies(), value_name = "HOW", hide_possible_values = true)]
     #[arg(help_heading = "Failure", hide_short_help = true)]
-    pub(crate) re_add: Option<ReAdd>,
+    pub(crate) re_add: Option<ReaddPolicy>,
 
     /// Exit codes and signals that are not retried, as in 2,64-78,SIGSEGV
     #[arg(long, value_name = "CODES", help_heading = "Failure", hide_short_help = true)]
@@ -367,7 +367,7 @@ pub(crate) struct Alone {
     /// completes, so that a key that changes all the time completes too; 0 means no limit. The default is 30s.
     #[arg(long, value_name = "HOW", value_parser = parse_rerun, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
-    pub(crate) on_readd: Option<Rerun>,
+    pub(crate) on_readd: Option<InFlightPolicy>,
 
     /// Order of ready keys [default: fifo; priority with --input json]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Pace", hide_short_help = true)]
@@ -459,11 +459,11 @@ pub(crate) enum Order {
 }
 
 /// The values of `--re-add`.
-pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReAdd> {
+pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReaddPolicy> {
     PossibleValuesParser::new(["hold", "replace", "keep-both"]).map(|name| match &*name {
-        "replace" => ReAdd::Replace,
-        "keep-both" => ReAdd::KeepBoth,
-        _ => ReAdd::Hold,
+        "replace" => ReaddPolicy::Replace,
+        "keep-both" => ReaddPolicy::KeepBoth,
+        _ => ReaddPolicy::Hold,
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use requeue::ReAdd;
+use requeue::ReaddPolicy;
 use requeue_store::State;
 
 use crate::args::help::Sections;
@@ -159,7 +159,7 @@ pub(crate) struct AddFlags {
     /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep-both`.
     #[arg(long, value_parser = args::re_add_policies(), value_name = "HOW")]
     #[arg(hide_possible_values = true, help_heading = "Adds", hide_short_help = true)]
-    pub(crate) re_add: Option<ReAdd>,
+    pub(crate) re_add: Option<ReaddPolicy>,
 
     #[command(flatten)]
     pub(crate) read: Read,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use requeue::{Pace, Rerun};
+use requeue::{InFlightPolicy, Pace};
 
 use crate::duration::parse_duration;
 use crate::process::command;
@@ -152,14 +152,14 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
 }
 
 /// Parses the effect of an add on a key in flight.
-pub(crate) fn parse_rerun(text: &str) -> Result<Rerun, &'static str> {
+pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
     const WRONG: &str = "expected `after`, `restart`, or `restart` with a time, as in restart,10s";
     match text.split_once(',') {
-        None if text == "after" => Ok(Rerun::After),
-        None if text == "restart" => Ok(Rerun::restart()),
+        None if text == "after" => Ok(InFlightPolicy::After),
+        None if text == "restart" => Ok(InFlightPolicy::restart()),
         Some(("restart", time)) => match parse_duration(time).map_err(|_| WRONG)? {
-            Duration::ZERO => Ok(Rerun::Restart { at_most: Duration::MAX }),
-            at_most => Ok(Rerun::Restart { at_most }),
+            Duration::ZERO => Ok(InFlightPolicy::Restart { at_most: Duration::MAX }),
+            at_most => Ok(InFlightPolicy::Restart { at_most }),
         },
         _ => Err(WRONG),
     }
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_rerun_is_after_or_a_restart_with_a_bound() {
-        let restart = |at_most| Ok(Rerun::Restart { at_most });
-        assert_eq!(parse_rerun("after"), Ok(Rerun::After));
+        let restart = |at_most| Ok(InFlightPolicy::Restart { at_most });
+        assert_eq!(parse_rerun("after"), Ok(InFlightPolicy::After));
         assert_eq!(parse_rerun("restart"), restart(Duration::from_secs(30)));
         assert_eq!(parse_rerun("restart,2m"), restart(Duration::from_secs(120)));
         assert_eq!(parse_rerun("restart,0"), restart(Duration::MAX));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use requeue::ReAdd;
+use requeue::ReaddPolicy;
 use tokio::sync::oneshot;
 
 use crate::args::config::{Config, Subcommand};
@@ -124,7 +124,7 @@ fn config(flags: Flags) -> Result<Config, Refusal> {
         refuse_retry_flags(&common)?;
     }
     alone.debounce.get_or_insert(DEBOUNCE);
-    common.re_add.get_or_insert(ReAdd::Replace);
+    common.re_add.get_or_insert(ReaddPolicy::Replace);
     let own = Subcommand::without_input("files", false, Stdin::None).terminated_by_interrupt();
     Config::of(common, alone, if all_in_one { own.without_key() } else { own })
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use requeue::Counts;
+use requeue::Totals;
 use serde::{Serialize, Serializer};
 
 use crate::duration::shown;
@@ -139,7 +139,7 @@ impl Tally {
     }
 
     /// Takes the counts of a queue in memory, so that the summary, the API and the metrics agree.
-    pub(crate) fn take_adds(&self, counts: &Counts) {
+    pub(crate) fn take_adds(&self, counts: &Totals) {
         self.adds.set(counts.adds);
         self.coalesced.set(counts.coalesced);
     }

@@ -167,7 +167,7 @@ impl Keys {
         is_stopping: impl Fn() -> bool,
         on_wait: impl FnOnce(usize),
     ) -> usize {
-        let held = || self.queue.len() + self.queue.waiting() + self.queue.processing();
+        let held = || self.queue.len() + self.queue.waiting() + self.queue.in_flight();
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -216,7 +216,7 @@ impl Keys {
         if let Some(leases) = &self.leases {
             leases.lease_into(&self.queue).await?;
         }
-        let item = self.queue.get_owned().await?;
+        let item = self.queue.get().await.map(Item::into_owned)?;
         self.order.iter().for_each(|order| order.start(&item));
         // The command has not started, and perhaps none is needed.
         item.uncount_start();

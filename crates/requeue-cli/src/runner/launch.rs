@@ -244,7 +244,7 @@ impl Runner {
                 self.report_unfinished().await;
             }
             if self.keys.leases().is_none() {
-                self.tally.take_adds(&self.keys.queue().counts());
+                self.tally.take_adds(&self.keys.queue().totals());
             }
             match self.config.summary {
                 Summary::Text => self.output.say(&self.tally.text()).await,

@@ -41,7 +41,7 @@ impl Rate {
             if wait.is_zero() {
                 return Some(Turn { every: self.every, paid_until });
             }
-            if queue.is_closed() && queue.known() == 0 {
+            if queue.is_closed() && queue.records() == 0 {
                 return None;
             }
             // If a change happened between the check and this line, it has stored a notification.

@@ -95,7 +95,7 @@ impl FailingKeys {
 #[cfg(test)]
 mod tests {
     use requeue::clock::FakeClock;
-    use requeue::{Queue, ReAdd};
+    use requeue::{Queue, ReaddPolicy};
 
     use super::*;
     use crate::key::KeyQueue;
@@ -103,7 +103,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn queue(clock: &FakeClock) -> KeyQueue {
-        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Replace);
+        let queue = Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::Replace);
         let queue = queue.hasher(RandomState::new()).build().unwrap();
         queue.add(KEY.into());
         queue
@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn fail(failing: &FailingKeys, queue: &KeyQueue) -> Verdict {
-        failing.fail(queue.try_get_owned().unwrap(), 7, queue.now())
+        failing.fail(queue.try_get().map(Item::into_owned).unwrap(), 7, queue.now())
     }
 
     #[test]

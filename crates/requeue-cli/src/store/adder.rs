@@ -211,7 +211,7 @@ impl Adder {
             self.counts.add(match result.as_str() {
                 Some("new") => Added::New,
                 Some("dirty") => Added::Dirty,
-                Some("held") => Added::Held,
+                Some("held") => Added::BackingOff,
                 Some("revived") => Added::Revived,
                 Some("parked") => Added::Parked,
                 Some("refused") => {
@@ -403,7 +403,7 @@ impl Counts {
         *match added {
             Added::New => &mut self.new,
             Added::Dirty => &mut self.dirty,
-            Added::Held => &mut self.held,
+            Added::BackingOff => &mut self.held,
             Added::Revived => &mut self.revived,
             Added::Parked => &mut self.parked,
             // Results that later versions may add count as coalesced.

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use requeue_store::{
-    Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, QueueInfo, ReAdd, State,
+    Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         for found in store.queues().await.map_err(refusal)? {
             let QueueInfo { name: queue, is_empty, is_paused, .. } = found;
             text += &if flags.json {
-                let re_add = if found.re_add == ReAdd::Hold { "hold" } else { "replace" };
+                let re_add = if found.re_add == ReaddPolicy::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
                 let listed = Listed { queue: &queue, is_empty, is_paused, re_add, parked_add };

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use os_display::Quotable;
-use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
+use requeue_store::{OpenOptions, ParkedAdd, Queue, ReaddPolicy, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
@@ -72,7 +72,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (re_add, parked_add): (Option<ReAdd>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReaddPolicy>, Option<flags::ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -140,7 +140,7 @@ impl Place {
         let url = self.store.url()?;
         patiently(self.wait.wait, async || {
             let store = connect_to_look(url, &hint).await?;
-            let opened = how(store.queue(&self.queue)).existing().open().await;
+            let opened = how(store.queue(&self.queue)).must_exist().open().await;
             opened.map_err(|error| {
                 let is_missing = error.is_missing();
                 let mut unopened = Unopened::from(error);
@@ -157,11 +157,11 @@ impl Place {
 /// Adds the settings that a new queue gets. An existing queue must have the same.
 fn with_settings(
     mut opening: OpenOptions,
-    re_add: Option<ReAdd>,
+    re_add: Option<ReaddPolicy>,
     parked_add: Option<flags::ParkedAdd>,
 ) -> OpenOptions {
     if let Some(re_add) = re_add {
-        opening = opening.re_add(re_add);
+        opening = opening.readd_policy(re_add);
     }
     if let Some(parked_add) = parked_add {
         opening = opening.parked_add(match parked_add {
@@ -210,8 +210,8 @@ fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
 
-fn re_add(flag: Option<ReAdd>) -> Result<Option<ReAdd>, Refusal> {
-    if flag == Some(ReAdd::KeepBoth) {
+fn re_add(flag: Option<ReaddPolicy>) -> Result<Option<ReaddPolicy>, Refusal> {
+    if flag == Some(ReaddPolicy::KeepBoth) {
         return Err(Refusal::usage(
             "--re-add keep-both: not available for a queue in a store; use replace or hold",
         ));

@@ -7,8 +7,8 @@ use core::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::RateLimiter;
-use super::exponential::doubled;
 use super::table::KeyTable;
+use crate::rule::backoff::{failures_before, longest_delay};
 use crate::types::time::Time;
 use crate::wait::JitterSource;
 
@@ -242,7 +242,11 @@ impl<K> Default for BackoffLimiter<K> {
 impl Wait {
     /// Returns true if the wait ended more than twice `max` ago.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
-        now > self.until + max.saturating_mul(2)
+        now > self.expires(max)
+    }
+
+    fn expires(&self, max: Duration) -> Time {
+        self.until + max.saturating_mul(2)
     }
 }
 
@@ -255,15 +259,13 @@ where
         self.now = now;
         self.sweep(now, LOOKS);
         let wait = self.waits.get_or_default(key);
-        if now < wait.until {
+        let expires = wait.expires(self.max);
+        let Some(before) = failures_before(&now, &wait.until, &expires, wait.failures) else {
             return wait.until.since(now).min(wait.last);
-        }
-        if wait.is_expired(now, self.max) {
-            wait.failures = 0;
-        }
-        let longest = doubled(self.base, wait.failures, self.max);
+        };
+        let longest = longest_delay(self.base, before, self.max);
         let delay = self.source.upper_half(longest).max(Duration::from_nanos(1));
-        wait.failures = wait.failures.saturating_add(1);
+        wait.failures = before.saturating_add(1);
         wait.until = now + delay;
         wait.last = delay;
         delay
@@ -287,7 +289,7 @@ where
     }
 
     fn longest(&self) -> Duration {
-        doubled(self.base, u32::MAX, self.max).max(Duration::from_nanos(1))
+        longest_delay(self.base, u32::MAX, self.max).max(Duration::from_nanos(1))
     }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
-use crate::wait::saturating_nanos;
+use crate::rule::backoff::longest_delay;
 
 /// A limiter that delays a key by base · 2ⁿ after its n-th failure (n from 0), up to a maximum.
 ///
@@ -85,7 +85,7 @@ impl<K, S> PerKey<K, Doubling, S> {
 
 impl Delays for Doubling {
     fn after(&self, before: u32) -> Duration {
-        doubled(self.base, before, self.max)
+        longest_delay(self.base, before, self.max)
     }
 
     fn longest(&self) -> Duration {
@@ -113,23 +113,9 @@ pub fn default_item_based<K>() -> ExponentialFailure<K> {
     ExponentialFailure::new(Duration::from_millis(1), Duration::from_secs(1_000))
 }
 
-/// Returns min(base · 2ⁿ, max), without overflow for any n.
-pub(super) fn doubled(base: Duration, n: u32, max: Duration) -> Duration {
-    let nanos = base.as_nanos();
-    if nanos == 0 {
-        Duration::ZERO
-    } else if n <= nanos.leading_zeros() {
-        saturating_nanos(nanos << n).min(max)
-    } else {
-        max
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use core::hash::Hash;
-
-    use proptest::prelude::*;
 
     use super::*;
     use crate::limiter::RateLimiter;
@@ -200,27 +186,5 @@ mod tests {
         endless.set(&1, u32::MAX);
         assert_eq!((delay(&mut endless, 1), endless.longest()), (Duration::MAX, Duration::MAX));
         assert_eq!(endless.num_requeues(&1), u32::MAX);
-    }
-
-    #[test]
-    fn no_bit_is_lost_where_doubling_ends() {
-        let nano = Duration::from_nanos(1);
-        for n in [93, 94, 126, 127, 128, 129, u32::MAX] {
-            let most = if n < 94 { Duration::from_nanos_u128(1 << n) } else { Duration::MAX };
-            assert_eq!(doubled(nano, n, Duration::MAX), most, "{n}");
-        }
-    }
-
-    proptest! {
-        /// The oracle doubles the delay n times and stops at the maximum.
-        #[test]
-        fn doubled_is_doubling(secs: u32, nanos in 0..1_000_000_000_u32, max: u64, n in 0..200_u32) {
-            let (base, max) = (Duration::new(secs.into(), nanos), Duration::from_nanos(max));
-            let most = max.as_nanos();
-            let expected = (0..n).fold(base.as_nanos().min(most), |d, _| (d * 2).min(most));
-            prop_assert_eq!(doubled(base, n, max).as_nanos(), expected);
-            let unlimited = (0..n).fold(base, |d, _| d.saturating_mul(2));
-            prop_assert_eq!(doubled(base, n, Duration::MAX), unlimited);
-        }
     }
 }

@@ -4,13 +4,14 @@
 //! one or two cache lines. The heap is half as high as a binary one. The root is in the same
 //! group as its children. Equal deadlines leave in order of arrival.
 //!
-//! A deadline that a debounced add sets has a bound: the latest time to which further debounced
-//! adds postpone it. Bounds are in a side table, which is allocated with the first bound.
+//! A deadline can have a bound, as [`Wait`] describes. Bounds are in a side table, which is allocated
+//! with the first bound. The rules that change a deadline and its bound are in [`crate::rule`].
 
 use alloc::boxed::Box;
 
 use super::chunked::Chunked;
 use super::sparse::Sparse;
+use crate::rule::Wait;
 use crate::types::slot::{Id, Slot, ids};
 use crate::types::time::Time;
 
@@ -112,56 +113,40 @@ impl TimerHeap {
         self.next = self.next.min(at);
     }
 
-    /// Sets the deadline of `slot`, without a bound. Among equal deadlines, it counts as the last arrival.
-    pub(crate) fn set(&mut self, slot: Slot, at: Time) {
-        self.unbind(slot);
-        self.postpone(slot, at);
-    }
-
-    /// Like [`set`](Self::set), but a bound stays.
-    pub(crate) fn postpone(&mut self, slot: Slot, at: Time) {
-        match self.position(slot) {
-            None => self.insert(slot, at),
-            Some(position) => {
-                let entry = self.entry(slot, at);
-                self.fix(position, entry);
-                self.update_next();
-            }
-        }
-    }
-
-    /// Merges `at` into the deadline of `slot`. If `earliest` is true, the earlier of the two
-    /// counts, and an `at` before the bound lowers the bound. Otherwise, the later of the two
-    /// counts, and an `at` after the deadline removes the bound. A slot without a deadline gets
-    /// `at`. A deadline that changes counts as the last arrival.
-    pub(crate) fn merge(&mut self, slot: Slot, at: Time, earliest: bool) {
+    /// Changes the deadline of `slot`, which has one, and its bound, as `rule` says. The rule sets no
+    /// bound where there was none. A deadline that changes counts as the last arrival. One that stays
+    /// the same keeps its place among equal ones.
+    #[inline(always)]
+    pub(crate) fn update(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
         // A queue without bounds takes the short path, which saves no registers for the long one.
         match self.bounds {
-            None => self.merge_deadline(slot, at, earliest),
-            Some(_) => self.merge_bounded(slot, at, earliest),
+            None => self.update_deadline(slot, |due| rule(Wait { due, bound: None }).due),
+            Some(_) => self.update_bounded(slot, rule),
         }
     }
 
+    /// Like [`update`](Self::update), for a rule that may set a bound.
     #[inline(never)]
-    fn merge_bounded(&mut self, slot: Slot, at: Time, earliest: bool) {
-        match self.bound(slot) {
-            Some(bound) if earliest => self.bind(slot, bound.min(at)),
-            Some(_) if self.due(slot) < Some(at) => self.remove_bound(slot),
-            _ => {}
-        }
-        self.merge_deadline(slot, at, earliest);
+    pub(crate) fn update_bounded(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
+        let Some(wait) = self.wait(slot) else { return };
+        let after = rule(wait);
+        self.set_bound(slot, after.bound);
+        self.update_deadline(slot, |_| after.due);
     }
 
     #[inline(always)]
-    fn merge_deadline(&mut self, slot: Slot, at: Time, earliest: bool) {
-        let Some(position) = self.position(slot) else { return self.insert(slot, at) };
+    fn update_deadline(&mut self, slot: Slot, rule: impl FnOnce(Time) -> Time) {
+        let Some(position) = self.position(slot) else {
+            debug_assert!(false, "a slot without a deadline");
+            return;
+        };
         let was = self.heap.get(position).at;
-        let changes = if earliest { at < was } else { at > was };
-        if !changes {
+        let at = rule(was);
+        if at == was {
             return;
         }
         let entry = self.entry(slot, at);
-        if earliest {
+        if at < was {
             self.up(position, entry);
         } else {
             self.down(position, entry);
@@ -221,21 +206,17 @@ impl TimerHeap {
 
     // --- Bounds ---------------------------------------------------------------------------------
 
-    /// Sets the deadline of `slot` to `at`, and its bound to the earlier of `bound` and the present
-    /// bound. A deadline without a bound counts as its own bound. A deadline that does not change
-    /// keeps its place among equal ones.
-    #[inline(never)]
-    pub(crate) fn debounce(&mut self, slot: Slot, at: Time, bound: Time) {
-        let bound = self.latest(slot).map_or(bound, |latest| latest.min(bound));
-        if self.due(slot) != Some(at) {
-            self.set(slot, at);
-        }
-        self.bind(slot, bound);
+    /// Returns the deadline of `slot` with its bound.
+    pub(crate) fn wait(&self, slot: Slot) -> Option<Wait<Time>> {
+        Some(Wait { due: self.due(slot)?, bound: self.bound(slot) })
     }
 
-    /// Returns the latest time to which a debounced add may postpone the deadline of `slot`.
-    pub(crate) fn latest(&self, slot: Slot) -> Option<Time> {
-        self.bound(slot).or_else(|| self.due(slot))
+    /// Sets or removes the bound of `slot`.
+    pub(crate) fn set_bound(&mut self, slot: Slot, bound: Option<Time>) {
+        match bound {
+            None => self.unbind(slot),
+            Some(bound) => self.bind(slot, bound),
+        }
     }
 
     /// Returns the bound of the deadline of `slot`, if it has one.
@@ -349,6 +330,15 @@ mod tests {
         Slot::new(index as usize)
     }
 
+    /// Sets the deadline of `slot`, without a bound.
+    fn set(timers: &mut TimerHeap, slot: Slot, at: u64) {
+        let due = Time::from_nanos(at);
+        match timers.due(slot) {
+            None => timers.insert(slot, due),
+            Some(_) => timers.update(slot, |_| Wait { due, bound: None }),
+        }
+    }
+
     proptest! {
         /// The oracle is a list that is sorted for each query.
         #[test]
@@ -359,34 +349,22 @@ mod tests {
             let mut model: Vec<(u64, u32, u32)> = Vec::new();
             let mut bounds: BTreeMap<u32, u64> = BTreeMap::new();
             for (arrival, (op, slot, at)) in (0u32..).zip(ops) {
+                let was = model.iter().find(|e| e.2 == slot).map(|e| e.0);
                 match op {
-                    0..3 => {
-                        timers.set(id(slot), Time::from_nanos(at));
+                    0..4 => {
+                        set(&mut timers, id(slot), at);
                         bounds.remove(&slot);
-                        model.retain(|entry| entry.2 != slot);
-                        model.push((at, arrival, slot));
+                        if was != Some(at) {
+                            model.retain(|entry| entry.2 != slot);
+                            model.push((at, arrival, slot));
+                        }
                     }
-                    3 => {
-                        let was = model.iter().find(|e| e.2 == slot).map(|e| Time::from_nanos(e.0));
+                    4 => {
+                        let was = was.map(Time::from_nanos);
                         prop_assert_eq!(timers.due(id(slot)), was);
                         prop_assert_eq!(timers.clear(id(slot)), was);
                         bounds.remove(&slot);
                         model.retain(|entry| entry.2 != slot);
-                    }
-                    4 => {
-                        let earliest = arrival % 2 == 0;
-                        if let Some(entry) = model.iter_mut().find(|entry| entry.2 == slot) {
-                            timers.merge(id(slot), Time::from_nanos(at), earliest);
-                            let changes = if earliest { at < entry.0 } else { at > entry.0 };
-                            if let Some(bound) = bounds.get_mut(&slot) && earliest {
-                                *bound = at.min(*bound);
-                            } else if changes {
-                                bounds.remove(&slot);
-                            }
-                            if changes {
-                                (entry.0, entry.1) = (at, arrival);
-                            }
-                        }
                     }
                     5 => {
                         let to = slot + 100;
@@ -400,15 +378,16 @@ mod tests {
                             }
                         }
                     }
-                    6..8 => {
-                        let limit = at + u64::from(arrival % 9);
-                        timers.debounce(id(slot), Time::from_nanos(at), Time::from_nanos(limit));
-                        let was = model.iter().find(|e| e.2 == slot).map(|e| e.0);
-                        let latest = bounds.get(&slot).copied().or(was).unwrap_or(limit);
-                        bounds.insert(slot, latest.min(limit));
-                        if was != Some(at) {
+                    6..8 if was.is_some() => {
+                        let due = at + u64::from(arrival % 9);
+                        timers.update_bounded(id(slot), |_| Wait {
+                            due: Time::from_nanos(due),
+                            bound: Some(Time::from_nanos(at)),
+                        });
+                        bounds.insert(slot, at);
+                        if was != Some(due) {
                             model.retain(|entry| entry.2 != slot);
-                            model.push((at, arrival, slot));
+                            model.push((due, arrival, slot));
                         }
                     }
                     8 => {
@@ -441,7 +420,7 @@ mod tests {
         let mut timers = TimerHeap::new();
         let at = |slot: u32| Time::from_nanos(u64::from(slot) * 7919 % 2003);
         for slot in 0..2003 {
-            timers.set(id(slot), at(slot));
+            timers.insert(id(slot), at(slot));
             assert!(timers.next() <= Some(at(slot)));
         }
         for n in 0..2003 {
@@ -460,7 +439,8 @@ mod tests {
         let mut timers = TimerHeap::new();
         let far = Slot::new(100 * crate::memory::chunked::CHUNK);
         assert!(!timers.has_bounds());
-        timers.debounce(far, Time::ZERO, Time::NEVER);
+        timers.insert(far, Time::ZERO);
+        timers.set_bound(far, Some(Time::NEVER));
         timers.clear(far);
         timers.truncate(1);
         assert_eq!(timers.chunks(), 1);
@@ -468,23 +448,20 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_is_merged_with_its_like_keeps_its_arrival() {
-        let at = Time::from_nanos;
-        for earliest in [true, false] {
-            let mut timers = TimerHeap::new();
-            (0..3).for_each(|slot| timers.set(id(slot), at(5)));
-            timers.merge(id(1), at(5), earliest);
-            for slot in 0..3 {
-                assert_eq!(timers.first(at(5)), Some(id(slot)));
-                timers.clear(id(slot));
-            }
+    fn a_deadline_that_stays_the_same_keeps_its_arrival() {
+        let mut timers = TimerHeap::new();
+        (0..3).for_each(|slot| set(&mut timers, id(slot), 5));
+        set(&mut timers, id(1), 5);
+        for slot in 0..3 {
+            assert_eq!(timers.first(Time::from_nanos(5)), Some(id(slot)));
+            timers.clear(id(slot));
         }
     }
 
     #[test]
     fn never_does_not_fire() {
         let mut timers = TimerHeap::new();
-        timers.set(id(0), Time::NEVER);
+        timers.insert(id(0), Time::NEVER);
         assert_eq!(timers.first(Time::NEVER), None);
         assert_eq!(timers.due(id(0)), Some(Time::NEVER));
     }

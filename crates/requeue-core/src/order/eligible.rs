@@ -4,18 +4,18 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::cmp::Reverse;
 
-use super::group_state::{GroupId, GroupState, LaneId};
+use super::group_state::{GroupIndex, GroupState, LaneId};
 use super::priority_lists::PriorityLists;
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
 
-pub(super) type Groups = Slab<Box<GroupState>, GroupId>;
+pub(super) type Groups = Slab<Box<GroupState>, GroupIndex>;
 
 pub(super) enum EligibleLanes {
     /// The lanes of a priority take turns. A new lane, and one whose turn is over, goes to the end.
-    InTurn(PriorityLists<GroupId>),
+    InTurn(PriorityLists<GroupIndex>),
     /// The lanes of a priority are in the order in which their first keys entered.
-    ByFirst(BTreeMap<(Reverse<i32>, u64), GroupId>),
+    ByFirst(BTreeMap<(Reverse<i32>, u64), GroupIndex>),
 }
 
 struct Turns<'a> {
@@ -23,8 +23,8 @@ struct Turns<'a> {
     priority: i32,
 }
 
-impl Links<GroupId> for Turns<'_> {
-    fn links(&mut self, group: GroupId) -> &mut [Option<GroupId>; 2] {
+impl Links<GroupIndex> for Turns<'_> {
+    fn links(&mut self, group: GroupIndex) -> &mut [Option<GroupIndex>; 2] {
         &mut self.groups.get_mut(group).lane_mut(self.priority).turn
     }
 }

@@ -10,10 +10,10 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-use super::Group;
+use super::GroupId;
 use super::aging::Aging;
 use super::eligible::{EligibleLanes, Groups};
-use super::group_state::{Age, GroupId, GroupState, LaneId, Standing};
+use super::group_state::{Age, GroupIndex, GroupState, LaneId, Standing};
 use crate::memory::chunked::Chunked;
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
@@ -47,7 +47,7 @@ impl Policy {
 /// The data that the order stores for a slot.
 #[derive(Clone)]
 struct Place {
-    group: GroupId,
+    group: GroupIndex,
     /// The priority of the key's lane, while the key is ready.
     priority: i32,
     in_lane: [Option<Slot>; 2],
@@ -71,15 +71,15 @@ pub(crate) struct Fair {
     groups: Groups,
     /// The groups by their public numbers. This is not a hash table, which would grow and shrink in
     /// one long step.
-    by_id: BTreeMap<u64, GroupId>,
+    by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
     /// The groups below their limit that have ready keys, by the tick at which their oldest key
     /// became ready.
-    by_age: BTreeMap<u64, GroupId>,
+    by_age: BTreeMap<u64, GroupIndex>,
     /// The groups at their limit that have ready keys, by the same tick.
-    held: BTreeMap<u64, GroupId>,
+    held: BTreeMap<u64, GroupIndex>,
     /// The paused groups that have ready keys, by the same tick.
-    paused: BTreeMap<u64, GroupId>,
+    paused: BTreeMap<u64, GroupIndex>,
     /// The number of ready keys in paused groups.
     paused_ready: usize,
     /// The number of dirty keys in paused groups.
@@ -139,7 +139,7 @@ impl Fair {
     }
 
     /// Assigns the new record in `slot` to `group`.
-    pub(crate) fn enroll(&mut self, slot: Slot, group: Group) {
+    pub(crate) fn enroll(&mut self, slot: Slot, group: GroupId) {
         let id = self.group_id(group);
         self.groups.get_mut(id).records += 1;
         let place = Place {
@@ -162,7 +162,7 @@ impl Fair {
     }
 
     #[inline]
-    fn remove_if_unused(&mut self, id: GroupId) {
+    fn remove_if_unused(&mut self, id: GroupIndex) {
         let state = self.groups.get(id);
         if state.is_unused() {
             self.by_id.remove(&state.group.id);
@@ -234,7 +234,7 @@ impl Fair {
     }
 
     /// Removes a ready key from the lists of its group. The caller then updates the group.
-    fn take_out(&mut self, slot: Slot) -> GroupId {
+    fn take_out(&mut self, slot: Slot) -> GroupIndex {
         self.leave_lane(slot);
         let place = self.place_mut(slot);
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
@@ -270,7 +270,7 @@ impl Fair {
         self.oldest_of(&self.paused)
     }
 
-    fn oldest_of(&self, groups: &BTreeMap<u64, GroupId>) -> Option<Slot> {
+    fn oldest_of(&self, groups: &BTreeMap<u64, GroupIndex>) -> Option<Slot> {
         let (_, &group) = groups.first_key_value()?;
         self.groups.get(group).by_age.head()
     }
@@ -358,7 +358,7 @@ impl Fair {
         self.ticks
     }
 
-    fn group_id(&mut self, group: Group) -> GroupId {
+    fn group_id(&mut self, group: GroupId) -> GroupIndex {
         if let Some(&id) = self.by_id.get(&group.id) {
             self.groups.get_mut(id).group = group;
             return id;
@@ -418,7 +418,7 @@ impl Fair {
     }
 
     /// Updates all lanes of a group that may deliver from now on, or no longer may.
-    fn update_lanes(&mut self, group: GroupId) {
+    fn update_lanes(&mut self, group: GroupIndex) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
             self.update_lane(LaneId { group, priority });
@@ -427,7 +427,7 @@ impl Fair {
     }
 
     /// Moves a group to its position in the orders by age.
-    fn update_group(&mut self, group: GroupId) {
+    fn update_group(&mut self, group: GroupIndex) {
         let state = self.groups.get_mut(group);
         let standing = state.standing();
         let first = state.by_age.head();
@@ -444,7 +444,7 @@ impl Fair {
         }
     }
 
-    fn order_by_age(&mut self, standing: Standing) -> &mut BTreeMap<u64, GroupId> {
+    fn order_by_age(&mut self, standing: Standing) -> &mut BTreeMap<u64, GroupIndex> {
         match standing {
             Standing::Eligible => &mut self.by_age,
             Standing::Held => &mut self.held,
@@ -456,7 +456,7 @@ impl Fair {
 /// Operations on one group.
 impl Fair {
     /// Pauses or resumes a group. The state of a paused group is kept while the group has no keys.
-    pub(crate) fn pause(&mut self, group: Group, paused: bool) {
+    pub(crate) fn pause(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
             None if paused => self.group_id(group),
@@ -491,7 +491,7 @@ impl Fair {
     }
 
     /// Returns true if the group is paused.
-    pub(crate) fn is_paused(&self, group: Group) -> bool {
+    pub(crate) fn is_paused(&self, group: GroupId) -> bool {
         self.find(group).is_some_and(GroupState::is_paused)
     }
 
@@ -501,7 +501,7 @@ impl Fair {
     }
 
     /// Returns the group of the key in `slot`.
-    pub(crate) fn group_of(&self, slot: Slot) -> Group {
+    pub(crate) fn group_of(&self, slot: Slot) -> GroupId {
         self.state(slot).group
     }
 
@@ -517,7 +517,7 @@ impl Fair {
 
     /// Returns the numbers of keys of a group: ready, in flight, dirty, waiting, and those of the
     /// waiting keys that have failed.
-    pub(crate) fn counts(&self, group: Group) -> [usize; 5] {
+    pub(crate) fn counts(&self, group: GroupId) -> [usize; 5] {
         self.find(group).map_or([0; 5], |state| {
             [state.ready, state.in_flight, state.dirty, state.waiting, state.backing_off]
                 .map(|n| n as usize)
@@ -525,7 +525,7 @@ impl Fair {
     }
 
     /// Returns the oldest of the skipped keys of a group that may deliver.
-    pub(crate) fn skipped_of(&self, group: Group) -> Option<Slot> {
+    pub(crate) fn skipped_of(&self, group: GroupId) -> Option<Slot> {
         let state = self.find(group).filter(|state| state.is_eligible())?;
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
@@ -562,7 +562,7 @@ impl Fair {
         state.backing_off -= u32::from(has_failed);
     }
 
-    fn find(&self, group: Group) -> Option<&GroupState> {
+    fn find(&self, group: GroupId) -> Option<&GroupState> {
         self.by_id.get(&group.id).map(|&id| &**self.groups.get(id))
     }
 }

@@ -12,19 +12,19 @@ use core::hash::{BuildHasher, Hash};
 ///
 /// ```
 /// # use requeue_core as requeue;
-/// use requeue::Group;
+/// use requeue::GroupId;
 ///
-/// assert_eq!(Group::of("kube-system"), Group::of("kube-system"));
-/// assert_ne!(Group::of("kube-system"), Group::of("default"));
+/// assert_eq!(GroupId::of("kube-system"), GroupId::of("kube-system"));
+/// assert_ne!(GroupId::of("kube-system"), GroupId::of("default"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[must_use]
-pub struct Group {
+pub struct GroupId {
     pub(crate) id: u64,
     pub(crate) weight: u32,
 }
 
-impl Group {
+impl GroupId {
     /// Creates the group with the number `id`, and with weight 1.
     pub const fn new(id: u64) -> Self {
         Self { id, weight: 1 }
@@ -49,7 +49,7 @@ impl Group {
     }
 }
 
-impl Default for Group {
+impl Default for GroupId {
     fn default() -> Self {
         Self::new(0)
     }

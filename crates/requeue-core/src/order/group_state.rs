@@ -2,19 +2,19 @@
 
 use alloc::collections::BTreeMap;
 
-use super::Group;
+use super::GroupId;
 use crate::memory::list::List;
 use crate::types::slot::{Slot, ids};
 
 ids! {
     /// The number of a group.
-    GroupId
+    GroupIndex
 }
 
 /// Identifies a lane: a group, and the priority at which the lane competes.
 #[derive(Clone, Copy)]
 pub(super) struct LaneId {
-    pub(super) group: GroupId,
+    pub(super) group: GroupIndex,
     pub(super) priority: i32,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Lane {
     /// The tick at which the first key of the lane entered it, while the lane is eligible.
     pub(super) eligible_since: Option<u64>,
     /// The neighbours of the lane's group among the lanes that take turns.
-    pub(super) turn: [Option<GroupId>; 2],
+    pub(super) turn: [Option<GroupIndex>; 2],
     /// The number of keys that the lane may still deliver in this turn.
     pub(super) credit: u32,
 }
@@ -50,7 +50,7 @@ pub(super) enum Standing {
 }
 
 pub(super) struct GroupState {
-    pub(super) group: Group,
+    pub(super) group: GroupId,
     /// The number of records in the group.
     pub(super) records: u32,
     /// The maximum number of keys in flight. It is 0 while the group is paused, and above 0
@@ -78,7 +78,7 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
-    pub(super) const fn new(group: Group, limit: u32) -> Self {
+    pub(super) const fn new(group: GroupId, limit: u32) -> Self {
         Self {
             group,
             records: 0,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_lane_exists_from_open_to_close() {
-        let mut state = GroupState::new(Group::new(0), 1);
+        let mut state = GroupState::new(GroupId::new(0), 1);
         for priorities in [[1, 5, 9], [9, 1, 5], [5, 9, 1]] {
             for priority in priorities {
                 state.open(priority);

@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 
 pub(crate) use self::custom::Custom;
 pub(crate) use self::fair::{Fair, Policy};
-pub use self::group::Group;
+pub use self::group::GroupId;
 pub(crate) use self::priority::ByPriority;
 use crate::memory::list::{Links, List};
 use crate::types::slot::Slot;

@@ -6,8 +6,9 @@ use super::Queue;
 use super::transitions::record::Record;
 use super::walk::Walk;
 use crate::memory::index::{Position, fold};
-use crate::order::{Group, Ready};
-use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd};
+use crate::order::{GroupId, Ready};
+use crate::rule::{self, KeyState, Wish};
+use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::delivery::Asked;
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -24,7 +25,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
         match self.add_fast(key, hash, &add, group, now) {
@@ -39,7 +40,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
         if self.ending != Ending::Open {
@@ -111,27 +112,33 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
-        let record = self.records.get(slot);
-        let order_key = self.key_if(self.makes_ready(record, add, now), slot);
+        let order_key = match &self.ready {
+            Ready::Custom(_) => self.key_if(self.makes_ready(slot, add, now), slot),
+            _ => None,
+        };
         if add.merge == Merge::Exactly {
             self.clear(slot);
         }
         self.add_to(slot, add, now, order_key)
     }
 
-    /// Returns true if the add makes a key ready that was not ready.
-    fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
+    /// Returns true if the add makes a key ready that was not ready, or that it cancels first.
+    fn makes_ready(&self, slot: Slot, add: &Add, now: Time) -> bool {
+        let key = self.state_of(slot);
         let is_cancelled = add.merge == Merge::Exactly;
-        let is_gated = self.re_add == ReAdd::Hold && !is_cancelled;
-        if self.pace.as_ref().is_some_and(|pace| pace.permit(&record.key, record.hash) > now) {
-            return false;
-        }
-        add.due(now).is_none()
-            && match record.phase() {
-                Phase::Idle => !is_gated || record.not_before() <= now,
-                Phase::Ready => is_cancelled,
-                Phase::Processing | Phase::ProcessingDirty => false,
+        let is_idle = match key.phase() {
+            Phase::Idle => true,
+            Phase::Ready => is_cancelled,
+            Phase::InFlight | Phase::InFlightDirty => false,
+        };
+        let is_now = match is_cancelled {
+            true => add.due(now).is_none(),
+            false => {
+                let wish = Wish::of_add(add, now);
+                rule::permit(&key, self.re_add, wish, now).due.is_none()
             }
+        };
+        is_idle && is_now && key.paced(now).is_none()
     }
 
     /// Applies an add to the key in `slot`.
@@ -143,17 +150,18 @@ impl<K: Eq + Clone> Queue<K> {
         order_key: Option<K>,
     ) -> Added {
         self.counters.count_add(add);
-        let (due, is_held) = match self.re_add {
-            ReAdd::KeepBoth | ReAdd::Replace => (self.due_of(slot, add, now), false),
-            ReAdd::Hold => self.pass_gate(slot, add, now),
-        };
+        let wish = Wish::of_add(add, now);
+        let permit = rule::permit(&self.state_of(slot), self.re_add, wish, now);
+        if let Some(at) = permit.backoff {
+            self.back_off_until(slot, at);
+        }
         if add.failed {
             self.add_failure(slot);
         }
         self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
-        match due {
-            Some(due) => match self.demand_later(slot, due, add.merge, add.bound(now), now) {
-                Added::Coalesced | Added::New if is_held => Added::Held,
+        match permit.due {
+            Some(due) => match self.demand_later(slot, due, add.merge, wish.bound, now) {
+                Added::Coalesced | Added::New if permit.is_held => Added::BackingOff,
                 added => added,
             },
             None => {
@@ -167,16 +175,6 @@ impl<K: Eq + Clone> Queue<K> {
                 self.replace_waiting(slot);
                 self.demand(slot, now, order_key)
             }
-        }
-    }
-
-    /// Returns the due time of the run that `add` requests, or `None` for now. A debounced add does not
-    /// postpone a pending run beyond its bound.
-    pub(super) fn due_of(&self, slot: Slot, add: &Add, now: Time) -> Option<Time> {
-        let due = add.due(now)?;
-        match self.timers.latest(slot) {
-            Some(latest) if add.is_debounced() => Some(due.min(latest)),
-            _ => Some(due),
         }
     }
 
@@ -251,7 +249,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
     fn flush(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
-        let permitted = if record.phase().is_processing() {
+        let permitted = if record.phase().is_in_flight() {
             self.backoff_of(record.epoch())
         } else {
             let (backoff, paced) =
@@ -261,8 +259,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             backoff.max(paced)
         };
-        self.timers.unbind(slot);
-        self.timers.merge(slot, now.max(permitted), true);
+        self.timers.update(slot, |wait| wait.flushed(now.max(permitted)));
     }
 
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
@@ -285,7 +282,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.set_failures(slot, 0);
         self.end_series(slot);
         self.records.get_mut(slot).forget_adds();
-        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
+        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::InFlightDirty, waiting }
     }
 
     /// Forgets the failures of `key`. Returns the record's key if no record is kept.

@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use super::Queue;
 use super::transitions::record::Record;
 use crate::order::Ready;
-use crate::types::add::{Add, Merge, ReAdd};
+use crate::rule::{self, Adds, Failures, How, Plan, Start};
+use crate::types::add::Add;
 use crate::types::cancel::CancelReason;
 use crate::types::delivery::{Delivery, Finish, Finished, Popped, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
@@ -90,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(never)]
     pub(super) fn locate(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
-            |record: &Record<K>| record.phase().is_processing() && record.epoch() == ticket.epoch;
+            |record: &Record<K>| record.phase().is_in_flight() && record.epoch() == ticket.epoch;
         if self.records.find(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
@@ -145,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
-        (record.phase().is_processing() && record.is_detached()).then(|| Ticket {
+        (record.phase().is_in_flight() && record.is_detached()).then(|| Ticket {
             slot,
             hash: record.hash,
             epoch: record.epoch(),
@@ -170,103 +171,51 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
         self.locate(ticket)
-            .is_some_and(|slot| self.records.get(slot).phase() == Phase::ProcessingDirty)
+            .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
-    fn finish_slot(&mut self, slot: Slot, how: Finish, now: Time, copies: bool) -> Finished<K> {
+    /// Completes the delivery of the key in `slot`, as the [rules](rule::complete) say.
+    fn finish_slot(&mut self, slot: Slot, finish: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
-        let was_dirty = record.phase() == Phase::ProcessingDirty;
+        let was_dirty = record.phase() == Phase::InFlightDirty;
         let epoch = record.epoch();
-        let not_before = self.backoff_of(epoch);
-        let has_ended = self.ending == Ending::ShutDown;
-        let is_restarted = matches!(how, Finish::Cancelled { .. })
-            && record.cancel_reason() == Some(CancelReason::Restarted);
-        let passes_on = is_restarted && record.is_pending();
-        let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
-        // A released delivery does not count as a start, so the pace permits another one.
-        let is_released = matches!(how, Finish::Release { .. } | Finish::ReleaseAfter { .. });
-        let paced = if ready && !is_released { self.pace_gate(slot, now) } else { None };
-        let lost = has_ended && (paced.is_some() || self.is_next_run_lost(slot, how, was_dirty));
-        let ready = ready && paced.is_none() && !lost;
-        let paced = if lost { None } else { paced };
-        let requeues = matches!(how, Finish::RequeueAfter { .. }) && !has_ended;
+        let how = how_of(finish, record.cancel_reason(), now);
+        let plan = rule::complete(how, &self.state_of(slot), self.re_add, now);
         // Copies for a custom order come before any change, because a key's `clone` may panic.
-        let mut order_key = self.key_if(ready && copies, slot);
+        let order_key = self.key_if(plan.makes_ready && copies, slot);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
         self.backing_off.remove(&epoch);
-        match how {
-            Finish::Done => {}
-            Finish::Succeed | Finish::RequeueAfter { .. } => self.set_failures(slot, 0),
-            Finish::GiveUp => {
-                self.counters.count_failure();
-                self.set_failures(slot, 0);
-            }
-            Finish::RetryAfter { asked, .. } => {
-                self.counters.count_failure();
-                self.note(slot, asked);
-                self.add_failure(slot);
-                self.counters.count_retry(!has_ended);
-                if !has_ended && was_dirty && (self.re_add != ReAdd::KeepBoth || due.is_none()) {
-                    self.counters.count_coalesced();
+        self.count_completion(how, &plan, was_dirty);
+        let asked = finish.asked();
+        if plan.adds == Adds::PassOn {
+            self.note(slot, asked);
+        }
+        match plan.failures {
+            Failures::Keep => {}
+            Failures::Forget => self.set_failures(slot, 0),
+            Failures::Count => self.add_failure(slot),
+        }
+        // A release is not a run: it does not count as a start, and leaves a series as it is.
+        let is_release = matches!(how, How::Release(_));
+        if is_release {
+            self.take_back_start(slot);
+        }
+        match plan.start {
+            Start::Now => self.replace_waiting(slot),
+            Start::No | Start::Paced(_) => {
+                if was_dirty {
+                    self.withdraw(slot);
                 }
             }
-            Finish::Release { asked } | Finish::ReleaseAfter { asked, .. } => {
-                self.take_back_start(slot);
-                self.note(slot, asked);
-            }
-            Finish::Cancelled { asked } if passes_on => self.note(slot, asked),
-            Finish::Cancelled { .. } => {}
-        }
-        if was_dirty && !ready {
-            self.withdraw(slot);
-        }
-        if ready && (was_dirty || !requeues) {
-            self.replace_waiting(slot);
         }
         self.free_group(slot, freed);
-        let dirty_key = if was_dirty { order_key.take() } else { None };
-        let worked = self.end_delivery(slot, now, dirty_key);
-        if let Finish::Done | Finish::Cancelled { .. } = how
-            && !ready
-        {
-            self.records.get_mut(slot).set_not_before(not_before);
-        }
-
-        if let Finish::RequeueAfter { delay, asked } = how
-            && requeues
-        {
-            if let Some(until) = paced.filter(|_| was_dirty) {
-                let _ = self.wait_for_pace(slot, until, now);
-            }
-            let later = Add::after(delay).priority(asked.priority);
-            let _ = self.add_to(slot, &later, now, order_key);
-        } else {
-            if ready && !was_dirty {
-                let _ = self.demand(slot, now, order_key);
-            }
-            if let Some(due) = due {
-                let mut merge = Merge::Earliest;
-                if self.re_add == ReAdd::Hold {
-                    let backoff = if is_released { not_before } else { due };
-                    self.records.get_mut(slot).set_not_before(backoff);
-                    if due == backoff {
-                        // One run serves the failure and all adds since the delivery.
-                        merge = Merge::Exactly;
-                    }
-                }
-                let _ = self.demand_later(slot, due, merge, None, now);
-            }
-            if let Some(until) = paced {
-                let _ = self.wait_for_pace(slot, until, now);
-            }
-        }
-        if lost {
+        let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
+        if plan.is_lost {
             self.set_failures(slot, 0);
         }
-        // A release is not a run, and leaves a series as it is.
         if self.restarts()
-            && !((is_restarted || is_released) && self.records.get(slot).is_pending())
+            && !((is_release || how == How::Restarted) && self.records.get(slot).is_pending())
         {
             self.end_series(slot);
         }
@@ -277,48 +226,55 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp(slot, now);
         }
-        Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
+        let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
+        Finished { key, lost, ready, was_dirty, worked }
     }
 
-    /// Returns true if the run that would follow the completed delivery of the key in `slot` is
-    /// dropped, because the queue was shut down.
-    #[cold]
-    fn is_next_run_lost(&self, slot: Slot, how: Finish, was_dirty: bool) -> bool {
-        let asks_more = !matches!(
-            how,
-            Finish::Done | Finish::Succeed | Finish::GiveUp | Finish::Cancelled { .. }
-        );
-        if self.paused || self.is_in_paused_group(slot) {
-            was_dirty || asks_more
-        } else {
-            asks_more && !was_dirty
-        }
-    }
-
-    /// Returns whether the key of a completed delivery becomes ready immediately. Also returns the
-    /// later time at which it is due, if there is one.
-    fn what_follows(
-        &self,
-        how: Finish,
+    /// Ends the delivery of the key in `slot`, and requests the runs that follow it. Returns how long
+    /// the key was in flight, if times are tracked.
+    fn start_next(
+        &mut self,
+        slot: Slot,
+        plan: &Plan<Time>,
         was_dirty: bool,
-        not_before: Time,
+        priority: i32,
         now: Time,
-    ) -> (bool, Option<Time>) {
-        let due = match how {
-            Finish::Done | Finish::Succeed | Finish::GiveUp | Finish::Cancelled { .. } => {
-                return (was_dirty, None);
+        mut order_key: Option<K>,
+    ) -> Option<Duration> {
+        let dirty_key = if was_dirty { order_key.take() } else { None };
+        let worked = self.end_delivery(slot, now, dirty_key);
+        if plan.start == Start::Now && !was_dirty {
+            let _ = self.demand(slot, now, order_key.take());
+        }
+        if let Some(end) = plan.backoff
+            && plan.start != Start::Now
+        {
+            self.records.get_mut(slot).set_not_before(end);
+        }
+        if let Some((due, merge)) = plan.later {
+            let _ = self.demand_later(slot, due, merge, None, now);
+        }
+        if let Start::Paced(until) = plan.start {
+            let _ = self.wait_for_pace(slot, until, now);
+        }
+        if let Some(at) = plan.add {
+            let _ = self.add_to(slot, &Add::at(at).priority(priority), now, order_key);
+        }
+        worked
+    }
+
+    /// Counts the failure and the retry of a completion.
+    fn count_completion(&mut self, how: How<Time>, plan: &Plan<Time>, was_dirty: bool) {
+        if let How::Retry(_) | How::GiveUp = how {
+            self.counters.count_failure();
+        }
+        if let How::Retry(_) = how
+            && self.ending != Ending::ShutDown
+        {
+            self.counters.count_retry(true);
+            if was_dirty && plan.is_one_run() {
+                self.counters.count_coalesced();
             }
-            _ if self.ending == Ending::ShutDown => return (was_dirty, None),
-            Finish::RequeueAfter { delay, .. } => now + delay,
-            Finish::RetryAfter { delay, .. } => not_before.max(now + delay),
-            Finish::ReleaseAfter { delay, .. } if !was_dirty => not_before.max(now + delay),
-            Finish::Release { .. } | Finish::ReleaseAfter { .. } => not_before,
-        };
-        match self.re_add {
-            _ if due <= now => (true, None),
-            ReAdd::KeepBoth => (was_dirty, Some(due)),
-            ReAdd::Hold if !matches!(how, Finish::RequeueAfter { .. }) => (false, Some(due)),
-            ReAdd::Replace | ReAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
         }
     }
 
@@ -339,5 +295,20 @@ impl<K: Eq + Clone> Queue<K> {
             custom.by_age.unskip(skipped);
             custom.push(key);
         }
+    }
+}
+
+/// Returns the completion as the rules know it, with due times in place of delays.
+fn how_of(finish: Finish, cancelled: Option<CancelReason>, now: Time) -> How<Time> {
+    match finish {
+        Finish::Done => How::Done,
+        Finish::Succeed => How::Succeed,
+        Finish::GiveUp => How::GiveUp,
+        Finish::Cancelled { .. } if cancelled == Some(CancelReason::Restarted) => How::Restarted,
+        Finish::Cancelled { .. } => How::Cancelled,
+        Finish::RequeueAfter { delay, .. } => How::Requeue(now + delay),
+        Finish::RetryAfter { delay, .. } => How::Retry(now + delay),
+        Finish::Release { .. } => How::Release(None),
+        Finish::ReleaseAfter { delay, .. } => How::Release(Some(now + delay)),
     }
 }

@@ -6,8 +6,8 @@ use core::time::Duration;
 use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Found, fold};
-use crate::order::Group;
-use crate::types::add::{Add, Added, Merge, ReAdd};
+use crate::order::GroupId;
+use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Finish, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -27,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: &Add,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
         if !self.is_simple() || self.timers.is_due(now) {
@@ -68,15 +68,15 @@ impl<K: Eq + Clone> Queue<K> {
         // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
             None => {
-                let keeps = || self.re_add == ReAdd::KeepBoth && !self.timers.has_bounds();
+                let keeps = || self.re_add == ReaddPolicy::KeepBoth && !self.timers.has_bounds();
                 phase != Phase::Idle && (!is_waiting || keeps())
             }
             Some(due) => {
-                let is_gated = || self.re_add == ReAdd::Hold && record.not_before() > due;
+                let is_gated = || self.re_add == ReaddPolicy::Hold && record.not_before() > due;
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
-        if !applies || (phase.is_processing() && !self.backing_off.is_empty()) {
+        if !applies || (phase.is_in_flight() && !self.backing_off.is_empty()) {
             return None;
         }
         let before = record.priority;
@@ -136,8 +136,8 @@ mod tests {
         let order = || Order::Priority { oldest_every: 4 };
         let configs = [
             plain(),
-            Config { re_add: ReAdd::Replace, track: true, ..plain() },
-            Config { re_add: ReAdd::KeepBoth, ..plain() },
+            Config { re_add: ReaddPolicy::Replace, track: true, ..plain() },
+            Config { re_add: ReaddPolicy::KeepBoth, ..plain() },
             Config { order: order(), ..plain() },
             Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
             Config { group_limit: Some(3), ..plain() },
@@ -146,12 +146,14 @@ mod tests {
             let track = config.track;
             let mut queue = Queue::new(config);
             let add = |queue: &mut Queue<u8>, key, add| {
-                queue.add_fast(key, key.into(), &add, Group::default(), NOW).map(|(added, _)| added)
+                queue
+                    .add_fast(key, key.into(), &add, GroupId::default(), NOW)
+                    .map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
             // In an index without buckets, `glance` finds nothing.
             assert_eq!(add(&mut queue, 0, later), Err(0));
-            let _ = queue.add(0, 0, later, Group::default(), NOW);
+            let _ = queue.add(0, 0, later, GroupId::default(), NOW);
             for key in 1..=4 {
                 let first = if key == 4 { later } else { Add::now() };
                 assert_eq!(add(&mut queue, key, first), Ok(Added::New));
@@ -172,17 +174,17 @@ mod tests {
     #[test]
     fn a_new_key_that_has_failed_is_added_the_short_way_and_backs_off() {
         let cases = [
-            (ReAdd::Hold, Added::Held),
-            (ReAdd::Replace, Added::New),
-            (ReAdd::KeepBoth, Added::New),
+            (ReaddPolicy::Hold, Added::BackingOff),
+            (ReaddPolicy::Replace, Added::New),
+            (ReaddPolicy::KeepBoth, Added::New),
         ];
         for (re_add, again) in cases {
             let mut queue = Queue::new(Config { re_add, ..Config::default() });
-            let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
+            let _ = queue.add(0, 0, Add::now(), GroupId::default(), NOW);
             let failed = Add::after(SECOND).failed();
-            let added = queue.add_fast(1, 1, &failed, Group::default(), NOW);
+            let added = queue.add_fast(1, 1, &failed, GroupId::default(), NOW);
             assert_eq!(added, Ok((Added::New, None)));
-            assert_eq!(queue.add(1, 1, Add::now(), Group::default(), NOW).0, again);
+            assert_eq!(queue.add(1, 1, Add::now(), GroupId::default(), NOW).0, again);
         }
     }
 
@@ -192,7 +194,7 @@ mod tests {
             let mut queue = Queue::new(Config::default());
             let first = Add::after(2 * SECOND);
             let first = if failed { first.failed() } else { first };
-            let _ = queue.add(1, 1, first, Group::default(), NOW);
+            let _ = queue.add(1, 1, first, GroupId::default(), NOW);
             let mut again = |after| {
                 let slot = queue.find(&1, 1).expect("it waits");
                 queue.add_again_fast(slot, &Add::after(after), NOW)
@@ -209,7 +211,7 @@ mod tests {
             let mut queue = Queue::new(Config { order, fair, ..Config::default() });
             for (key, priority) in [(1, 0), (2, 1), (3, 0), (3, 2), (1, 1)] {
                 let add = Add::now().priority(priority);
-                let _ = queue.add(key, key, add, Group::default(), NOW);
+                let _ = queue.add(key, key, add, GroupId::default(), NOW);
             }
             let keys = core::iter::from_fn(|| queue.get(NOW)).map(|out| out.key);
             assert!(keys.eq([3, 2, 1]));
@@ -220,7 +222,7 @@ mod tests {
     fn a_run_of_a_key_that_has_failed_is_short_if_it_succeeds() {
         for (how, is_short) in [(Finish::Succeed, true), (Finish::Done, false)] {
             let mut queue = Queue::new(Config::default());
-            let _ = queue.add(1, 1, Add::after(SECOND).failed(), Group::default(), NOW);
+            let _ = queue.add(1, 1, Add::after(SECOND).failed(), GroupId::default(), NOW);
             let out = queue.get(NOW + SECOND).expect("it is due");
             assert_eq!(out.failures, 1);
             let ended = queue.finish_fast(&out.ticket, how, NOW);

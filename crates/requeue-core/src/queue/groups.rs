@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::Queue;
 use super::stats::States;
 use super::walk::Walk;
-use crate::order::{Fair, Group, Ready};
+use crate::order::{Fair, GroupId, Ready};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::Ending;
 use crate::types::slot::Slot;
@@ -25,7 +25,7 @@ impl<K: Eq + Clone> Queue<K> {
     ///
     /// In a queue with a custom order, the caller then calls
     /// [`return_skipped`](Self::return_skipped).
-    pub fn pause_group(&mut self, group: Group, paused: bool) {
+    pub fn pause_group(&mut self, group: GroupId, paused: bool) {
         if self.ending != Ending::ShutDown
             && let Some(groups) = self.ready.groups_mut()
         {
@@ -35,7 +35,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns true if a group is paused.
     #[must_use]
-    pub fn is_group_paused(&self, group: Group) -> bool {
+    pub fn is_group_paused(&self, group: GroupId) -> bool {
         self.ready.groups().is_some_and(|groups| groups.is_paused(group))
     }
 
@@ -46,7 +46,7 @@ impl<K: Eq + Clone> Queue<K> {
     ///
     /// Panics if a key's `clone` panics. The order then does not get that key.
     #[must_use]
-    pub fn return_skipped(&mut self, group: Group, max: usize) -> bool {
+    pub fn return_skipped(&mut self, group: GroupId, max: usize) -> bool {
         for _ in 0..max {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
@@ -59,7 +59,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the number of keys of a group in each state.
     #[must_use]
-    pub fn group_states(&self, group: Group) -> States {
+    pub fn group_states(&self, group: GroupId) -> States {
         let Some(groups) = self.ready.groups() else { return States::default() };
         let [ready, in_flight, dirty, waiting, backing_off] = groups.counts(group);
         let (waiting, backing_off) = match self.ending {
@@ -80,7 +80,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Panics if a key's `clone` panics. `keys` then has the keys that were cancelled before.
     pub fn cancel_groups(
         &mut self,
-        is_cancelled: impl Fn(Group) -> bool,
+        is_cancelled: impl Fn(GroupId) -> bool,
         walk: &mut Walk,
         max: usize,
         keys: &mut Vec<K>,
@@ -91,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             // The copy comes before any change, because a key's `clone` may panic.
-            let in_flight = self.records.get(slot).phase().is_processing();
+            let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
             count += usize::from(self.clear(slot).any());
             keys.extend(self.release_if_stateless(slot));
@@ -104,7 +104,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// numbers of the deliveries that this call has cancelled to `epochs`.
     pub fn cancel_running_group(
         &mut self,
-        group: Group,
+        group: GroupId,
         walk: &mut Walk,
         max: usize,
         epochs: &mut Vec<u64>,
@@ -114,14 +114,14 @@ impl<K: Eq + Clone> Queue<K> {
                 continue;
             }
             let record = self.records.get_mut(slot);
-            if record.phase().is_processing() && record.try_cancel(CancelReason::Cancelled) {
+            if record.phase().is_in_flight() && record.try_cancel(CancelReason::Cancelled) {
                 epochs.push(record.epoch());
             }
         }
     }
 
     /// Returns the group of the key in `slot`, or `None` if there is no key.
-    fn group_at(&self, slot: Slot) -> Option<Group> {
+    fn group_at(&self, slot: Slot) -> Option<GroupId> {
         let groups = self.ready.groups().filter(|_| self.records.find(slot).is_some());
         groups.map(|groups| groups.group_of(slot))
     }

@@ -54,7 +54,7 @@ impl<K: Eq + Clone> Queue<K> {
         for _ in 0..max {
             if let Some(slot) = self.timers.any() {
                 let record = self.records.get(slot);
-                if record.phase() == Phase::Processing {
+                if record.phase() == Phase::InFlight {
                     // The run that would have followed is lost.
                     keys.push(record.key.clone());
                 }
@@ -113,7 +113,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn is_exhausted(&self) -> bool {
         match self.ending {
             Ending::Open => false,
-            Ending::Closed => self.is_empty() && self.processing() == 0 && self.timers.len() == 0,
+            Ending::Closed => self.is_empty() && self.in_flight() == 0 && self.timers.len() == 0,
             Ending::ShutDown => self.len() == self.paused_ready() || self.paused,
         }
     }
@@ -127,7 +127,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns true if a closed or shut-down queue has no key ready and none in flight.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.is_exhausted() && self.processing() == 0
+        self.is_exhausted() && self.in_flight() == 0
     }
 
     // --- Sizes ----------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
-    pub const fn depth(&self) -> usize {
+    pub const fn ready_and_dirty(&self) -> usize {
         self.counters.ready() + self.counters.dirty()
     }
 
@@ -176,15 +176,15 @@ impl<K: Eq + Clone> Queue<K> {
             ready: self.counters.ready(),
             waiting: waiting - failing,
             backing_off: failing,
-            in_flight: self.counters.processing(),
+            in_flight: self.counters.in_flight(),
             dirty: self.counters.dirty(),
         }
     }
 
     /// Returns the number of keys in flight.
     #[must_use]
-    pub const fn processing(&self) -> usize {
-        self.counters.processing()
+    pub const fn in_flight(&self) -> usize {
+        self.counters.in_flight()
     }
 
     /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and

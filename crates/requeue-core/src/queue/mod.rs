@@ -1,9 +1,10 @@
 //! The queue as a state machine.
 //!
-//! `add` adds a key; `deliver` delivers it and completes its delivery. Both call `transitions`,
-//! which holds the state table of `docs/SEMANTICS.md` and is the only module that changes phases
-//! and counters. `fast_path` is the first arm of adds and completions. `backoff_gate` delays adds
-//! under [`ReAdd::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in
+//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule)
+//! what happens to the key, and call `transitions`, the only module that changes phases and counters.
+//! `key_state` shows the state of a key to the rules. `fast_path` is the first arm of adds and
+//! completions. `backoff_gate` keeps the backoffs of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the
+//! [`Pace`]. `restarts` cancels runs in
 //! flight. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
 //! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and
 //! `depths` report on them.
@@ -14,6 +15,7 @@ mod deliver;
 mod depths;
 mod fast_path;
 mod groups;
+mod key_state;
 mod lifecycle;
 mod needs_now;
 mod pace_gate;
@@ -32,7 +34,7 @@ use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{BUCKETS, Counts, Histogram, States};
+pub use self::stats::{BUCKETS, Histogram, States, Totals};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;
@@ -40,8 +42,8 @@ use crate::memory::index::{Index, fold};
 use crate::memory::slab::Slab;
 use crate::memory::timer_heap::TimerHeap;
 use crate::order::{Order, Ready};
-use crate::types::add::ReAdd;
-use crate::types::cancel::Rerun;
+use crate::types::add::ReaddPolicy;
+use crate::types::cancel::InFlightPolicy;
 use crate::types::lifecycle::Ending;
 use crate::types::pace::Pace;
 use crate::types::time::Time;
@@ -49,10 +51,10 @@ use crate::types::time::Time;
 /// The settings of a [`Queue`].
 pub struct Config<K> {
     /// The re-add policy.
-    pub re_add: ReAdd,
-    /// The effect of an add on a key in flight. With [`Rerun::Restart`], every operation needs
+    pub re_add: ReaddPolicy,
+    /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], every operation needs
     /// `now`, and the caller calls [`Queue::take_restarted`] after it.
-    pub rerun: Rerun,
+    pub rerun: InFlightPolicy,
     /// The order of ready keys.
     pub order: Order<K>,
     /// True if groups take turns within a priority.
@@ -73,8 +75,8 @@ pub struct Config<K> {
 impl<K> Default for Config<K> {
     fn default() -> Self {
         Self {
-            re_add: ReAdd::default(),
-            rerun: Rerun::default(),
+            re_add: ReaddPolicy::default(),
+            rerun: InFlightPolicy::default(),
             order: Order::Fifo,
             fair: false,
             group_limit: None,
@@ -94,19 +96,19 @@ impl<K> Default for Config<K> {
 /// # Examples
 ///
 /// ```
-/// use requeue_core::{Add, Added, Config, Finish, Group, Queue, Time};
+/// use requeue_core::{Add, Added, Config, Finish, GroupId, Queue, Time};
 ///
 /// let mut queue = Queue::new(Config::default());
 /// let now = Time::ZERO;
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::New);
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Coalesced);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::New);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::Coalesced);
 ///
 /// let out = queue.get(now).unwrap();
 /// assert_eq!((out.key, out.asked.adds), ("a", 2));
 /// assert!(queue.get(now).is_none());
 ///
 /// // The key is added while it is in flight. It is delivered once more after its completion.
-/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Dirty);
+/// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::Dirty);
 /// assert!(queue.get(now).is_none());
 /// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
 /// assert_eq!(queue.get(now).unwrap().key, "a");
@@ -126,12 +128,12 @@ pub struct Queue<K> {
     /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
-    /// Under [`ReAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
+    /// Under [`ReaddPolicy::Hold`], the ends of the backoffs of keys that failed and are still in flight
     /// (client-go's `AddRateLimited` before `Done`), by epoch.
     backing_off: BTreeMap<u64, Time>,
     /// The recent starts of each key, in a queue with a pace.
     pace: Option<Box<PaceTable<K>>>,
-    re_add: ReAdd,
+    re_add: ReaddPolicy,
     /// Allocated if an add restarts the run in flight of its key.
     restarts: Option<Box<Restarts>>,
     ending: Ending,
@@ -146,8 +148,8 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);
         let restarts = match config.rerun {
-            Rerun::After => None,
-            Rerun::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
+            InFlightPolicy::After => None,
+            InFlightPolicy::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
         };
         Self {
             records: Slab::new(config.track || ready.has_side_table()),

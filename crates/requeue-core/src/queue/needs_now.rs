@@ -92,7 +92,7 @@ impl<K: Eq + Clone> Queue<K> {
             Some(record) if record.is_with(ticket.epoch) => record.is_waiting(),
             _ => self.locate(ticket).is_some_and(|slot| {
                 let record = self.records.get(slot);
-                record.phase() == Phase::ProcessingDirty || record.is_waiting()
+                record.phase() == Phase::InFlightDirty || record.is_waiting()
             }),
         }
     }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::Queue;
 use crate::memory::key_map::KeyMap;
+use crate::rule::Wait;
 use crate::types::add::{Added, Merge};
 use crate::types::delivery::Ticket;
 use crate::types::pace::Pace;
@@ -144,7 +145,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.count_paced(slot);
         // The backoff is over.
         self.records.get_mut(slot).set_not_before(Time::ZERO);
-        self.timers.postpone(slot, until);
+        self.timers.update(slot, |wait| Wait { due: until, ..wait });
     }
 
     /// Counts the pending run of the key in `slot`, which the pace delays, unless it was counted.

@@ -52,7 +52,7 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let slot = self.find(key, hash);
-        let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase().is_processing()) else {
+        let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase().is_in_flight()) else {
             return (CancelledRun::NotInFlight, None);
         };
         let record = self.records.get_mut(slot);

@@ -7,7 +7,7 @@ use core::time::Duration;
 use alloc::vec::Vec;
 
 use super::Queue;
-use super::stats::{Counts, Histogram};
+use super::stats::{Histogram, Totals};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::pace::Pace;
@@ -118,7 +118,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the keys in flight, the oldest delivery first: skips `skip` of them, and returns up
     /// to `limit`. Returns `None` if times are not tracked.
     #[must_use]
-    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+    pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| {
             let running = tracker.into_iter().flat_map(|tracker| tracker.running());
@@ -150,7 +150,7 @@ impl<K: Eq + Clone> Queue<K> {
         Entry {
             key: record.key.clone(),
             phase,
-            since: self.tracker.as_ref().map(|tracker| match phase.is_processing() {
+            since: self.tracker.as_ref().map(|tracker| match phase.is_in_flight() {
                 true => tracker.started_at(slot),
                 false => tracker.added_at(slot),
             }),
@@ -163,7 +163,7 @@ impl<K: Eq + Clone> Queue<K> {
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
             group_paused: self.is_in_paused_group(slot),
-            cancelled: if phase.is_processing() { record.cancel_reason() } else { None },
+            cancelled: if phase.is_in_flight() { record.cancel_reason() } else { None },
             paced_until: self.paced_until(slot),
             pace: self.pace(),
             paused: self.paused,
@@ -173,8 +173,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the counts since the queue was created.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
-        self.counters.counts()
+    pub const fn totals(&self) -> Totals {
+        self.counters.totals()
     }
 
     /// Returns the histograms of how long keys were ready before their delivery, and of how long
@@ -187,9 +187,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the [`depth`](Self::depth) by priority, in ascending order, without priorities that
+    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order, without priorities that
     /// have no keys (`workqueue_depth`). Returns `None` if times are not tracked.
-    pub fn depths(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
+    pub fn ready_and_dirty_by_priority(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }
@@ -229,15 +229,15 @@ impl<K> Entry<K> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use requeue_core::{Add, Config, Finish, Group, Pace, Queue, Time};
+    /// use requeue_core::{Add, Config, Finish, GroupId, Pace, Queue, Time};
     ///
     /// let pace = Pace::min_interval(Duration::from_secs(5));
     /// let mut queue = Queue::new(Config { pace: Some(pace), ..Config::default() });
     /// let now = Time::ZERO;
-    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let _ = queue.add("a", 1, Add::now(), GroupId::default(), now);
     /// let out = queue.get(now).unwrap();
     /// let _ = queue.finish(&out.ticket, Finish::Succeed, now);
-    /// let _ = queue.add("a", 1, Add::now(), Group::default(), now);
+    /// let _ = queue.add("a", 1, Add::now(), GroupId::default(), now);
     /// let entry = queue.look_up("a", 1).unwrap();
     /// assert_eq!(entry.waits_for_pace(now), Some((pace, now + Duration::from_secs(5))));
     /// ```
@@ -270,8 +270,8 @@ impl<K> Entry<K> {
                     f.write_str("ready, but its group has reached its limit")?;
                 }
                 Phase::Ready => f.write_str("ready, waiting for a worker")?,
-                Phase::Processing => f.write_str("in flight")?,
-                Phase::ProcessingDirty => {
+                Phase::InFlight => f.write_str("in flight")?,
+                Phase::InFlightDirty => {
                     f.write_str("in flight, and added again: it runs once more afterwards")?;
                 }
             }

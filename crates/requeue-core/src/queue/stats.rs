@@ -11,7 +11,7 @@ use crate::types::time::Time;
 /// Counts since the queue was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct Totals {
     /// Accepted adds, including those that became part of a pending run.
     pub adds: u64,
     /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`). A delayed add counts

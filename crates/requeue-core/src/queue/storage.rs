@@ -77,7 +77,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
-                tracker.moved(from, to, phase.is_processing());
+                tracker.moved(from, to, phase.is_in_flight());
             }
             ready.moved(records, from, to, phase == Phase::Ready);
         });

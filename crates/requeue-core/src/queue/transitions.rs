@@ -1,7 +1,8 @@
-//! The state table of `docs/SEMANTICS.md`. No other module changes the phase of a key or a counter.
+//! Applies the rules to the records. No other module changes the phase of a key or a counter.
 //!
-//! [`table`] is the table itself. The methods below it apply a row: they look up the cell for the
-//! phase of a key, change the phase, and update the order, the counters and the times accordingly.
+//! [`table`] is the state table of `docs/SEMANTICS.md`. The methods below apply a row: they look up
+//! the cell for the phase of a key, change the phase, and update the order, the counters and the times
+//! accordingly.
 
 pub(super) mod record;
 
@@ -10,72 +11,14 @@ use core::time::Duration;
 
 use self::record::Record;
 use super::Queue;
-use super::stats::{Counts, Tracker};
-use crate::order::{Group, Ready};
-use crate::types::add::{Add, Added, Merge, ReAdd};
+use super::stats::{Totals, Tracker};
+use crate::order::{GroupId, Ready};
+use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
+use crate::types::add::{Add, Added, Merge, ReaddPolicy};
 use crate::types::delivery::{Asked, Delivery, Ticket};
 use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
 use crate::types::time::Time;
-
-/// An operation on one key: a row of the table. The rows that set a time change no phase. A due
-/// time that is reached is an `Add`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Row {
-    Add,
-    Get,
-    Done,
-    Cancel,
-}
-
-/// The effect of an operation on a key in one phase: a cell of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Cell {
-    /// The operation has no effect on the phase.
-    Stay,
-    /// → Ready, at the tail.
-    Enqueue,
-    /// The key keeps its place in the order; a higher priority lifts it.
-    Lift,
-    /// → Processing.
-    Start,
-    /// → ProcessingDirty.
-    MarkDirty,
-    /// → Idle, from Processing.
-    End,
-    /// → Ready, at the tail, from ProcessingDirty.
-    EndAndEnqueue,
-    /// → Idle, from Ready.
-    Dequeue,
-    /// → Processing, from ProcessingDirty.
-    Unmark,
-}
-
-#[inline(always)]
-const fn table(row: Row, phase: Phase) -> Cell {
-    use Phase::{Idle, Processing, ProcessingDirty, Ready};
-    match (row, phase) {
-        (Row::Add, Idle) => Cell::Enqueue,
-        (Row::Add, Ready) => Cell::Lift,
-        (Row::Add, Processing) => Cell::MarkDirty,
-        (Row::Add, ProcessingDirty) => Cell::Stay,
-
-        (Row::Get, Idle) => Cell::Stay,
-        (Row::Get, Ready) => Cell::Start,
-        (Row::Get, Processing) => Cell::Stay,
-        (Row::Get, ProcessingDirty) => Cell::Stay,
-
-        (Row::Done, Idle) => Cell::Stay,
-        (Row::Done, Ready) => Cell::Stay,
-        (Row::Done, Processing) => Cell::End,
-        (Row::Done, ProcessingDirty) => Cell::EndAndEnqueue,
-
-        (Row::Cancel, Idle) => Cell::Stay,
-        (Row::Cancel, Ready) => Cell::Dequeue,
-        (Row::Cancel, Processing) => Cell::Stay,
-        (Row::Cancel, ProcessingDirty) => Cell::Unmark,
-    }
-}
 
 /// The number of keys in each state, and counts of events. There are fewer than 2^32 keys, because slots are 32-bit
 /// numbers.
@@ -87,7 +30,7 @@ pub(super) struct Counters {
     failing: u32,
     busy_waiting: u32,
     busy_failing: u32,
-    counts: Counts,
+    counts: Totals,
 }
 
 impl Counters {
@@ -97,13 +40,13 @@ impl Counters {
         self.ready as usize
     }
 
-    /// Returns the number of keys that are Processing or ProcessingDirty.
+    /// Returns the number of keys that are InFlight or InFlightDirty.
     #[inline(always)]
-    pub(super) const fn processing(&self) -> usize {
+    pub(super) const fn in_flight(&self) -> usize {
         self.processing as usize
     }
 
-    /// Returns the number of keys that are ProcessingDirty.
+    /// Returns the number of keys that are InFlightDirty.
     #[inline(always)]
     pub(super) const fn dirty(&self) -> usize {
         self.dirty as usize
@@ -120,7 +63,7 @@ impl Counters {
         (self.busy_waiting as usize, self.busy_failing as usize)
     }
 
-    pub(super) const fn counts(&self) -> Counts {
+    pub(super) const fn totals(&self) -> Totals {
         self.counts
     }
 
@@ -164,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
         slot: Slot,
         add: &Add,
         due: Option<Time>,
-        group: Group,
+        group: GroupId,
         now: Time,
     ) {
         if let Some(groups) = self.ready.groups_mut() {
@@ -178,14 +121,13 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.counts.enqueued += 1;
             }
             Some(due) => {
+                self.timers.insert(slot, due);
                 if add.is_debounced() {
-                    self.wait_until(slot, due, add.bound(now));
-                } else {
-                    self.timers.insert(slot, due);
+                    self.timers.set_bound(slot, add.bound(now));
                 }
                 self.enter_wait(slot, Phase::Idle, add.failed);
                 if add.failed
-                    && self.re_add == ReAdd::Hold
+                    && self.re_add == ReaddPolicy::Hold
                     && let Some(backoff) = add.due(now)
                 {
                     self.records.get_mut(slot).set_not_before(backoff);
@@ -236,7 +178,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.mark_dirty(slot, true);
                 self.stamp(slot, now);
                 let record = self.records.get_mut(slot);
-                record.phase = Phase::ProcessingDirty;
+                record.phase = Phase::InFlightDirty;
                 if !self.backing_off.is_empty() {
                     self.backing_off.remove(&record.epoch());
                 }
@@ -270,51 +212,38 @@ impl<K: Eq + Clone> Queue<K> {
         bound: Option<Time>,
         now: Time,
     ) -> Added {
-        let joins = self.re_add != ReAdd::KeepBoth || bound.is_some();
-        let phase = self.records.get(slot).phase;
+        let key = self.state_of(slot);
+        let phase = key.phase();
+        let effect = rule::later(&key, self.re_add, bound);
         if phase == Phase::Ready {
-            self.touch(slot, joins);
+            self.touch(slot, effect == Later::Joins);
         }
-        if joins && phase.is_dirty() {
-            // The pending run has no due time, and also serves this add.
-            self.counters.count_coalesced();
-            return Added::Coalesced;
-        }
-        if self.start_waiting(slot) {
-            if phase == Phase::Idle {
-                self.stamp(slot, now);
+        match effect {
+            Later::Joins => {
+                self.counters.count_coalesced();
+                Added::Coalesced
             }
-            self.wait_until(slot, due, bound);
-            return Added::New;
-        }
-        if let Some(bound) = bound {
-            self.counters.count_coalesced();
-            self.timers.debounce(slot, due, bound);
-            return Added::Coalesced;
-        }
-        self.merge_due(slot, due, merge)
-    }
-
-    /// Sets the deadline of the key in `slot`, which has none.
-    #[inline(always)]
-    fn wait_until(&mut self, slot: Slot, due: Time, bound: Option<Time>) {
-        match bound {
-            None => self.timers.insert(slot, due),
-            Some(bound) => self.timers.debounce(slot, due, bound),
+            Later::Begins => {
+                if phase == Phase::Idle {
+                    self.stamp(slot, now);
+                }
+                self.begin_wait(slot, Wait { due, bound });
+                Added::New
+            }
+            Later::Merges if bound.is_some() => {
+                self.counters.count_coalesced();
+                self.timers.update_bounded(slot, |wait| wait.with_add(due, merge, bound));
+                Added::Coalesced
+            }
+            Later::Merges => self.merge_due(slot, due, merge),
         }
     }
 
-    /// Like `demand_later`, for a key that has a deadline already.
+    /// Like `demand_later`, for an add without a bound and a key that has a deadline already.
     #[inline(always)]
     pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
         self.counters.count_coalesced();
-        match merge {
-            Merge::Earliest => self.timers.merge(slot, due, true),
-            Merge::Latest => self.timers.merge(slot, due, false),
-            // A deadline that stays the same keeps its place among equal ones.
-            Merge::Exactly if self.timers.due(slot) == Some(due) => self.timers.unbind(slot),
-            Merge::Exactly => self.timers.set(slot, due),
-        }
+        self.timers.update(slot, |wait| wait.merged(due, merge));
         Added::Coalesced
     }
 
@@ -381,7 +310,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.processing -= 1;
                 record.rest();
                 if record.waiting {
-                    self.recount_wait(slot, Phase::Processing, Phase::Idle);
+                    self.recount_wait(slot, Phase::InFlight, Phase::Idle);
                 }
             }
             Cell::EndAndEnqueue => {
@@ -436,7 +365,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Cell::Unmark => {
                 self.counters.dirty -= 1;
-                record.phase = Phase::Processing;
+                record.phase = Phase::InFlight;
                 self.mark_dirty(slot, false);
                 self.leave_depth(slot);
             }
@@ -501,16 +430,27 @@ impl<K: Eq + Clone> Queue<K> {
         self.enter_wait(slot, after, has_failed);
     }
 
-    /// Marks the key in `slot` as waiting, and returns true if it was not waiting. The caller sets
-    /// the deadline.
-    pub(super) fn start_waiting(&mut self, slot: Slot) -> bool {
+    /// Sets the deadline of the key in `slot`, which has none, and its bound.
+    fn begin_wait(&mut self, slot: Slot, wait: Wait<Time>) {
         let record = self.records.get_mut(slot);
-        let starts = !core::mem::replace(&mut record.waiting, true);
-        if starts {
-            let (phase, has_failed) = (record.phase, record.failures > 0);
-            self.enter_wait(slot, phase, has_failed);
+        debug_assert!(!record.waiting, "the key has a deadline already");
+        record.waiting = true;
+        let (phase, has_failed) = (record.phase, record.failures > 0);
+        self.enter_wait(slot, phase, has_failed);
+        self.timers.insert(slot, wait.due);
+        if wait.bound.is_some() {
+            self.timers.set_bound(slot, wait.bound);
         }
-        starts
+    }
+
+    /// Sets the deadline of the key in `slot`, without a bound.
+    pub(super) fn wait_until(&mut self, slot: Slot, due: Time) {
+        let wait = Wait { due, bound: None };
+        if self.records.get(slot).waiting {
+            self.timers.update(slot, |_| wait);
+        } else {
+            self.begin_wait(slot, wait);
+        }
     }
 
     /// Removes the deadline of the key in `slot`, and returns true if it had one.
@@ -526,9 +466,9 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
-    /// [`ReAdd::KeepBoth`] the deadline stays, but without a bound.
+    /// [`ReaddPolicy::KeepBoth`] the deadline stays, but without a bound.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
-        if self.re_add == ReAdd::KeepBoth {
+        if self.re_add == ReaddPolicy::KeepBoth {
             self.timers.unbind(slot);
         } else {
             self.stop_waiting(slot);
@@ -600,48 +540,6 @@ impl<K: Eq + Clone> Queue<K> {
                 custom.order.touch(&self.records.get(slot).key);
             }
             ready => ready.lift(&mut self.records, slot),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the text on the page for a cell of [`table`].
-    const fn on_the_page(cell: Cell) -> &'static str {
-        match cell {
-            Cell::Stay => "–",
-            Cell::Enqueue | Cell::EndAndEnqueue => "→ Ready, at the tail",
-            Cell::Lift => "keeps its place; a higher priority lifts it",
-            Cell::Start => "the head of the order → Processing",
-            Cell::MarkDirty => "→ ProcessingDirty",
-            Cell::End | Cell::Dequeue => "→ Idle",
-            Cell::Unmark => "→ Processing",
-        }
-    }
-
-    #[test]
-    fn the_table_is_that_of_the_page() {
-        let page = include_str!("../../docs/SEMANTICS.md");
-        let phases = [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty];
-        let rows = [
-            (Row::Add, "| `add` |"),
-            (Row::Get, "| `get` |"),
-            (Row::Done, "| `done` |"),
-            (Row::Cancel, "| `cancel` |"),
-        ];
-        for (row, begins) in rows {
-            let line = page.lines().find(|line| line.starts_with(begins)).expect(begins);
-            let cells = line.trim_matches('|').split('|').skip(1).map(str::trim);
-            let cells = cells.map(|cell| match cell {
-                "no change" | "`false`, no effect" => "–",
-                cell => cell,
-            });
-            assert!(
-                cells.eq(phases.map(|phase| on_the_page(table(row, phase)))),
-                "{row:?}: {line}"
-            );
         }
     }
 }

@@ -9,7 +9,7 @@ use super::time::Time;
 /// failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
-pub enum ReAdd {
+pub enum ReaddPolicy {
     /// At most one run is pending. An add replaces a delayed add, but no run starts before the
     /// backoff of a failure is over.
     #[default]
@@ -214,14 +214,14 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready, perhaps before its due time (see [`ReAdd`]), or has begun to wait.
+    /// The key has become ready, perhaps before its due time (see [`ReaddPolicy`]), or has begun to wait.
     New,
     /// The add has become part of a run that was pending.
     Coalesced,
     /// The key is in flight. It is delivered once more after its completion.
     Dirty,
-    /// The key is backing off after a failure, and runs when the backoff is over ([`ReAdd::Hold`]).
-    Held,
+    /// The key is backing off after a failure, and runs when the backoff is over ([`ReaddPolicy::Hold`]).
+    BackingOff,
     /// The queue has been closed or shut down.
     Refused,
 }

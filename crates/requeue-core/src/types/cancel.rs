@@ -42,13 +42,13 @@ pub enum CancelledRun {
 /// ```
 /// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue::Rerun;
+/// use requeue::InFlightPolicy;
 ///
-/// assert_eq!(Rerun::restart(), Rerun::Restart { at_most: Duration::from_secs(30) });
+/// assert_eq!(InFlightPolicy::restart(), InFlightPolicy::Restart { at_most: Duration::from_secs(30) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
-pub enum Rerun {
+pub enum InFlightPolicy {
     /// The run in flight continues, and the key runs once more after it.
     #[default]
     After,
@@ -59,14 +59,14 @@ pub enum Rerun {
     /// the backoff is over.
     Restart {
         /// The bound of a series of restarts. When this time has passed since the first restart, the
-        /// run in flight is left alone, as with [`Rerun::After`], so that a key that is added all
+        /// run in flight is left alone, as with [`InFlightPolicy::After`], so that a key that is added all
         /// the time still completes. The series ends with the first run that is not restarted.
         /// Zero restarts no run, and [`Duration::MAX`] sets no bound.
         at_most: Duration,
     },
 }
 
-impl Rerun {
+impl InFlightPolicy {
     /// Returns [`Restart`](Self::Restart) with a bound of 30 s.
     #[must_use]
     pub const fn restart() -> Self {

@@ -108,6 +108,20 @@ pub enum Finish {
     },
 }
 
+impl Finish {
+    /// Returns the adds, reasons and priority of the run, if its completion may pass them on.
+    pub(crate) const fn asked(self) -> Asked {
+        match self {
+            Self::Done | Self::Succeed | Self::GiveUp => Asked { adds: 0, reasons: 0, priority: 0 },
+            Self::Release { asked }
+            | Self::Cancelled { asked }
+            | Self::RequeueAfter { asked, .. }
+            | Self::RetryAfter { asked, .. }
+            | Self::ReleaseAfter { asked, .. } => asked,
+        }
+    }
+}
+
 /// The result of a completed delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]

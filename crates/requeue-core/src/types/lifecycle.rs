@@ -9,22 +9,22 @@ pub enum Phase {
     /// The key may be delivered.
     Ready,
     /// The key is in flight.
-    Processing,
+    InFlight,
     /// The key is in flight, and was added again since. It will be delivered once more.
-    ProcessingDirty,
+    InFlightDirty,
 }
 
 impl Phase {
     /// Returns true if the key is in flight.
     #[must_use]
-    pub const fn is_processing(self) -> bool {
-        matches!(self, Self::Processing | Self::ProcessingDirty)
+    pub const fn is_in_flight(self) -> bool {
+        matches!(self, Self::InFlight | Self::InFlightDirty)
     }
 
     /// Returns true if a run without a due time is pending (client-go's `dirty`).
     #[must_use]
     pub const fn is_dirty(self) -> bool {
-        matches!(self, Self::Ready | Self::ProcessingDirty)
+        matches!(self, Self::Ready | Self::InFlightDirty)
     }
 }
 

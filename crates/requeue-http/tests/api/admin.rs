@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue::{Added, CancelReason, Queue, ReAdd, clock::FakeClock};
+use requeue::{Added, CancelReason, Queue, ReaddPolicy, clock::FakeClock};
 use requeue_http::{AdminToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
@@ -180,8 +180,8 @@ fn an_add_that_fails_names_the_keys_that_were_added() {
 
 #[test]
 fn each_action_changes_keys_in_memory_whatever_the_policy() {
-    for policy in [ReAdd::Hold, ReAdd::Replace, ReAdd::KeepBoth] {
-        let queue = Queue::builder().clock(FakeClock::new()).re_add(policy).track_times();
+    for policy in [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth] {
+        let queue = Queue::builder().clock(FakeClock::new()).readd_policy(policy).track_times();
         let queue: Keys = queue.build().expect("the settings are valid");
         let history = History::new();
         let site = Site::builder(queue.clone()).history(&history).admin(token());
@@ -205,7 +205,7 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         assert_eq!(["fails", "later"].map(|key| state(&served, key)), ["ready", "ready"]);
         assert_eq!(queue.states().total(), 3, "{policy:?}: each key runs once");
 
-        let item = queue.try_get_owned().expect("a key is ready");
+        let item = queue.try_get().map(requeue::Item::into_owned).expect("a key is ready");
         let first = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "none" }] });
         for changed in [1, 0] {
             assert_eq!(act(&served, "cancel-run", first.clone())["changed"], json!(changed));
@@ -218,7 +218,7 @@ fn each_action_changes_keys_in_memory_whatever_the_policy() {
         let parked = json!({ "keys": [{ "key_base64": "/w==" }, { "key": "fails" }] });
         assert_eq!(act(&served, "revive", parked.clone())["results"], json!([true, false]));
         assert_eq!((queue.len(), history_len(&served)), (1, 0));
-        queue.try_get_owned().expect("a key is ready").give_up();
+        queue.try_get().map(requeue::Item::into_owned).expect("a key is ready").give_up();
         history.gave_up(b"\xff", Run::new(1));
         // The cancel of a parked key removes it from the list.
         assert_eq!(act(&served, "cancel", parked)["results"], json!([true, false]));

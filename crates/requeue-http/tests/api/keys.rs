@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Item, Pace, Queue, ReAdd};
+use requeue::{Item, Pace, Queue, ReaddPolicy};
 use requeue_http::{Detail, History, Run, Site};
 use serde_json::{Value, json};
 
@@ -35,10 +35,10 @@ fn walk(served: &Served, query: &str) -> (Vec<String>, usize) {
 fn states(queue: &Keys, clock: &FakeClock) -> Vec<Item<'static, Vec<u8>>> {
     let keys = ["again", "running", "failing", "ready"];
     queue.add_all(keys.map(|key| key.as_bytes().to_vec()));
-    let again = queue.try_get_owned().expect("a key is ready");
+    let again = queue.try_get().map(Item::into_owned).expect("a key is ready");
     queue.add(b"again".to_vec());
     clock.advance(Duration::from_secs(30));
-    let running = queue.try_get_owned().expect("a key is ready");
+    let running = queue.try_get().map(Item::into_owned).expect("a key is ready");
     clock.advance(Duration::from_secs(30));
     queue.try_get().expect("a key is ready").retry_after(Duration::from_secs(90));
     queue.add_after(b"waiting".to_vec(), Duration::from_secs(600));
@@ -263,7 +263,8 @@ fn keys_of_any_type_are_shown_as_the_program_says() {
 #[test]
 fn the_states_add_up_whatever_the_queue_goes_through() {
     let clock = FakeClock::new();
-    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::KeepBoth).track_times();
+    let queue =
+        Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::KeepBoth).track_times();
     let queue: Keys = queue.build().expect("the settings are valid");
     let history = History::new();
     let served = Served::new(Site::builder(queue.clone()).history(&history));
@@ -286,7 +287,7 @@ fn the_states_add_up_whatever_the_queue_goes_through() {
     queue.add_after(key("ready"), Duration::from_secs(60));
     queue.add_after(key("waiting"), Duration::from_secs(60));
     check(2);
-    let item = queue.try_get_owned().expect("a key is ready");
+    let item = queue.try_get().map(Item::into_owned).expect("a key is ready");
     queue.add(key("ready"));
     check(2);
     item.retry_after(Duration::from_secs(30));
@@ -296,12 +297,12 @@ fn the_states_add_up_whatever_the_queue_goes_through() {
     check(2);
     let failed = get(served.address, "/api/v1/keys?failed=true").json();
     assert_eq!((names(&failed), &failed["keys"][0]["state"]), (vec!["ready"], &json!("ready")));
-    queue.try_get_owned().expect("a key is ready").done();
+    queue.try_get().map(Item::into_owned).expect("a key is ready").done();
     // Only the failures of the key are known.
     assert!(queue.look_up(&key("ready")).is_some());
     check(1);
     queue.add(key("parked"));
-    queue.try_get_owned().expect("a key is ready").give_up();
+    queue.try_get().map(Item::into_owned).expect("a key is ready").give_up();
     history.gave_up("parked", Run::new(1).error("no such address"));
     check(2);
     queue.add(key("parked"));
@@ -316,7 +317,7 @@ fn a_parked_key_is_listed_with_its_error_until_it_is_added_again() {
     let key = |name: &str| name.as_bytes().to_vec();
     for n in 0..30 {
         queue.add(format!("key/{n:02}").into_bytes());
-        let item = queue.try_get_owned().expect("a key is ready");
+        let item = queue.try_get().map(Item::into_owned).expect("a key is ready");
         let name = item.key().clone();
         history.failed(&name, Run::new(1).error("first").took(Duration::from_millis(1500)));
         item.give_up();

@@ -16,7 +16,7 @@ use client::{ask, get};
 use prometheus_client::registry::Registry;
 use requeue::clock::FakeClock;
 use requeue::metrics::Metrics;
-use requeue::{Queue, ReAdd};
+use requeue::{Queue, ReaddPolicy};
 use requeue_http::{Builder, Detail, Section, Site};
 use requeue_servers::check_metrics;
 use serde_json::json;
@@ -53,7 +53,7 @@ impl Served {
 /// A queue that keeps times, with a fake clock.
 fn queue() -> (Keys, FakeClock) {
     let clock = FakeClock::new();
-    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
+    let queue = Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::Hold).track_times();
     (queue.build().expect("the settings are valid"), clock)
 }
 

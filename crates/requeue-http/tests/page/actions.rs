@@ -86,7 +86,7 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     page.wait_for(&format!("{DONE} === 'src/<b>: made ready.'"));
     assert_eq!(served.queue.len(), 1);
     let name = b"src/<b>".to_vec();
-    let item = served.queue.try_get_owned().expect("a key is ready");
+    let item = served.queue.try_get().map(requeue::Item::into_owned).expect("a key is ready");
     page.wait_for(&format!("{}.includes('running')", text("#key-facts")));
     click(&page, "#key-actions [data-action=cancel-run]");
     question("Cancel the run: 1 key, src/<b>?");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
-use requeue::{Queue, ReAdd};
+use requeue::{Queue, ReaddPolicy};
 use requeue_http::{AdminToken, Detail, History, Run, Section, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -47,7 +47,8 @@ impl Served {
         let runtime = Runtime::new().expect("a runtime");
         let _inside = runtime.enter();
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
+        let queue =
+            Queue::builder().clock(clock.clone()).readd_policy(ReaddPolicy::Hold).track_times();
         let queue: Keys = queue.build().expect("the settings are valid");
         let history = History::new();
         let shown = Arc::new(AtomicUsize::new(0));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, Group, Order, Pace, Queue, RateLimiter, Rerun};
+use requeue::{Builder, GroupId, InFlightPolicy, Order, Pace, Queue, RateLimiter};
 
 use super::error::RunnerError;
 use super::ownership::Places;
@@ -50,7 +50,7 @@ pub struct Config {
     pub(super) reconcile_unchanged: bool,
     pub(super) own_writes_timeout: Duration,
     pub(super) suppress_own_writes: bool,
-    rerun: Rerun,
+    rerun: InFlightPolicy,
     rate_limiter: Option<MakeLimiter>,
     oldest_every: u32,
     fair_namespaces: bool,
@@ -73,7 +73,7 @@ impl Default for Config {
             reconcile_unchanged: false,
             own_writes_timeout: Duration::from_secs(10),
             suppress_own_writes: false,
-            rerun: Rerun::After,
+            rerun: InFlightPolicy::After,
             rate_limiter: None,
             oldest_every: 10,
             fair_namespaces: false,
@@ -255,21 +255,21 @@ impl Config {
 
     /// Sets the effect of a change of an object that is being reconciled.
     ///
-    /// The default is [`Rerun::After`]: the run continues, and the object runs once more after it.
+    /// The default is [`InFlightPolicy::After`]: the run continues, and the object runs once more after it.
     ///
-    /// With [`Rerun::Restart`], the run is dropped at an `await`, and the object runs again immediately. A dropped run is
+    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A dropped run is
     /// neither a success nor a failure, and no metric counts its result. Choose this for long runs whose result a change
     /// makes useless. A reconciler that changes its own object causes such a change: filter these events, or write last.
     ///
     /// ```
-    /// use requeue::Rerun;
+    /// use requeue::InFlightPolicy;
     /// use requeue_kube::controller::Config;
     /// use std::time::Duration;
     ///
-    /// let config = Config::default().rerun(Rerun::Restart { at_most: Duration::from_secs(60) });
+    /// let config = Config::default().in_flight_policy(InFlightPolicy::Restart { at_most: Duration::from_secs(60) });
     /// # drop(config);
     /// ```
-    pub const fn rerun(mut self, rerun: Rerun) -> Self {
+    pub const fn in_flight_policy(mut self, rerun: InFlightPolicy) -> Self {
         self.rerun = rerun;
         self
     }
@@ -350,7 +350,7 @@ impl Config {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
             .clock(TokioClock::current())
-            .rerun(self.rerun)
+            .in_flight_policy(self.rerun)
             .order(Order::Priority { oldest_every: self.oldest_every });
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
@@ -363,8 +363,9 @@ impl Config {
                 // With a random hasher, users cannot choose the name of a namespace so that it
                 // takes the turns of another.
                 let hasher = RandomState::new();
-                queue = queue
-                    .group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));
+                queue = queue.group_by(move |key: &ObjectKey| {
+                    GroupId::new(hasher.hash_one(key.namespace()))
+                });
             }
             None => {}
         }

@@ -60,7 +60,7 @@ use std::sync::{
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use requeue::{Group, GroupHandle};
+use requeue::{GroupHandle, GroupId};
 use tokio::sync::watch;
 
 pub(super) use self::places::Learned;
@@ -345,7 +345,7 @@ impl Ownership {
             return self.0.places.forget_shards(left);
         };
         // It fails only without groups.
-        _ = controller.queue.cancel_groups(left.iter().map(|&shard| Group::new(shard.into())));
+        _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
         (controller.forget)(&|key| {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
         });
@@ -365,7 +365,7 @@ impl Ownership {
 
     /// Returns the keys of a shard in the queue, if the controller runs.
     fn group(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
-        self.0.controller.get()?.queue.group(Group::new(shard.into())).ok()
+        self.0.controller.get()?.queue.group(GroupId::new(shard.into())).ok()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use requeue::{BUCKETS, Counts, Histogram, Histograms};
+use requeue::{BUCKETS, Histogram, Histograms, Totals};
 
 use super::Series;
 use super::meters::{BOUNDS, Meters, REASONS, RESULTS, ShardMeters};
@@ -20,7 +20,7 @@ pub(super) struct Sample<'a> {
     series: &'a Series,
     meters: &'a Meters,
     depths: Vec<(String, usize)>,
-    counts: Counts,
+    counts: Totals,
     times: Histograms,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Sample<'a> {
             series,
             meters: &series.meters,
             depths: series.depths(),
-            counts: series.queue.counts(),
+            counts: series.queue.totals(),
             times: series.queue.histograms(),
         }
     }

@@ -145,13 +145,14 @@ impl Series {
     /// Returns the depth for each value of the label `priority`.
     fn depths(&self) -> Vec<(String, usize)> {
         // One more than the limit, to detect that it is exceeded.
-        let depths: BTreeMap<_, _> = self.queue.depths(MOST_PRIORITIES + 1).into_iter().collect();
+        let depths: BTreeMap<_, _> =
+            self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = lock(&self.priorities);
         priorities.seen.extend(depths.keys());
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
-            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.depth())];
+            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.ready_and_dirty())];
         }
         // Priority 0, which every change has, is present from the start.
         priorities.seen.insert(0);

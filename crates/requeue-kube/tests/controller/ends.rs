@@ -7,7 +7,7 @@ use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::utils::Backoff;
-use requeue::{CancelledRun, Rerun};
+use requeue::{CancelledRun, InFlightPolicy};
 use requeue_kube::ObjectKey;
 use requeue_kube::controller::{Action, Config, Watched};
 use requeue_kube::policy;
@@ -66,7 +66,7 @@ async fn a_change_restarts_a_run_in_flight() {
     let log = Log::new();
     let controller = controller
         .graceful_shutdown_on(async { _ = stopped.await })
-        .with_config(config().rerun(Rerun::restart()));
+        .with_config(config().in_flight_policy(InFlightPolicy::restart()));
     let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     log.reaches(1).await;
@@ -135,7 +135,7 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
     // The end of a wait is not another add.
-    let counts = queue.await.unwrap().counts();
+    let counts = queue.await.unwrap().totals();
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (3, 3, 0));
 }
 

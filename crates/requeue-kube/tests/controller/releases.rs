@@ -111,7 +111,7 @@ impl Wake for InBetween {
         // On another thread, because this one is blocked.
         let feed = self.feed.clone();
         std::thread::spawn(move || feed.apply(&generation(map("a", 2), 2))).join().unwrap();
-        while self.queue.get().unwrap().counts().adds < 2 {
+        while self.queue.get().unwrap().totals().adds < 2 {
             std::thread::yield_now();
         }
     }

@@ -65,8 +65,8 @@ impl Hooks {
 /// The calls that hooks should have received by now.
 pub(super) fn events(model: &Model<u32>) -> Events {
     let tally = model.tally();
-    let processing = model.processing() as u64;
+    let processing = model.in_flight() as u64;
     // An added key is still in the queue, was delivered, or was withdrawn.
-    let withdrawn = tally.enqueued - tally.deliveries - model.depth() as u64;
+    let withdrawn = tally.enqueued - tally.deliveries - model.ready_and_dirty() as u64;
     [tally.enqueued, tally.deliveries, tally.deliveries - processing, tally.retries, withdrawn]
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::{Cursor, Filter};
-use requeue_core::{Merge, Pace, ReAdd, Rerun, Time, When};
+use requeue_core::{InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
@@ -31,11 +31,11 @@ pub struct Report {
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
-        re_add: [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)],
+        re_add: [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold][rng.usize(..3)],
         rerun: match rng.u8(..4) {
-            0 => Rerun::Restart { at_most: Duration::MAX },
-            1 => Rerun::Restart { at_most: Duration::from_millis(rng.u64(..20_000)) },
-            _ => Rerun::After,
+            0 => InFlightPolicy::Restart { at_most: Duration::MAX },
+            1 => InFlightPolicy::Restart { at_most: Duration::from_millis(rng.u64(..20_000)) },
+            _ => InFlightPolicy::After,
         },
         ranking: match rng.bool() {
             true => Ranking::Fifo,
@@ -52,7 +52,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
     let rules = match crowds {
         0 => rules,
         _ => Rules {
-            rerun: Rerun::After,
+            rerun: InFlightPolicy::After,
             ranking: Ranking::Fifo,
             fair: false,
             limit: Some(rng.u32(1..3)),
@@ -106,7 +106,7 @@ impl Simulation {
         }
         self.heal();
         self.settle().map_err(|wrong| format!("after the faults: {wrong}"))?;
-        let counts = self.world.queue.counts();
+        let counts = self.world.queue.totals();
         let (deliveries, failures) = (counts.deliveries, counts.failures);
         Ok(Report { digest: self.world.digest(), deliveries, failures })
     }
@@ -350,7 +350,7 @@ impl Simulation {
 
     fn is_idle(&self) -> bool {
         let queue = &self.world.queue;
-        queue.len() + queue.waiting() + queue.processing() == 0
+        queue.len() + queue.waiting() + queue.in_flight() == 0
     }
 
     fn nothing_is_left(&self) -> Result<(), String> {
@@ -362,7 +362,7 @@ impl Simulation {
         for key in world.all_keys() {
             world.forget(key);
         }
-        world.expect("records", world.queue.known(), 0);
+        world.expect("records", world.queue.records(), 0);
         self.check()
     }
 }

@@ -244,11 +244,11 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         match world.pick(4) {
             0 => {
                 does.set(Does::WaitPatiently);
-                held.extend(world.queue.get_until_final().await);
+                held.extend(world.queue.get().until_final().await.map(Item::into_owned));
             }
-            1 => held.extend(world.queue.get_owned().await),
+            1 => held.extend(world.queue.get().await.map(Item::into_owned)),
             2 => held.extend(
-                world.queue.get_timeout(Duration::from_secs(9)).await.map(Item::into_owned),
+                world.queue.get().timeout(Duration::from_secs(9)).await.map(Item::into_owned),
             ),
             _ => held.extend(world.queue.get_many(3).await.into_iter().map(Item::into_owned)),
         }
@@ -352,10 +352,10 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             let (epoch, asked) = (held.epoch, held.asked);
             let Some((_, ticket)) = held.into_parts() else { return };
             sleep().await;
-            let before = world.model.borrow().processing();
+            let before = world.model.borrow().in_flight();
             let queue = world.queue.done_ticket(ticket.clone());
             world.finished(epoch, How::Done, asked);
-            let model = world.model.borrow().processing() < before;
+            let model = world.model.borrow().in_flight() < before;
             world.expect("done_ticket", queue, model);
             return world.stale.borrow_mut().push(ticket);
         }

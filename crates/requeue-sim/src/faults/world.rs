@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::{CancelledRun, GroupHandle, Item, NoneInFlight, Queue, Ticket};
-use requeue_core::{Asked, Ending, Group, Merge, Order, Rerun, Time, When};
+use requeue_core::{Asked, Ending, GroupId, InFlightPolicy, Merge, Order, Time, When};
 
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
@@ -61,7 +61,9 @@ impl World {
         // The bound of restarts counts from the time at which a key becomes ready, and the two sides
         // make due keys ready at different times.
         let rerun = match rules.rerun {
-            Rerun::Restart { .. } if sparing => Rerun::Restart { at_most: Duration::MAX },
+            InFlightPolicy::Restart { .. } if sparing => {
+                InFlightPolicy::Restart { at_most: Duration::MAX }
+            }
             rerun => rerun,
         };
         let rules = Rules { rerun, ..rules };
@@ -71,8 +73,8 @@ impl World {
         let said = Said::new(rng.fork());
         let builder = Queue::builder()
             .clock(clock.clone())
-            .re_add(rules.re_add)
-            .rerun(rules.rerun)
+            .readd_policy(rules.re_add)
+            .in_flight_policy(rules.rerun)
             .limiter(Extreme(Arc::clone(&said)));
         let has_groups = rules.fair || rules.limit.is_some() || rng.bool();
         let builder = match has_groups {
@@ -109,7 +111,7 @@ impl World {
             keys,
             teams,
             track,
-            restarts: rules.rerun != Rerun::After,
+            restarts: rules.rerun != InFlightPolicy::After,
             has_pace: rules.pace.is_some(),
             sparing,
             hooks,
@@ -261,7 +263,7 @@ impl World {
 
     /// Calls `on_queue` with the queue's handle of a team, if the queue has groups.
     fn on_team<T>(&self, team: u32, on_queue: impl FnOnce(Handle<'_>) -> T) -> Option<T> {
-        self.queue.group(Group::new(team.into())).ok().map(on_queue)
+        self.queue.group(GroupId::new(team.into())).ok().map(on_queue)
     }
 
     pub(super) fn pause_team(&self, team: u32, paused: bool) {
@@ -433,7 +435,7 @@ impl World {
 
     /// Takes a key if one is ready.
     pub(super) fn try_get(&self) -> Option<Item<'static, u32>> {
-        let item = self.queue.try_get_owned();
+        let item = self.queue.try_get().map(Item::into_owned);
         if item.is_none() {
             self.took_nothing();
         }
@@ -490,18 +492,18 @@ impl World {
         let (queue, model) = (&self.queue, self.model.borrow());
         let counts = |what, queue: usize, model: usize| self.expect(what, queue, model);
         counts("len", queue.len(), model.len());
-        counts("depth", queue.depth(), model.depth());
+        counts("depth", queue.ready_and_dirty(), model.ready_and_dirty());
         counts("waiting", queue.waiting(), model.waiting());
         counts("failing", queue.failing(), model.failing());
-        counts("processing", queue.processing(), model.processing());
-        counts("known", queue.known(), model.known());
+        counts("processing", queue.in_flight(), model.in_flight());
+        counts("known", queue.records(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
         let histograms = queue.histograms();
         let (queued, worked) = match self.track {
             true => (histograms.queued.sum, histograms.worked.sum),
             false => (model.tally().queued, model.tally().worked),
         };
-        let tally = Tally::of(&queue.counts(), queued, worked);
+        let tally = Tally::of(&queue.totals(), queued, worked);
         self.expect("counts", tally, model.tally());
         if let Some(hooks) = &self.hooks {
             self.expect("calls of the hooks", hooks.told(), events(&model));
@@ -535,7 +537,7 @@ const fn team(key: u32, teams: u32) -> Team {
     Team { id: id as u64, weight: id % 3 + 1 }
 }
 
-fn group(key: u32, teams: u32) -> Group {
+fn group(key: u32, teams: u32) -> GroupId {
     let Team { id, weight } = team(key, teams);
-    Group::new(id).weight(weight)
+    GroupId::new(id).weight(weight)
 }

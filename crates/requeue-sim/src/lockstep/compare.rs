@@ -20,7 +20,7 @@ impl Lockstep {
         if !(self.dropping && model.pauses_any()) {
             assert_eq!(core.len(), model.len(), "len");
             assert_eq!(core.is_empty(), model.is_empty(), "is_empty");
-            assert_eq!(core.depth(), model.depth(), "depth");
+            assert_eq!(core.ready_and_dirty(), model.ready_and_dirty(), "depth");
         }
         assert_eq!(core.waiting(), model.waiting(), "waiting");
         assert_eq!(core.failing(), model.failing(), "failing");
@@ -28,9 +28,9 @@ impl Lockstep {
         let waiting = states.waiting + states.backing_off;
         assert_eq!((waiting, states.backing_off), model.idle_waiting(), "states");
         assert_eq!(states.ready, core.len(), "states");
-        assert_eq!(states.ready + states.dirty, core.depth(), "states");
-        assert_eq!(states.in_flight, model.processing(), "states");
-        assert_eq!(core.processing(), model.processing(), "processing");
+        assert_eq!(states.ready + states.dirty, core.ready_and_dirty(), "states");
+        assert_eq!(states.in_flight, model.in_flight(), "states");
+        assert_eq!(core.in_flight(), model.in_flight(), "processing");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
         assert_eq!(core.next_due(), model.next_due(), "next_due");
         assert_eq!(core.is_paused(), model.is_paused(), "is_paused");
@@ -38,7 +38,7 @@ impl Lockstep {
         assert_eq!(core.is_exhausted(), model.is_exhausted(), "is_exhausted");
         assert_eq!(core.is_finished(), model.is_finished(), "is_finished");
         assert_eq!(core.is_drained(), model.is_drained(), "is_drained");
-        let counts = core.counts();
+        let counts = core.totals();
         let histograms = core.histograms();
         let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
         let of_model = (model.tally().queued, model.tally().worked);
@@ -59,7 +59,7 @@ impl Lockstep {
 
     /// Compares the counters by priority with a walk through all keys.
     fn compare_depths(&self) {
-        let Some(depths) = self.queue.depths() else { return };
+        let Some(depths) = self.queue.ready_and_dirty_by_priority() else { return };
         let (mut walked, mut cursor) = (BTreeMap::new(), Some(Cursor::default()));
         while let Some(at) = cursor {
             let page = self.queue.page(at, 256);
@@ -76,14 +76,14 @@ impl Lockstep {
         let Some((queued, worked)) = core.histograms() else { return };
         let tally = model.tally();
         assert_eq!(queued.count(), tally.deliveries, "deliveries");
-        assert_eq!(worked.count() + model.processing() as u64, tally.deliveries, "completions");
+        assert_eq!(worked.count() + model.in_flight() as u64, tally.deliveries, "completions");
         if self.went_back {
             return;
         }
         assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
         assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
-        let running = core.running(0, usize::MAX).expect("times are tracked");
-        assert_eq!(running.len(), model.processing(), "running");
+        let running = core.entries_in_flight(0, usize::MAX).expect("times are tracked");
+        assert_eq!(running.len(), model.in_flight(), "running");
         assert!(running.is_sorted_by_key(|entry| entry.since), "the oldest delivery first");
         if !self.dropping {
             assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");

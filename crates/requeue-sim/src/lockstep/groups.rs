@@ -1,6 +1,6 @@
 //! Operations on the keys of one team.
 
-use requeue_core::Group;
+use requeue_core::GroupId;
 
 use super::{Lockstep, inside};
 use crate::model::TeamStates;
@@ -16,16 +16,16 @@ impl Lockstep {
         match *op {
             Op::PauseTeam(team, paused) => {
                 let team = self.setup.team(team).id;
-                self.queue.pause_group(Group::new(team), paused);
+                self.queue.pause_group(GroupId::new(team), paused);
                 self.model.pause_team(team, paused);
                 // In slices, like a shared queue.
-                while inside(|| self.queue.return_skipped(Group::new(team), 2)) {}
+                while inside(|| self.queue.return_skipped(GroupId::new(team), 2)) {}
             }
             Op::CancelTeam(team) if !self.dropping => {
                 let team = self.setup.team(team).id;
                 let (mut walk, mut keys, mut core) = (self.queue.walk(), Vec::<Key>::new(), 0);
                 while !walk.is_over() {
-                    let is_cancelled = |group: Group| group.id() == team;
+                    let is_cancelled = |group: GroupId| group.id() == team;
                     let cancel = || self.queue.cancel_groups(is_cancelled, &mut walk, 3, &mut keys);
                     core += inside(cancel);
                 }
@@ -35,7 +35,7 @@ impl Lockstep {
                 let team = self.setup.team(team).id;
                 let (mut walk, mut epochs) = (self.queue.walk(), Vec::new());
                 while !walk.is_over() {
-                    self.queue.cancel_running_group(Group::new(team), &mut walk, 3, &mut epochs);
+                    self.queue.cancel_running_group(GroupId::new(team), &mut walk, 3, &mut epochs);
                 }
                 epochs.sort_unstable();
                 assert_eq!(epochs, self.model.cancel_running_team(team), "cancelled runs");
@@ -51,7 +51,7 @@ impl Lockstep {
         }
         for team in 0..self.setup.teams {
             let team = u64::from(team);
-            let states = self.queue.group_states(Group::new(team));
+            let states = self.queue.group_states(GroupId::new(team));
             let core = TeamStates {
                 ready: states.ready,
                 waiting: states.waiting,
@@ -60,7 +60,7 @@ impl Lockstep {
                 dirty: states.dirty,
             };
             assert_eq!(core, self.model.team_states(team), "states of team {team}");
-            let paused = self.queue.is_group_paused(Group::new(team));
+            let paused = self.queue.is_group_paused(GroupId::new(team));
             assert_eq!(paused, self.model.is_team_paused(team), "team {team} is paused");
         }
     }

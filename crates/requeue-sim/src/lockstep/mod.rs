@@ -8,7 +8,7 @@ mod setup;
 use std::collections::BTreeSet;
 
 use requeue_core::{
-    Config, Cursor, Delivery, Ending, Group, Operation, Order, Queue, Ticket, Time,
+    Config, Cursor, Delivery, Ending, GroupId, Operation, Order, Queue, Ticket, Time,
 };
 
 use self::setup::TestOrder;
@@ -223,7 +223,7 @@ impl Lockstep {
 
     fn add(&mut self, key: u32, request: &AddRequest) {
         let (hash, team) = (self.setup.hash(key), self.setup.team(key));
-        let group = Group::new(team.id).weight(team.weight);
+        let group = GroupId::new(team.id).weight(team.weight);
         let add = request.to_add();
         let needs = self.queue.needs_now(Operation::Add(&add));
         let now = self.queue_now(needs);
@@ -344,7 +344,7 @@ impl Lockstep {
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
                 // The key was also ready, and that run took place. Its failures are removed with
                 // the delayed run.
-                assert!(!self.model.is_pending(&key.0) && !self.model.is_processing(&key.0));
+                assert!(!self.model.is_pending(&key.0) && !self.model.is_in_flight(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
             }

@@ -1,6 +1,6 @@
 //! Runs in flight that are cancelled: by name, and by an add that restarts them.
 
-use requeue_core::{Asked, CancelReason, CancelledRun, Rerun};
+use requeue_core::{Asked, CancelReason, CancelledRun, InFlightPolicy};
 
 use super::{Model, later};
 use crate::How;
@@ -35,7 +35,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// The key is in flight and has become dirty.
     pub(super) fn restart(&mut self, key: &K) {
-        let Rerun::Restart { at_most } = self.rerun else { return };
+        let InFlightPolicy::Restart { at_most } = self.rerun else { return };
         let until = self.series.get(key).copied().unwrap_or(later(self.now, at_most));
         if let Some(run) = self.processing.get_mut(key)
             && run.cancelled.is_none()

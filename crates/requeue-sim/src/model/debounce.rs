@@ -42,7 +42,7 @@ impl<K: Ord + Clone> Model<K> {
             }
         };
         self.bounds.insert(key.clone(), bound);
-        if at > wanted { Added::Held } else { added }
+        if at > wanted { Added::BackingOff } else { added }
     }
 
     /// Ends the wait of `key` for debounced adds. Returns false if it does not wait for any.

@@ -1,6 +1,6 @@
 //! Completions, and the end of the queue.
 
-use requeue_core::{Asked, Ending, ReAdd, Time, When};
+use requeue_core::{Asked, Ending, ReaddPolicy, Time, When};
 use std::time::Duration;
 
 use super::{AddRequest, Ended, Model};
@@ -30,7 +30,7 @@ impl<K: Ord + Clone> Model<K> {
             lost.push(key);
         }
         for key in &lost {
-            if !self.is_processing(key) {
+            if !self.is_in_flight(key) {
                 self.failures.remove(key);
             }
             self.let_go(key);
@@ -71,7 +71,7 @@ impl<K: Ord + Clone> Model<K> {
                     self.done_now(key);
                     self.add_later(key, after, asked, now);
                 }
-                (ReAdd::KeepBoth, _) => self.end_keep(key, how, now),
+                (ReaddPolicy::KeepBoth, _) => self.end_keep(key, how, now),
                 (_, _) => self.end_single(key, how, now),
             }
             false
@@ -99,8 +99,8 @@ impl<K: Ord + Clone> Model<K> {
         self.tally.retries += 1;
         self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
         let _ = match (self.re_add, request.due(now)) {
-            (ReAdd::KeepBoth, None) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, request.merge),
+            (ReaddPolicy::KeepBoth, None) => self.add_now(key),
+            (ReaddPolicy::KeepBoth, Some(due)) => self.wait(key, due, request.merge),
             (_, due) => self.add_single(key, due, &request, now),
         };
     }

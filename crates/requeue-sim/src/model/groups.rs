@@ -72,7 +72,7 @@ impl<K: Ord + Clone> Model<K> {
         let mut states = TeamStates::default();
         for key in self.members(team) {
             let dirty = self.dirty.contains(&key);
-            match self.is_processing(&key) {
+            match self.is_in_flight(&key) {
                 true => {
                     states.in_flight += 1;
                     states.dirty += usize::from(dirty);

@@ -1,4 +1,4 @@
-//! `ReAdd::KeepBoth`: exactly client-go's behaviour.
+//! `ReaddPolicy::KeepBoth`: exactly client-go's behaviour.
 
 use requeue_core::{Merge, Time};
 

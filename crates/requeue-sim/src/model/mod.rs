@@ -1,7 +1,7 @@
 //! The behaviour of a queue of keys, as simply as possible.
 //!
 //! The state is client-go's: the ready keys in order, a set of *dirty* keys, a set of keys in
-//! *processing*, and a map of *waiting* keys. [`ReAdd::KeepBoth`] works on it like client-go's
+//! *processing*, and a map of *waiting* keys. [`ReaddPolicy::KeepBoth`] works on it like client-go's
 //! `queue.go` and `delaying_queue.go`, line by line (in `keep`). The two other policies, which have
 //! at most one pending run per key, are in `single`. This module has the parts that all policies
 //! share.
@@ -27,7 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use requeue_core::{
-    Added, Asked, CancelReason, Cancelled, Ending, Merge, Pace, ReAdd, Rerun, Time, When,
+    Added, Asked, CancelReason, Cancelled, Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, Time,
+    When,
 };
 
 pub use self::groups::TeamStates;
@@ -48,9 +49,9 @@ const PROMOTE: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The effect of an add on a key that waits or has failed.
-    pub re_add: ReAdd,
+    pub re_add: ReaddPolicy,
     /// The effect of an add on a key in flight.
-    pub rerun: Rerun,
+    pub rerun: InFlightPolicy,
     /// The order of ready keys.
     pub ranking: Ranking,
     /// True if teams take turns.
@@ -150,8 +151,8 @@ pub struct Ended<K> {
 /// The model of a queue.
 #[derive(Clone, Debug)]
 pub struct Model<K> {
-    re_add: ReAdd,
-    rerun: Rerun,
+    re_add: ReaddPolicy,
+    rerun: InFlightPolicy,
     queue: ReadyKeys<K>,
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
@@ -225,7 +226,7 @@ impl<K: Ord + Clone> Model<K> {
         }
         self.promote(now, PROMOTE);
         // A key that is remembered only for its failures is new to a closed queue.
-        if self.ending == Ending::Closed && !self.is_pending(key) && !self.is_processing(key) {
+        if self.ending == Ending::Closed && !self.is_pending(key) && !self.is_in_flight(key) {
             return Added::Refused;
         }
         if !self.knows(key) {
@@ -244,8 +245,8 @@ impl<K: Ord + Clone> Model<K> {
         self.note(key, Asked { adds: 1, reasons: request.reasons, priority: request.priority });
         let added = match (self.re_add, request.due(now), request.debounced()) {
             (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), request.failed),
-            (ReAdd::KeepBoth, None, _) => self.add_now(key),
-            (ReAdd::KeepBoth, Some(due), None) => self.wait(key, due, request.merge),
+            (ReaddPolicy::KeepBoth, None, _) => self.add_now(key),
+            (ReaddPolicy::KeepBoth, Some(due), None) => self.wait(key, due, request.merge),
             (_, due, _) => self.add_single(key, due, request, now),
         };
         self.let_go(key);

@@ -1,7 +1,7 @@
-//! `ReAdd::Replace`: at most one run of a key is pending. `ReAdd::Hold`: in addition, no run starts
+//! `ReaddPolicy::Replace`: at most one run of a key is pending. `ReaddPolicy::Hold`: in addition, no run starts
 //! before the backoff of a failure is over, unless the failure is forgotten.
 
-use requeue_core::{Added, Merge, ReAdd, Time};
+use requeue_core::{Added, Merge, ReaddPolicy, Time};
 
 use super::{AddRequest, Model, later};
 use crate::How;
@@ -24,7 +24,7 @@ impl<K: Ord + Clone> Model<K> {
         let wanted = due.unwrap_or(now);
         let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
         let added = self.demand(key, at, request.merge, now);
-        if at > wanted { Added::Held } else { added }
+        if at > wanted { Added::BackingOff } else { added }
     }
 
     /// Requests a run at `at`.
@@ -53,7 +53,7 @@ impl<K: Ord + Clone> Model<K> {
     /// `Hold`: the key has failed. It backs off until `at`, or until the end of an earlier backoff
     /// if that is later.
     pub(super) fn back_off(&mut self, key: &K, at: Time) {
-        if self.re_add == ReAdd::Hold {
+        if self.re_add == ReaddPolicy::Hold {
             let not_before = self.not_before(key).max(at);
             self.not_before.insert(key.clone(), not_before);
         }
@@ -73,7 +73,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// `Hold`: the pending run is a retry from now on.
     fn forget_bound(&mut self, key: &K) {
-        if self.re_add == ReAdd::Hold {
+        if self.re_add == ReaddPolicy::Hold {
             self.bounds.remove(key);
         }
     }

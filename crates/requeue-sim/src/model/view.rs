@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Asked, CancelReason, Counts, Ending, Entry, Phase, Time};
+use requeue_core::{Asked, CancelReason, Ending, Entry, Phase, Time, Totals};
 
 use super::{Model, Team};
 
@@ -74,8 +74,8 @@ impl Seen {
         match phase {
             Phase::Idle => 0,
             Phase::Ready => 1,
-            Phase::Processing => 2,
-            Phase::ProcessingDirty => 3,
+            Phase::InFlight => 2,
+            Phase::InFlightDirty => 3,
             other => unreachable!("no model of {other:?}"),
         }
     }
@@ -112,7 +112,7 @@ impl Seen {
 impl Tally {
     /// Returns the counters of a queue. A queue that tracks times provides `queued` and `worked`.
     #[must_use]
-    pub const fn of(counts: &Counts, queued: u128, worked: u128) -> Self {
+    pub const fn of(counts: &Totals, queued: u128, worked: u128) -> Self {
         Self {
             adds: counts.adds,
             enqueued: counts.enqueued,
@@ -133,11 +133,11 @@ impl<K: Ord + Clone> Model<K> {
         if !self.knows(key) {
             return None;
         }
-        let phase = match (self.is_processing(key), self.dirty.contains(key)) {
+        let phase = match (self.is_in_flight(key), self.dirty.contains(key)) {
             (false, false) => Phase::Idle,
             (false, true) => Phase::Ready,
-            (true, false) => Phase::Processing,
-            (true, true) => Phase::ProcessingDirty,
+            (true, false) => Phase::InFlight,
+            (true, true) => Phase::InFlightDirty,
         };
         let Asked { adds, reasons, priority } = self.asked.get(key).copied().unwrap_or_default();
         let since = match self.processing.get(key) {
@@ -154,7 +154,7 @@ impl<K: Ord + Clone> Model<K> {
             failures: self.failures(key),
             adds,
             reasons,
-            priority: (self.is_pending(key) || self.is_processing(key)).then_some(priority),
+            priority: (self.is_pending(key) || self.is_in_flight(key)).then_some(priority),
             cancelled: self.processing.get(key).and_then(|run| run.cancelled).map(Seen::number_of),
             held_back: phase == Phase::Ready && !self.queue.has_room(self.teams[key].id),
             group_paused: self.queue.is_paused(self.teams[key].id),
@@ -163,7 +163,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// Returns true if `key` is known.
     pub fn knows(&self, key: &K) -> bool {
-        self.is_pending(key) || self.is_processing(key) || self.failures.contains_key(key)
+        self.is_pending(key) || self.is_in_flight(key) || self.failures.contains_key(key)
     }
 
     /// Returns true if a run of `key` is pending.
@@ -172,7 +172,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Returns true if `key` is in flight.
-    pub fn is_processing(&self, key: &K) -> bool {
+    pub fn is_in_flight(&self, key: &K) -> bool {
         self.processing.contains_key(key)
     }
 
@@ -207,7 +207,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Returns the number of ready and dirty keys.
-    pub fn depth(&self) -> usize {
+    pub fn ready_and_dirty(&self) -> usize {
         self.dirty.len()
     }
 
@@ -229,7 +229,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Returns the number of keys in flight.
-    pub fn processing(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.processing.len()
     }
 
@@ -280,7 +280,7 @@ impl<K: Ord + Clone> Model<K> {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => {
-                !self.asked.keys().any(|k| self.is_pending(k) || self.is_processing(k))
+                !self.asked.keys().any(|k| self.is_pending(k) || self.is_in_flight(k))
             }
             _ => self.paused || self.is_empty(),
         }

@@ -99,7 +99,7 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
     ensure(late <= early + early / 10, || {
         format!("busy, it held a mean of {early} bytes at first and {late} at the end")
     })?;
-    let counts = controller.queue.counts();
+    let counts = controller.queue.totals();
     (hour.deliveries, hour.failures) = (counts.deliveries, counts.failures);
     controller.end()?;
     drop(controller);
@@ -183,7 +183,7 @@ impl Controller {
         self.queue.resume();
         for _ in 0..3_600 {
             let queue = &self.queue;
-            if queue.len() + queue.waiting() + queue.processing() == 0 {
+            if queue.len() + queue.waiting() + queue.in_flight() == 0 {
                 break;
             }
             self.go_on(Duration::from_secs(1));
@@ -198,7 +198,7 @@ impl Controller {
         if let Some(at) = self.clock.next_alarm() {
             self.clock.set(at);
         }
-        let (known, armed) = (self.queue.known(), self.clock.armed());
+        let (known, armed) = (self.queue.records(), self.clock.armed());
         ensure(known == 0, || format!("{known} records are left: {:?}", self.first_left()))?;
         ensure(armed == 0, || format!("{armed} alarms are armed, but no task waits"))
     }
@@ -334,9 +334,9 @@ impl Controller {
         let queue = self.queue.clone();
         let timeout = (self.rng.u8(..4) == 0).then(|| self.millis(2_000));
         let future: Pin<Box<dyn Future<Output = _>>> = match timeout {
-            None => Box::pin(async move { queue.get_owned().await }),
+            None => Box::pin(async move { queue.get().await.map(Item::into_owned) }),
             Some(timeout) => {
-                Box::pin(async move { queue.get_timeout(timeout).await.map(Item::into_owned) })
+                Box::pin(async move { queue.get().timeout(timeout).await.map(Item::into_owned) })
             }
         };
         Getter { future, woken: Arc::new(Flag(AtomicBool::new(true))) }

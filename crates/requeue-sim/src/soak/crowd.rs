@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use requeue::clock::{Clock, SystemClock, sleep_until};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Builder, Cursor, Filter, Item, Queue, ReAdd};
+use requeue::{Builder, Cursor, Filter, Item, Queue, ReaddPolicy};
 use tokio::runtime;
 
 use super::{Memory, ensure};
@@ -91,9 +91,9 @@ fn settled(warm: Memory) -> Memory {
 }
 
 fn build(rng: &mut fastrand::Rng) -> Builder<String> {
-    let re_add = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)];
+    let re_add = [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold][rng.usize(..3)];
     let (base, max) = (Duration::from_micros(5), Duration::from_millis(1));
-    Queue::builder().re_add(re_add).limiter(ExponentialFailure::new(base, max))
+    Queue::builder().readd_policy(re_add).limiter(ExponentialFailure::new(base, max))
 }
 
 /// Performs one random operation of a producer.
@@ -149,9 +149,9 @@ fn nothing_is_left(queue: &Queue<String>) -> Result<u64, String> {
     for key in 0..KEYS {
         queue.forget(&format!("namespace/{key}"));
     }
-    let known = queue.known();
+    let known = queue.records();
     ensure(known == 0, || format!("{known} records are left"))?;
-    Ok(queue.counts().deliveries)
+    Ok(queue.totals().deliveries)
 }
 
 // --- Threads -------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
     })
     .map_err(|_| "a thread has panicked".to_owned())?;
     // A key may have been added again while it was in flight with the last worker.
-    while let Some(item) = queue.get_until_final_blocking() {
+    while let Some(item) = queue.get().until_final().blocking() {
         item.succeed();
     }
     nothing_is_left(&queue)
@@ -193,7 +193,7 @@ fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng
             2 => queue.get_many_blocking(8),
             3 => {
                 let short = Duration::from_micros(rng.u64(..300));
-                let item = queue.get_timeout_blocking(short);
+                let item = queue.get().timeout(short).blocking();
                 if item.is_none() && !queue.is_closed() {
                     continue;
                 }
@@ -241,7 +241,7 @@ fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let result = runtime.block_on(async {
         let queue = build(rng).build().map_err(|wrong| wrong.to_string())?;
         tasks(&queue, rng).await.map_err(|wrong| wrong.to_string())?;
-        while let Some(item) = queue.get_until_final().await {
+        while let Some(item) = queue.get().until_final().await {
             item.succeed();
         }
         nothing_is_left(&queue)
@@ -315,7 +315,7 @@ async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
             0 => drop(tokio::time::timeout(short, queue.get()).await),
             1 => drop(tokio::time::timeout(short, queue.get_many(4)).await),
             _ => {
-                if let Some(item) = queue.get_timeout(short).await {
+                if let Some(item) = queue.get().timeout(short).await {
                     work(&queue, item, &mut rng);
                 }
             }
@@ -325,7 +325,7 @@ async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
 }
 
 async fn patient(queue: Queue<String>, mut rng: fastrand::Rng) {
-    while let Some(item) = queue.get_owned().await {
+    while let Some(item) = queue.get().await.map(Item::into_owned) {
         tokio::task::yield_now().await;
         work(&queue, item, &mut rng);
     }

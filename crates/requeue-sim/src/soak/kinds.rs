@@ -6,7 +6,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
-use requeue::{BuildError, Builder, CustomOrder, Group, Order, Queue, ReAdd};
+use requeue::{BuildError, Builder, CustomOrder, GroupId, Order, Queue, ReaddPolicy};
 
 /// A namespace and a name. All have the same length, so that the memory of a number of keys does
 /// not depend on which keys they are.
@@ -42,12 +42,12 @@ impl Kind {
                 .seed(seed);
         match self {
             Self::Plain => builder.limiter(client_go()),
-            Self::Held => builder.re_add(ReAdd::Hold).limiter(backoff).track_times(),
+            Self::Held => builder.readd_policy(ReaddPolicy::Hold).limiter(backoff).track_times(),
             Self::Fair => builder
-                .re_add(ReAdd::Replace)
+                .readd_policy(ReaddPolicy::Replace)
                 .limiter(backoff)
                 .order(Order::Priority { oldest_every: 10 })
-                .group_by(|name: &Name| Group::of(namespace(name)))
+                .group_by(|name: &Name| GroupId::of(namespace(name)))
                 .fair()
                 .group_limit(2),
             Self::Custom => custom(builder).limiter(backoff),

@@ -7,13 +7,13 @@ use requeue::limiter::DEFAULT_BACKOFF;
 use crate::client::batcher::MOST;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
-use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::add::{ParkedAdd, ReaddPolicy};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// True if a missing queue is an error.
     pub(crate) existing: bool,
-    pub(crate) re_add: Option<ReAdd>,
+    pub(crate) re_add: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),

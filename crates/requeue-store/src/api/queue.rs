@@ -18,7 +18,7 @@ use crate::client::claim_loop::{self, Waiter};
 use crate::client::finishing::Finishing;
 use crate::client::leases::Leases;
 use crate::engine::{Ask, Engine, Place};
-use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReAdd};
+use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReaddPolicy};
 use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
@@ -93,7 +93,7 @@ impl Queue {
 
     /// Returns the re-add policy.
     #[must_use]
-    pub fn re_add(&self) -> ReAdd {
+    pub fn readd_policy(&self) -> ReaddPolicy {
         self.shared.place.re_add
     }
 
@@ -254,7 +254,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        while max > 0 && !self.is_shut_down() {
+        while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {
                 break;
@@ -461,7 +461,7 @@ impl Queue {
     /// while let Some(item) = queue.get().await {
     ///     item.succeed().await?;
     /// }
-    /// assert!(queue.is_shut_down());
+    /// assert!(queue.shutting_down());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -478,7 +478,7 @@ impl Queue {
 
     /// Returns true if the queue is shut down in this process.
     #[must_use]
-    pub fn is_shut_down(&self) -> bool {
+    pub fn shutting_down(&self) -> bool {
         self.shared.ending.borrow().is_final()
     }
 

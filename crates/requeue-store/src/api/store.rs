@@ -9,7 +9,7 @@ use crate::api::queue::Queue;
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
-use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
@@ -311,12 +311,12 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
-    /// [`ReAdd::Hold`].
+    /// [`ReaddPolicy::Hold`].
     ///
     /// It is a setting of the queue, the same for all processes: the first process that opens the queue
-    /// chooses it permanently. The other choice is [`ReAdd::Replace`]. [`open`](Self::open) refuses
-    /// [`ReAdd::KeepBoth`], because a key in a store has at most one pending run.
-    pub fn re_add(mut self, re_add: ReAdd) -> Self {
+    /// chooses it permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
+    /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
+    pub fn readd_policy(mut self, re_add: ReaddPolicy) -> Self {
         self.options.re_add = Some(re_add);
         self
     }
@@ -344,14 +344,14 @@ impl OpenOptions {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
     /// store.queue("mail").open().await?;
-    /// let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
+    /// let error = store.queue("mial").must_exist().open().await.expect_err("it is called mail");
     /// assert!(error.is_missing());
     /// assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub const fn existing(mut self) -> Self {
+    pub const fn must_exist(mut self) -> Self {
         self.options.existing = true;
         self
     }
@@ -621,15 +621,15 @@ impl OpenOptions {
 }
 
 /// Returns true if a queue in a store can have this re-add policy.
-const fn is_supported(re_add: ReAdd) -> bool {
-    matches!(re_add, ReAdd::Hold | ReAdd::Replace)
+const fn is_supported(re_add: ReaddPolicy) -> bool {
+    matches!(re_add, ReaddPolicy::Hold | ReaddPolicy::Replace)
 }
 
 /// Returns the name of a re-add policy in the program's options and in SQL.
-const fn re_add_name(re_add: ReAdd) -> &'static str {
+const fn re_add_name(re_add: ReaddPolicy) -> &'static str {
     match re_add {
-        ReAdd::Hold => "hold",
-        ReAdd::Replace => "replace",
+        ReaddPolicy::Hold => "hold",
+        ReaddPolicy::Replace => "replace",
         _ => "keep-both",
     }
 }

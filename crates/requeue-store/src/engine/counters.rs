@@ -31,7 +31,7 @@ impl Counters {
                 match added {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
                     // The key has a pending run, which waits for the end of the backoff.
-                    Added::Coalesced | Added::Held => counts.coalesced += 1,
+                    Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
                     Added::Parked => {}
                 }
                 added = added.again();

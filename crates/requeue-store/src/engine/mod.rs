@@ -31,7 +31,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
-use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReAdd};
+use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
@@ -44,7 +44,7 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) re_add: ReAdd,
+    pub(crate) re_add: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
     /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
@@ -77,12 +77,12 @@ impl Place {
 /// the queue chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) re_add: ReAdd,
+    pub(crate) re_add: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
 }
 
-impl From<ReAdd> for Settings {
-    fn from(re_add: ReAdd) -> Self {
+impl From<ReaddPolicy> for Settings {
+    fn from(re_add: ReaddPolicy) -> Self {
         Self { re_add, ..Self::default() }
     }
 }

@@ -1,14 +1,17 @@
-//! The record of a key, and the effect of each operation on it. This is the reference: conformance tests
-//! compare it with the engines that implement it in SQL or Lua.
+//! The record of a key, and the effect of each operation on it. The rules are those of
+//! [`requeue_core::rule`]. This is the reference: conformance tests compare it with the engines that
+//! implement it in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::{CancelReason, CancelledRun};
+use requeue_core::Phase;
+use requeue_core::rule::{self, Adds, Cell, Failures, How, KeyState, Later, Start, Wait, Wish};
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
-use crate::types::add::{Added, Cancelled, Merge, ReAdd};
+use crate::types::add::{Added, Cancelled, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -32,7 +35,7 @@ pub(crate) struct Row {
     /// The number of failures that the backoff has counted. `until` is the end of the last backoff.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// The earliest time of the next run under [`ReAdd::Hold`].
+    /// The earliest time of the next run under [`ReaddPolicy::Hold`].
     pub(crate) not_before: Micros,
     /// The parameters of the pending run. The priority is kept when no run is pending.
     pub(crate) asked: Asked,
@@ -61,14 +64,28 @@ impl Row {
         self.at.is_some_and(|at| at <= now)
     }
 
+    /// Returns the state of the key at `now`, for the rules.
+    const fn state_at(&self, now: Micros) -> StateAt<'_> {
+        StateAt { row: self, now }
+    }
+
+    fn phase(&self, now: Micros) -> Phase {
+        match (&self.run, self.is_dirty(now)) {
+            (None, false) => Phase::Idle,
+            (None, true) => Phase::Ready,
+            (Some(_), false) => Phase::InFlight,
+            (Some(_), true) => Phase::InFlightDirty,
+        }
+    }
+
     /// Returns true if the key may be delivered.
     pub(crate) fn is_ready(&self, now: Micros) -> bool {
-        self.run.is_none() && self.is_dirty(now)
+        self.phase(now) == Phase::Ready
     }
 
     /// Returns true if the key is delivered again after the completion of its current run.
     pub(crate) fn is_dirty_with_a_worker(&self, now: Micros) -> bool {
-        self.run.is_some() && self.is_dirty(now)
+        self.phase(now) == Phase::InFlightDirty
     }
 
     const fn is_nothing(&self) -> bool {
@@ -76,9 +93,8 @@ impl Row {
     }
 
     fn note(&mut self, more: Asked) {
-        let pending = self.at.is_some();
-        self.asked.priority =
-            if pending { self.asked.priority.max(more.priority) } else { more.priority };
+        let pending = self.at.map(|_| self.asked.priority);
+        self.asked.priority = rule::priority(pending, more.priority);
         self.asked.adds = self.asked.adds.saturating_add(more.adds);
         self.asked.reasons |= more.reasons;
     }
@@ -94,35 +110,47 @@ impl Row {
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
 
-    /// Returns the latest time to which a debounced add may postpone the pending run.
-    fn latest(&self) -> Option<Micros> {
-        self.bound.or(self.at)
+    /// The row `add` of the state table: requests a run now.
+    fn demand_now(&mut self, now: Micros) -> Added {
+        let added = match rule::table(rule::Row::Add, self.phase(now)) {
+            Cell::Enqueue => Added::New,
+            Cell::MarkDirty => Added::Dirty,
+            _ => return Added::Coalesced,
+        };
+        self.not_before = 0;
+        (self.at, self.since, self.bound) = (Some(now), now, None);
+        added
     }
 
-    /// Requests a run at `at`. A debounced add has a `bound`.
-    fn demand(&mut self, at: Micros, merge: Merge, bound: Option<Micros>, now: Micros) -> Added {
-        if self.is_dirty(now) {
-            return Added::Coalesced;
-        }
-        if at <= now {
-            self.not_before = 0;
-            (self.at, self.since, self.bound) = (Some(now), now, None);
-            return if self.run.is_some() { Added::Dirty } else { Added::New };
-        }
-        let latest = self.latest();
-        let (at, bound, added) = match (self.at, bound, merge) {
-            (None, bound, _) => (at, bound, Added::New),
-            (Some(_), Some(bound), _) => (at, latest.min(Some(bound)), Added::Coalesced),
-            (Some(was), None, Merge::Earliest) => {
-                (was.min(at), self.bound.map(|bound| bound.min(at)), Added::Coalesced)
+    /// Requests a run at `due`, or now. A debounced add has a `bound`.
+    fn demand(
+        &mut self,
+        due: Option<Micros>,
+        merge: Merge,
+        bound: Option<Micros>,
+        re_add: ReaddPolicy,
+        now: Micros,
+    ) -> Added {
+        let Some(due) = due else { return self.demand_now(now) };
+        let key = self.state_at(now);
+        match rule::later(&key, re_add, bound) {
+            Later::Joins => Added::Coalesced,
+            Later::Begins => {
+                self.wait(Wait { due, bound });
+                Added::New
             }
-            (Some(was), None, Merge::Latest) if at <= was => (was, self.bound, Added::Coalesced),
-            (Some(_), None, Merge::Latest | Merge::Exactly) => (at, None, Added::Coalesced),
-        };
-        (self.at, self.since) = (Some(at), at);
+            Later::Merges => {
+                let wait = key.wait().map(|wait| wait.with_add(due, merge, bound));
+                self.wait(wait.unwrap_or(Wait { due, bound }));
+                Added::Coalesced
+            }
+        }
+    }
+
+    fn wait(&mut self, wait: Wait<Micros>) {
+        (self.at, self.since) = (Some(wait.due), wait.due);
         // A bound at the due time is the rule for every delayed add.
-        self.bound = bound.filter(|&bound| bound != at);
-        added
+        self.bound = wait.bound.filter(|&bound| bound != wait.due);
     }
 
     /// Applies the add of `ask` to the record of its key.
@@ -137,17 +165,14 @@ impl Row {
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
+        let due = Some(after(now, add.after)).filter(|&at| at > now);
         let bound = add.longest_wait().map(|most| after(now, most));
-        let mut wanted = after(now, add.after);
-        if bound.is_some() {
-            wanted = self::earliest(wanted, row.latest());
-        }
-        let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
-        let at = if held { wanted.max(row.not_before) } else { wanted };
-        let added = row.demand(at, add.merge, bound, now);
+        let wish = Wish { due, bound, is_failure: false };
+        let permit = rule::permit(&row.state_at(now), queue.re_add, wish, now);
+        let added = row.demand(permit.due, add.merge, bound, queue.re_add, now);
         let answer = match added {
             _ if was_parked => Added::Revived,
-            _ if at > wanted => Added::Held,
+            _ if permit.is_held => Added::BackingOff,
             added => added,
         };
         (row, answer)
@@ -179,63 +204,67 @@ impl Row {
     }
 
     /// Completes the delivery. Returns the remaining record, if any.
-    pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
-        let mut place = None;
-        let how = match how {
-            // The run has not started, so the cancellation takes effect immediately.
-            Finish::Unclaim(..) if self.run.is_some_and(|run| run.is_cancelled) => {
-                Finish::Cancelled
-            }
-            how => how,
-        };
-        let later = match how {
-            Finish::Succeed => {
-                self.forget();
-                None
-            }
+    pub(crate) fn finish(mut self, how: Finish, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
+        let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
+        let (how, asked) = match how {
+            Finish::Succeed => (How::Succeed, Asked::default()),
             Finish::RequeueAfter(delay, priority) => {
-                self.forget();
-                Some((delay, priority))
+                (How::Requeue(after(now, delay)), Asked { adds: 1, reasons: 0, priority })
             }
             Finish::Retry(failing, failure) => {
                 let delay = self.back_off(failing.backoff, now);
-                self.fail(failure, Some(delay), failing.max_failures, re_add, now);
-                None
+                self.fail(failure, Some(delay), failing.max_failures, now)
             }
-            Finish::RetryAfter(delay, most, failure) => {
-                self.fail(failure, Some(delay), most, re_add, now);
-                None
-            }
-            Finish::GiveUp(failure) => {
-                self.fail(failure, None, None, re_add, now);
-                None
-            }
-            Finish::Cancelled => None,
-            Finish::Release(asked) => {
-                self.note(asked);
-                self.demand(self.not_before.max(now), Merge::Earliest, None, now);
-                None
-            }
-            Finish::Unclaim(asked, queued) => {
-                self.note(asked);
-                let claimed_at = self.run.map_or(now, |run| run.since);
-                place = Some(claimed_at.saturating_sub(micros(queued)).max(0));
-                None
-            }
+            Finish::RetryAfter(delay, most, failure) => self.fail(failure, Some(delay), most, now),
+            Finish::GiveUp(failure) => self.fail(failure, None, None, now),
+            Finish::Cancelled => (How::Cancelled, Asked::default()),
+            Finish::Release(asked) => (How::Release(None), asked),
+            // The run has not started, so a cancellation takes effect immediately.
+            Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
+            Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
-        (self.run, self.worker) = (None, None);
-        if let Some(place) = place {
-            // Adds during the delivery have coalesced, as for any ready key.
-            (self.at, self.since, self.bound) = (Some(place), place, None);
-        } else if self.is_dirty(now) {
-            // The key becomes the last of the ready keys. `since` keeps the time of the add.
-            (self.at, self.bound) = (Some(now), None);
+        let plan = rule::complete(how, &self.state_at(now), re_add, now);
+        if plan.adds == Adds::PassOn {
+            self.note(asked);
         }
-        if let Some((delay, priority)) = later {
-            self.note(Asked { adds: 1, reasons: 0, priority });
-            self.demand(after(now, delay), Merge::Earliest, None, now);
+        if plan.failures == Failures::Forget {
+            self.forget();
+        }
+        (self.run, self.worker) = (None, None);
+        self.not_before = plan.backoff.unwrap_or(0);
+        match plan.start {
+            // The key becomes the last of the ready keys. `since` keeps the time of the add.
+            Start::Now if self.is_dirty(now) => (self.at, self.bound) = (Some(now), None),
+            Start::Now => {
+                self.demand_now(now);
+            }
+            Start::No | Start::Paced(_) => {}
+        }
+        if let Some((due, merge)) = plan.later {
+            let wait = Wait { due, bound: None };
+            let was = self.state_at(now).wait();
+            self.wait(was.map_or(wait, |was| was.merged(due, merge)));
+        }
+        if let Some(at) = plan.add {
+            self.note(asked);
+            let due = Some(at).filter(|&at| at > now);
+            self.demand(due, Merge::Earliest, None, re_add, now);
+        }
+        if plan.is_parked {
+            (self.parked, self.since) = (true, now);
         }
         (!self.is_nothing()).then_some(self)
+    }
+
+    /// Returns the key to the place that it had when it was claimed. Adds during the delivery have
+    /// coalesced, as for any ready key.
+    fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
+        self.note(asked);
+        let claimed_at = self.run.map_or(now, |run| run.since);
+        let place = claimed_at.saturating_sub(micros(queued)).max(0);
+        (self.run, self.worker) = (None, None);
+        (self.at, self.since, self.bound) = (Some(place), place, None);
+        self
     }
 
     /// Cancels the run of a key in flight.
@@ -251,7 +280,7 @@ impl Row {
     }
 
     /// Handles an expired lease as a failure, unless the run was cancelled.
-    pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(self, failing: Failing, re_add: ReaddPolicy, now: Micros) -> Option<Self> {
         if self.run.is_some_and(|run| run.is_cancelled) {
             return self.finish(Finish::Cancelled, re_add, now);
         }
@@ -266,44 +295,26 @@ impl Row {
         failure: Failure,
         delay: Option<Duration>,
         most: Option<u32>,
-        re_add: ReAdd,
         now: Micros,
-    ) {
+    ) -> (How<Micros>, Asked) {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(failure.error);
-        self.note(failure.asked);
-        let Some(delay) = delay.filter(|_| most.is_none_or(|most| self.failures < most)) else {
-            if self.at.is_some() {
-                // The key was added during the run, so its failures are forgotten.
-                self.forget();
-            } else {
-                (self.parked, self.since) = (true, now);
+        let how = match delay {
+            Some(delay) if most.is_none_or(|most| self.failures < most) => {
+                How::Retry(after(now, delay))
             }
-            return;
+            _ => How::Park,
         };
-        let mut at = after(now, delay);
-        if re_add == ReAdd::Hold {
-            self.not_before = self.not_before.max(at);
-            at = self.not_before;
-            if at > now
-                && let Some(was) = self.at
-            {
-                // One run serves both the failure and the adds during the run.
-                let at = was.max(at);
-                (self.at, self.since) = (Some(at), at);
-                self.bound = None;
-            }
-        }
-        self.demand(at, Merge::Earliest, None, now);
+        (how, failure.asked)
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
-        if now < self.until {
+        let expires = after(after(self.until, backoff.cap), backoff.cap);
+        let Some(steps) = rule::backoff::failures_before(&now, &self.until, &expires, self.steps)
+        else {
             return until(now, self.until);
-        }
-        let expired = after(after(self.until, backoff.cap), backoff.cap) < now;
-        let steps = if expired { 0 } else { self.steps };
-        let most = doubled(backoff.base, steps).min(backoff.cap);
+        };
+        let most = rule::backoff::longest_delay(backoff.base, steps, backoff.cap);
         let half = most / 2;
         let drawn = (most - half).mul_f64(backoff.share.clamp(0.0, 1.0));
         let delay = half.saturating_add(drawn);
@@ -313,11 +324,11 @@ impl Row {
     }
 
     pub(crate) fn cancel(mut self, now: Micros) -> (Option<Self>, Cancelled) {
-        let (pending, due, running) = (self.at.is_some(), self.is_dirty(now), self.run.is_some());
+        let phase = self.phase(now);
         let cancelled = Cancelled {
-            ready: due && !running,
-            dirty: due && running,
-            waiting: pending && !due,
+            ready: phase == Phase::Ready,
+            dirty: phase == Phase::InFlightDirty,
+            waiting: self.state_at(now).is_waiting(),
             parked: self.parked,
             damaged: false,
         };
@@ -338,11 +349,11 @@ impl Row {
     }
 
     pub(crate) fn state(&self, now: Micros) -> State {
-        match (self.parked, self.run) {
-            (true, _) => State::Parked,
-            (false, Some(_)) => State::Processing,
-            (false, None) if self.is_dirty(now) => State::Ready,
-            (false, None) => State::Waiting,
+        match self.phase(now) {
+            _ if self.parked => State::Parked,
+            Phase::Ready => State::Ready,
+            Phase::Idle => State::Waiting,
+            _ => State::Processing,
         }
     }
 
@@ -377,11 +388,25 @@ impl Row {
     }
 }
 
-fn earliest(at: Micros, other: Option<Micros>) -> Micros {
-    other.map_or(at, |other| other.min(at))
+/// The state of a key at a time.
+struct StateAt<'r> {
+    row: &'r Row,
+    now: Micros,
 }
 
-/// Returns base · 2ⁿ, or the maximum duration if that overflows.
-fn doubled(base: Duration, n: u32) -> Duration {
-    2u32.checked_pow(n).and_then(|factor| base.checked_mul(factor)).unwrap_or(Duration::MAX)
+impl KeyState for StateAt<'_> {
+    type Time = Micros;
+
+    fn phase(&self) -> Phase {
+        self.row.phase(self.now)
+    }
+
+    fn wait(&self) -> Option<Wait<Micros>> {
+        let due = self.row.at.filter(|&at| at > self.now)?;
+        Some(Wait { due, bound: self.row.bound })
+    }
+
+    fn not_before(&self) -> Micros {
+        self.row.not_before
+    }
 }

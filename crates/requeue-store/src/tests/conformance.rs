@@ -13,7 +13,7 @@ pub(crate) use self::steps::{steps, unclaimed_and_cancelled};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, BoxFuture, Claim, Engine, Failing, Settings, by_shard};
-use crate::types::add::{Add, ParkedAdd, ReAdd};
+use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
 /// An engine whose clock the test sets.
@@ -138,14 +138,15 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
     store.queue(&full).open().await.expect("the queue opens").add("a").await.expect("added");
-    let opening = store.queue(&empty).re_add(ReAdd::Replace).parked_add(ParkedAdd::Keep);
+    let opening =
+        store.queue(&empty).readd_policy(ReaddPolicy::Replace).parked_add(ParkedAdd::Keep);
     let queue = opening.open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("the queue is open").succeed().await.expect("the lease is held");
     let queue = store.queue(&parked).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("the queue is open").give_up("no").await.expect("the lease is held");
-    store.queue(&absent).existing().open().await.expect_err("there is no such queue");
+    store.queue(&absent).must_exist().open().await.expect_err("there is no such queue");
 
     let queues = store.queues().await.expect("listed");
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "sorted by name");
@@ -155,8 +156,8 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
         assert!(of_name.next().is_none(), "listed once");
         found
     };
-    assert_eq!(found(&full), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
-    assert_eq!(found(&empty), Some((ReAdd::Replace, ParkedAdd::Keep, true)));
-    assert_eq!(found(&parked), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
+    assert_eq!(found(&full), Some((ReaddPolicy::Hold, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((ReaddPolicy::Replace, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((ReaddPolicy::Hold, ParkedAdd::Revive, false)));
     assert_eq!(found(&absent), None);
 }

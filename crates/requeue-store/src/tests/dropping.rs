@@ -97,14 +97,14 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     let error = queue.revive_all().await.expect_err("the queue was dropped");
     assert!(error.is_dropped(), "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
-    assert!(queue.is_dropped() && queue.is_shut_down());
+    assert!(queue.is_dropped() && queue.shutting_down());
     // The run detects it by the next renewal, and its completion does no harm.
     within(item.lost()).await;
     let error = item.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, FinishError::Lost | FinishError::Dropped), "{error:?}");
     within(queue.settled()).await;
     assert!(one.drop_queue(name).await.expect_err("the queue was dropped").is_missing());
-    let reopened = other.queue(name).existing().open().await;
+    let reopened = other.queue(name).must_exist().open().await;
     assert!(reopened.expect_err("the queue was dropped").is_missing());
 
     // A getter and workers wait when the queue is dropped.
@@ -143,7 +143,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let item = old.get().await.expect("the queue is open");
     let epoch = item.epoch();
     one.force_drop_queue(name).await.expect("dropped");
-    let settings = one.queue(name).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
+    let settings = one.queue(name).readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
     assert_eq!(new.counts().await.expect("counted"), Counts::default());
     new.add("a").await.expect("added");
@@ -162,7 +162,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
 
     // The other process can open the new queue, too.
     let again = other.queue(name).open().await.expect("the queue opens");
-    assert_eq!(again.re_add(), ReAdd::Hold);
+    assert_eq!(again.readd_policy(), ReaddPolicy::Hold);
     assert!(again.cancel("a").await.expect("cancelled").parked);
     let found: BTreeSet<String> = again
         .snapshot(Some(State::Waiting), None, 9)
@@ -231,7 +231,7 @@ async fn whoever_waits_for_keys_of_a_dropped_queue_ends() {
         // Without a notification, the next poll detects the drop.
         let most = if tells { Duration::ZERO } else { 2 * SECOND };
         assert!(begin.elapsed() <= most, "{:?}", begin.elapsed());
-        assert!(queue.is_dropped() && queue.is_shut_down());
+        assert!(queue.is_dropped() && queue.shutting_down());
         queue.shut_down();
         queue.shut_down_when_idle();
         assert!(queue.is_dropped(), "the queue stays dropped");

@@ -120,7 +120,7 @@ async fn a_queue_that_is_shut_down_hands_out_no_more() {
     settle().await;
     queue.shut_down();
     assert!(getter.await.expect("the task completes").is_none());
-    assert!(queue.is_shut_down() && queue.get().await.is_none());
+    assert!(queue.shutting_down() && queue.get().await.is_none());
     assert_eq!(queue.add("b").await.expect("adds still work"), Added::New);
     item.succeed().await.expect("the lease is held");
     assert!(engine.row("b").is_some());
@@ -141,7 +141,7 @@ async fn it_is_not_idle_while_another_works() {
     };
     tokio::time::advance(SECOND).await;
     settle().await;
-    assert!(!queue.is_shut_down());
+    assert!(!queue.shutting_down());
     item.succeed().await.expect("the lease is held");
     assert!(getter.await.expect("the task completes").is_none());
     assert!(engine.row("a").is_none());
@@ -166,7 +166,7 @@ async fn what_a_dead_worker_had_comes_back_to_one_who_seldom_looks() {
     let (engine, queue) = queue_with(engine, options);
     queue.add("a").await.expect("added");
     let claim = Claim { max: 1, oldest: 0, lease, expired, poll: hour };
-    let place = Place::new(1, "q", ReAdd::Replace);
+    let place = Place::new(1, "q", ReaddPolicy::Replace);
     let dead = engine.claim(&place, claim).await.expect("claimed");
     assert_eq!(dead.items.len(), 1);
     let start = Instant::now();

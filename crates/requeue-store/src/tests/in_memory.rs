@@ -18,7 +18,7 @@ use crate::engine::{
     Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, Priority, ReAdd};
+use crate::types::add::{Added, Cancelled, Priority, ReaddPolicy};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -114,7 +114,7 @@ impl InMemory {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
             requeue::Added::Dirty => Added::Dirty,
-            requeue::Added::Held => Added::Held,
+            requeue::Added::BackingOff => Added::BackingOff,
             other => unreachable!("{other:?}"),
         }
     }
@@ -130,7 +130,7 @@ impl InMemory {
         }
         let mut claimed = Claimed::default();
         while claimed.items.len() < claim.max
-            && let Some(item) = self.queue().try_get_owned()
+            && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
             let priority = Priority::of(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
@@ -199,7 +199,7 @@ impl InMemory {
         let now = self.now();
         let state = match entry.phase {
             Phase::Ready => State::Ready,
-            Phase::Processing | Phase::ProcessingDirty => State::Processing,
+            Phase::InFlight | Phase::InFlightDirty => State::Processing,
             _ if waits(&entry) => State::Waiting,
             // The queue keeps only the key's failures.
             _ => return None,
@@ -214,7 +214,7 @@ impl InMemory {
             bound: entry.bound.map(|bound| bound.since(now)),
             cancelled: None,
             paused: false,
-            dirty: entry.phase == Phase::ProcessingDirty,
+            dirty: entry.phase == Phase::InFlightDirty,
             epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
@@ -251,7 +251,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .re_add(settings.re_add)
+            .readd_policy(settings.re_add)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
@@ -374,7 +374,7 @@ impl Engine for InMemory {
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
         let queue = self.queue();
-        let processing = queue.processing() as u64;
+        let processing = queue.in_flight() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
         answer(Counts {
             ready: queue.len() as u64,
@@ -428,7 +428,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReAdd) {
+fn conforms(re_add: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
@@ -439,10 +439,10 @@ fn conforms(re_add: ReAdd) {
 
 #[test]
 fn the_queue_in_memory_replaces_as_the_model_does() {
-    conforms(ReAdd::Replace);
+    conforms(ReaddPolicy::Replace);
 }
 
 #[test]
 fn the_queue_in_memory_holds_as_the_model_does() {
-    conforms(ReAdd::Hold);
+    conforms(ReaddPolicy::Hold);
 }

@@ -55,7 +55,7 @@ async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
 async fn who_has_lost_a_key_changes_nothing() {
     let (engine, queue) = queue();
     let (_, other) = {
-        let place = Place::new(1, "q", ReAdd::Replace);
+        let place = Place::new(1, "q", ReaddPolicy::Replace);
         let other = Queue::new(Arc::clone(&engine) as _, place, Options::default());
         ((), other)
     };

@@ -40,14 +40,14 @@ use crate::api::item::Item;
 use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::{Engine, Place};
-use crate::types::add::{Add, Added, Priority, ReAdd};
+use crate::types::add::{Add, Added, Priority, ReaddPolicy};
 use crate::types::error::{FinishError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
-    let place = Place::new(1, "q", ReAdd::Replace);
+    let place = Place::new(1, "q", ReaddPolicy::Replace);
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
     (engine, queue)
 }
@@ -136,9 +136,9 @@ fn no_backoff_is_too_long() {
     };
     let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
     let (mut row, _) =
-        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReAdd::Hold), 5);
+        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, ReAdd::Hold, 6).expect("the row is kept");
+    let row = row.expire(failing, ReaddPolicy::Hold, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 

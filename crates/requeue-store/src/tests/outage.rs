@@ -142,7 +142,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_is_not_called_unreachable() {
     keep_lines();
-    let place = Place::new(1, "q", ReAdd::Replace);
+    let place = Place::new(1, "q", ReaddPolicy::Replace);
     let part = || Part::Shard(0);
     let full = || EngineError::unable("the memory is full");
     place.note_failure(part(), &full());
@@ -177,7 +177,7 @@ async fn a_store_that_answers_is_not_called_unreachable() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_one_shard_ends_with_that_shard_or_when_nobody_tries_it_any_more() {
     keep_lines();
-    let place = Place::new(1, "q", ReAdd::Replace);
+    let place = Place::new(1, "q", ReaddPolicy::Replace);
     let gone = || EngineError::absent("gone");
     for shard in [0, 1] {
         place.note_failure(Part::Shard(shard), &gone());

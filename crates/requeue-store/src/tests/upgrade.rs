@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::{Ask, Asked, End, Engine, Failure, Finish, Settings};
 use crate::tests::damage::claim;
-use crate::types::add::{Add, ParkedAdd, ReAdd};
+use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Adds keys in several states. Returns the fencing token of the key in flight.
 pub(crate) async fn fill(engine: &dyn Engine) -> i64 {
     engine.migrate().await.expect("the schema is created");
-    let settings = Settings { re_add: ReAdd::Hold, parked_add: ParkedAdd::Keep };
+    let settings = Settings { re_add: ReaddPolicy::Hold, parked_add: ParkedAdd::Keep };
     let place = engine.open("mail", settings).await.expect("the queue opens");
     let ask = |key: &str, add| Ask { key: key.into(), add, adds: 1 };
     let first = vec![ask("in-flight", Add::now()), ask("parked", Add::now())];
@@ -34,7 +34,7 @@ pub(crate) async fn fill(engine: &dyn Engine) -> i64 {
 /// Checks that the keys of [`fill`] are as before, and that workers can process them.
 pub(crate) async fn check(engine: &dyn Engine, in_flight: i64) {
     let place = engine.find("mail").await.expect("answered").expect("the queue exists");
-    assert_eq!((place.re_add, place.parked_add), (ReAdd::Hold, ParkedAdd::Keep));
+    assert_eq!((place.re_add, place.parked_add), (ReaddPolicy::Hold, ParkedAdd::Keep));
     let found = engine.page(&place, None, None, 100).await.expect("a page");
     let states: Vec<(&[u8], State)> =
         found.iter().map(|entry| (&*entry.key, entry.state)).collect();

@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-pub use requeue::{Merge, ReAdd};
+pub use requeue::{Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
@@ -209,14 +209,14 @@ impl Add {
 #[non_exhaustive]
 pub enum Added {
     /// The key has become ready, or waits for its delay. A key that was waiting may have become ready
-    /// sooner: see [`ReAdd`].
+    /// sooner: see [`ReaddPolicy`].
     New,
     /// A run was already pending, and the add has become part of it.
     Coalesced,
     /// The key is in flight, and is delivered once more after its completion.
     Dirty,
-    /// The key has failed and is backing off ([`ReAdd::Hold`]). It runs when the backoff is over.
-    Held,
+    /// The key has failed and is backing off ([`ReaddPolicy::Hold`]). It runs when the backoff is over.
+    BackingOff,
     /// The key was parked. It is ready again or waits for its delay, and its failures are reset.
     Revived,
     /// The key is parked and stays parked ([`ParkedAdd::Keep`]): see [`Add::revive`].
@@ -228,7 +228,7 @@ impl Added {
     pub(crate) const fn again(self) -> Self {
         match self {
             Self::New | Self::Dirty | Self::Revived => Self::Coalesced,
-            Self::Coalesced | Self::Held | Self::Parked => self,
+            Self::Coalesced | Self::BackingOff | Self::Parked => self,
         }
     }
 }
@@ -246,7 +246,7 @@ pub struct AddCounts {
     pub coalesced: usize,
     /// The number of adds that were answered [`Added::Dirty`].
     pub dirty: usize,
-    /// The number of adds that were answered [`Added::Held`].
+    /// The number of adds that were answered [`Added::BackingOff`].
     pub held: usize,
     /// The number of adds that were answered [`Added::Revived`].
     pub revived: usize,
@@ -268,7 +268,7 @@ impl AddCounts {
                 Added::New => &mut self.new,
                 Added::Coalesced => &mut self.coalesced,
                 Added::Dirty => &mut self.dirty,
-                Added::Held => &mut self.held,
+                Added::BackingOff => &mut self.held,
                 Added::Revived => &mut self.revived,
                 Added::Parked => &mut self.parked,
             };

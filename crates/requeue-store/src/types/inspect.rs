@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use requeue::CancelReason;
 
-use crate::types::add::{ParkedAdd, Priority, ReAdd};
+use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
 use crate::types::key::Key;
 
 /// The state of a key.
@@ -87,7 +87,7 @@ pub struct QueueInfo {
     /// Its name.
     pub name: String,
     /// The re-add policy.
-    pub re_add: ReAdd,
+    pub re_add: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
     /// True if it has no key in any state.

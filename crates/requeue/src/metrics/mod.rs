@@ -3,7 +3,7 @@
 //! A backend can use either of two interfaces, or both:
 //!
 //! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time:
-//!   [`counts`](crate::Queue::counts), [`depth`](crate::Queue::depth),
+//!   [`totals`](crate::Queue::totals), [`ready_and_dirty`](crate::Queue::ready_and_dirty),
 //!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
 //!   and similar methods. No thread keeps a gauge up to date in between.
 //! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
@@ -103,7 +103,7 @@ pub trait QueueMetrics<K>: Send + Sync {
     /// Reports that an add will not lead to a separate delivery.
     ///
     /// The depth shrinks by one. The key was cancelled, or dropped by a shutdown, or it failed
-    /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold): one later run then serves the retry
+    /// while dirty under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold): one later run then serves the retry
     /// and the add.
     fn withdraw(&self) {}
 }

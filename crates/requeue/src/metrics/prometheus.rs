@@ -63,7 +63,7 @@ use crate::{BuildError, Key};
 /// | series | type | meaning |
 /// |---|---|---|
 /// | `workqueue_depth` | gauge | ready and dirty keys |
-/// | `workqueue_adds_total` | counter | keys that became ready or dirty, as in client-go: [`Counts::enqueued`](crate::Counts::enqueued) |
+/// | `workqueue_adds_total` | counter | keys that became ready or dirty, as in client-go: [`Totals::enqueued`](crate::Totals::enqueued) |
 /// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
@@ -222,7 +222,7 @@ impl<K: Key> Scrape for Shared<K> {
             waiting: states.waiting + states.backing_off,
             backing_off: Some(states.backing_off),
             processing: states.in_flight,
-            counts: core.counts(),
+            counts: core.totals(),
             given_up: self.given_up.load(Ordering::Relaxed),
             panics: self.panics.load(Ordering::Relaxed),
             times: state.histograms(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Counts, Histograms};
+use crate::{Histograms, Totals};
 
 /// The values that metrics show of a queue, all read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Sample {
     /// The number of keys in flight.
     pub processing: usize,
     /// The queue's counters.
-    pub counts: Counts,
+    pub counts: Totals,
     /// The number of keys that were given up, for example after too many failures.
     pub given_up: u64,
     /// The number of attempts that panicked.

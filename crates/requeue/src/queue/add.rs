@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 use std::vec::IntoIter;
 
-use requeue_core::{Add, Added, Group, Operation, Time};
+use requeue_core::{Add, Added, GroupId, Operation, Time};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -115,7 +115,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// This is client-go's `AddRateLimited`, for keys without an [`Item`](crate::Item) at hand.
     /// [`Item::retry`](crate::Item::retry) does this and completes the delivery. Under
-    /// [`ReAdd::Hold`](crate::ReAdd::Hold), the default, every pending run of the key then waits for
+    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default, every pending run of the key then waits for
     /// that delay, even if the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
         // The queue is asked first, because the limiter would remember a key that the queue
@@ -209,14 +209,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 /// lock.
 struct BatchAdd<'q, K: Key> {
     shared: &'q Shared<K>,
-    keys: IntoIter<(K, u64, Group)>,
+    keys: IntoIter<(K, u64, GroupId)>,
     unused: Vec<K>,
     state: Option<RankedGuard<'q, State<K>>>,
 }
 
 impl<'q, K: Key> BatchAdd<'q, K> {
     /// Takes keys with their hashes and groups.
-    fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
+    fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, GroupId)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
     }
 

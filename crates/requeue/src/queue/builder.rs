@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use requeue_core::limiter::{BackoffLimiter, DEFAULT_BACKOFF, default_controller};
-use requeue_core::{Config, CustomOrder, Group, Order, Pace, RateLimiter, ReAdd, Rerun};
+use requeue_core::{
+    Config, CustomOrder, GroupId, InFlightPolicy, Order, Pace, RateLimiter, ReaddPolicy,
+};
 
 use super::Queue;
 use super::limiter::LockedLimiter;
@@ -17,23 +19,23 @@ use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
 use crate::sync::{Arc, drop_quietly, quietly};
 
-pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
+pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> GroupId + Send + Sync>;
 
 /// Builds a [`Queue`].
 ///
-/// The defaults are: first in, first out; [`ReAdd::Hold`]; a [`backoff`](Self::backoff) from 1 s
+/// The defaults are: first in, first out; [`ReaddPolicy::Hold`]; a [`backoff`](Self::backoff) from 1 s
 /// to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
 ///
 /// # Examples
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
-/// use requeue::{Order, Queue, ReAdd};
+/// use requeue::{Order, Queue, ReaddPolicy};
 /// use std::time::Duration;
 ///
 /// let queue: Queue<String> = Queue::builder()
 ///     .name("pods")
-///     .re_add(ReAdd::Replace)
+///     .readd_policy(ReaddPolicy::Replace)
 ///     .order(Order::Priority { oldest_every: 10 })
 ///     .limiter(ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000)))
 ///     .build()?;
@@ -123,7 +125,7 @@ impl<K: Key> Builder<K> {
     }
 
     /// Creates a builder of a queue that treats re-adds and failures as client-go does, with
-    /// [`ReAdd::KeepBoth`] and the limiter [`default_controller`].
+    /// [`ReaddPolicy::KeepBoth`] and the limiter [`default_controller`].
     ///
     /// Everything else is as in [`Queue::builder`]. The page "From client-go" lists the remaining
     /// differences.
@@ -143,7 +145,7 @@ impl<K: Key> Builder<K> {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn client_go() -> Self {
-        Self::new().re_add(ReAdd::KeepBoth).limiter(default_controller())
+        Self::new().readd_policy(ReaddPolicy::KeepBoth).limiter(default_controller())
     }
 }
 
@@ -157,31 +159,31 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off
     /// after a failure.
     ///
-    /// The default is [`ReAdd::Hold`].
-    pub fn re_add(mut self, policy: ReAdd) -> Self {
+    /// The default is [`ReaddPolicy::Hold`].
+    pub fn readd_policy(mut self, policy: ReaddPolicy) -> Self {
         self.config.re_add = policy;
         self
     }
 
     /// Sets the effect of an add on a key in flight.
     ///
-    /// The default is [`Rerun::After`]. With [`Rerun::Restart`], the queue reads the clock at each
+    /// The default is [`InFlightPolicy::After`]. With [`InFlightPolicy::Restart`], the queue reads the clock at each
     /// operation. A pause does not change the effect: an add cancels the run in flight, and the key
     /// runs again after the resume.
     ///
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Queue, Rerun};
+    /// use requeue::{Queue, InFlightPolicy};
     ///
-    /// let queue = Queue::builder().rerun(Rerun::restart()).build()?;
+    /// let queue = Queue::builder().in_flight_policy(InFlightPolicy::restart()).build()?;
     /// queue.add("build");
     /// let item = queue.try_get().unwrap();
     /// queue.add("build");
     /// assert!(item.is_cancelled());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    pub fn rerun(mut self, rerun: Rerun) -> Self {
+    pub fn in_flight_policy(mut self, rerun: InFlightPolicy) -> Self {
         self.config.rerun = rerun;
         self
     }
@@ -194,7 +196,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// A [limiter](Self::limiter) delays a key that fails; a pace also delays one that succeeds, such
     /// as a controller whose own writes trigger it again. A released delivery does not count. Under
-    /// [`ReAdd::KeepBoth`], a run that the pace delays and the run of a delayed add become one.
+    /// [`ReaddPolicy::KeepBoth`], a run that the pace delays and the run of a delayed add become one.
     ///
     /// The queue then keeps a copy of each key that ran within the last window, with the times of its
     /// starts, and every operation reads the clock. Copies whose window is over are removed at later
@@ -249,10 +251,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
     /// let queue: Queue<(&str, &str)> = Queue::builder()
-    ///     .group_by(|(namespace, _)| Group::of(namespace))
+    ///     .group_by(|(namespace, _)| GroupId::of(namespace))
     ///     .fair()
     ///     .build()?;
     /// queue.add_all([("busy", "a"), ("busy", "b"), ("busy", "c"), ("calm", "d")]);
@@ -260,7 +262,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// assert_eq!(order, ["a", "d", "b", "c"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    pub fn group_by(mut self, group: impl Fn(&K) -> Group + Send + Sync + 'static) -> Self {
+    pub fn group_by(mut self, group: impl Fn(&K) -> GroupId + Send + Sync + 'static) -> Self {
         self.group_of = Some(Arc::new(group));
         self
     }

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use requeue_core::{self as core, Group};
+use requeue_core::{self as core, GroupId};
 
 /// The list of the waiting drains of a queue. It is under the queue's lock, and allocated with the
 /// first drain.
@@ -24,14 +24,14 @@ pub(super) enum Until {
     /// No key is in flight.
     NothingInFlight,
     /// No key of the group is in flight.
-    NoneInFlight(Group),
+    NoneInFlight(GroupId),
 }
 
 impl Until {
     pub(super) fn is_reached<K: Eq + Clone>(self, core: &core::Queue<K>) -> bool {
         match self {
             Self::Drained => core.is_drained(),
-            Self::NothingInFlight => core.processing() == 0,
+            Self::NothingInFlight => core.in_flight() == 0,
             Self::NoneInFlight(group) => core.group_states(group).in_flight == 0,
         }
     }

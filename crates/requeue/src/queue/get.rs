@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use requeue_core::{Delivery, Time};
+use requeue_core::Delivery;
 
 use super::Queue;
 use super::getter::Getter;
@@ -16,7 +16,7 @@ use super::item::Item;
 use super::shared::Shared;
 use super::waiters::Kind;
 use crate::Key;
-use crate::sync::{Arc, quietly};
+use crate::sync::quietly;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next ready key, or returns `None` if no key is ready.
@@ -43,14 +43,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline(never)]
     fn try_get_any(&self) -> Option<Item<'_, K>> {
         Some(Item::borrowed(&self.shared, self.take_now()?))
-    }
-
-    /// Takes the next ready key as [`try_get`](Self::try_get) does.
-    ///
-    /// The item can be sent to other threads and tasks.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn try_get_owned(&self) -> Option<Item<'static, K>> {
-        Some(Item::owned(Arc::clone(&self.shared), self.take_now()?))
     }
 
     /// Takes up to `max` ready keys, without waiting.
@@ -86,52 +78,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn get(&self) -> Get<'_, K, S> {
         Get { inner: Getter::new(self, Kind::Task, false) }
-    }
-
-    /// Waits for a key as [`get`](Self::get) does. The item can be sent to other tasks.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`get`](Self::get).
-    pub async fn get_owned(&self) -> Option<Item<'static, K>> {
-        let delivery = Getter::new(self, Kind::Task, false).await?;
-        Some(Item::owned(Arc::clone(&self.shared), delivery))
-    }
-
-    /// Waits for a key as [`get_owned`](Self::get_owned) does, but `None` is final: no key is
-    /// ready, and no key in flight will become ready again.
-    ///
-    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A
-    /// later call may return a key that was dirty while in flight. A loop that must also process
-    /// those keys calls this method, as `Workers` do.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`get`](Self::get).
-    pub async fn get_until_final(&self) -> Option<Item<'static, K>> {
-        let delivery = Getter::new(self, Kind::Task, true).await?;
-        Some(Item::owned(Arc::clone(&self.shared), delivery))
-    }
-
-    /// Waits as [`get_until_final`](Self::get_until_final) does, and blocks this thread.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn get_until_final_blocking(&self) -> Option<Item<'static, K>> {
-        let delivery = self.block(None, true)?;
-        Some(Item::owned(Arc::clone(&self.shared), delivery))
-    }
-
-    /// Waits for a key for at most `timeout`, by the queue's clock.
-    ///
-    /// Returns `None` if the timeout has passed, or if the queue was closed or shut down and has no
-    /// more keys.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`get`](Self::get).
-    pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
-        let mut getter = Getter::new(self, Kind::Task, false);
-        getter.deadline = Some(self.now() + timeout);
-        Some(Item::borrowed(&self.shared, getter.await?))
     }
 
     /// Waits for a key, then takes up to `max` ready keys in all.
@@ -184,28 +130,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     #[inline(never)]
     fn get_after_waiting(&self) -> Option<Item<'_, K>> {
-        Some(Item::borrowed(&self.shared, self.block(None, false)?))
-    }
-
-    /// Waits as [`get_blocking`](Self::get_blocking) does. The item can be sent to other threads.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
-        let delivery = self.block(None, false)?;
-        Some(Item::owned(Arc::clone(&self.shared), delivery))
-    }
-
-    /// Waits as [`get_blocking`](Self::get_blocking) does, for at most `timeout`, by the queue's
-    /// clock.
-    #[must_use = "an item that is dropped unfinished counts as failed"]
-    pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
-        let delivery = self.block(Some(self.now() + timeout), false)?;
-        Some(Item::borrowed(&self.shared, delivery))
+        Some(Item::borrowed(&self.shared, self.block()?))
     }
 
     /// Waits as [`get_many`](Self::get_many) does, and blocks this thread.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
-        let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
+        let Some(first) = (max > 0).then(|| self.block()).flatten() else {
             return Vec::new();
         };
         self.take_more(vec![Item::borrowed(&self.shared, first)], max)
@@ -229,7 +160,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     keys.push(*item);
     ///     next = queue.succeed_and_try_get(item);
     /// }
-    /// assert_eq!((keys, queue.processing()), (vec!["a", "b"], 0));
+    /// assert_eq!((keys, queue.in_flight()), (vec!["a", "b"], 0));
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline]
@@ -262,7 +193,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     println!("{}", *item);
     ///     next = queue.succeed_and_get(item).await;
     /// }
-    /// assert_eq!(queue.counts().deliveries, 2);
+    /// assert_eq!(queue.totals().deliveries, 2);
     /// # });
     /// ```
     pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {
@@ -305,14 +236,27 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         taken
     }
 
-    fn block(&self, deadline: Option<Time>, until_final: bool) -> Option<Delivery<K>> {
-        let mut getter = Getter::new(self, Kind::Thread, until_final);
-        getter.deadline = deadline;
-        getter.block()
+    fn block(&self) -> Option<Delivery<K>> {
+        Getter::new(self, Kind::Thread, false).block()
     }
 }
 
 /// Waits for a key: see [`Queue::get`].
+///
+/// The methods set how it waits. [`Item::into_owned`] gives an item that can be sent to other tasks
+/// and threads.
+///
+/// # Examples
+///
+/// ```
+/// # use requeue::{Item, Queue};
+/// use std::time::Duration;
+///
+/// let queue: Queue<&str> = Queue::new();
+/// queue.add("a");
+/// let item = queue.get().timeout(Duration::from_secs(1)).blocking().map(Item::into_owned);
+/// assert_eq!(item.as_deref(), Some(&"a"));
+/// ```
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Get<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     inner: Getter<'q, K, S>,
@@ -341,6 +285,40 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
+    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if
+    /// it has passed.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let mut inner = self.restarted(Kind::Task, self.inner.until_final);
+        inner.deadline = Some(inner.queue.now() + timeout);
+        Self { inner }
+    }
+
+    /// Makes `None` final: no key is ready, and no key in flight will become ready again.
+    ///
+    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. A later
+    /// call may return a key that was dirty while in flight. A loop that must also process those keys
+    /// calls this method, as `Workers` do.
+    pub fn until_final(self) -> Self {
+        Self { inner: self.restarted(Kind::Task, true) }
+    }
+
+    /// Waits for the key, and blocks this thread, as [`Queue::get_blocking`] does.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    pub fn blocking(self) -> Option<Item<'q, K>> {
+        let shared = self.shared();
+        let getter = self.restarted(Kind::Thread, self.inner.until_final);
+        // A future that has begun to wait leaves the list of waiters first.
+        drop(self);
+        Some(Item::borrowed(shared, getter.block()?))
+    }
+
+    /// Returns a getter that waits in the same way, and has not begun to wait.
+    fn restarted(&self, kind: Kind, until_final: bool) -> Getter<'q, K, S> {
+        let mut getter = Getter::new(self.inner.queue, kind, until_final);
+        getter.deadline = self.inner.deadline;
+        getter
+    }
+
     fn shared(&self) -> &'q Shared<K> {
         &self.inner.queue.shared
     }

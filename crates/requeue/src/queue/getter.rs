@@ -220,7 +220,7 @@ pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     place: Option<Place>,
     kind: Kind,
     /// True if the getter waits until `None` is final.
-    until_final: bool,
+    pub(super) until_final: bool,
     pub(super) deadline: Option<Time>,
     /// The alarm for the deadline, unless a parked thread keeps the deadline itself.
     alarm: Option<Alarm>,

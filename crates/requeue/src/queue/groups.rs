@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use requeue_core::{Group, States};
+use requeue_core::{GroupId, States};
 
 use super::Queue;
 use super::drainers::Until;
@@ -42,22 +42,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, NoGroups, Queue};
+    /// use requeue::{GroupId, NoGroups, Queue};
     ///
     /// let queue: Queue<(&str, &str)> =
-    ///     Queue::builder().group_by(|(tenant, _)| Group::of(tenant)).build()?;
+    ///     Queue::builder().group_by(|(tenant, _)| GroupId::of(tenant)).build()?;
     /// queue.add_all([("a", "x"), ("a", "y"), ("b", "z")]);
     ///
-    /// let a = queue.group(Group::of("a"))?;
+    /// let a = queue.group(GroupId::of("a"))?;
     /// a.pause();
     /// let delivered: Vec<_> = queue.try_get_many(3).iter().map(|item| **item).collect();
     /// assert_eq!(delivered, [("b", "z")]);
     /// assert_eq!(a.states().ready, 2);
     ///
-    /// assert_eq!(Queue::<u32>::new().group(Group::default()).err(), Some(NoGroups));
+    /// assert_eq!(Queue::<u32>::new().group(GroupId::default()).err(), Some(NoGroups));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn group(&self, group: Group) -> Result<GroupHandle<'_, K, S>, NoGroups> {
+    pub fn group(&self, group: GroupId) -> Result<GroupHandle<'_, K, S>, NoGroups> {
         match self.group_of {
             Some(_) => Ok(GroupHandle { queue: self, group }),
             None => Err(NoGroups),
@@ -77,19 +77,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
-    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 3)).build()?;
+    /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 3)).build()?;
     /// queue.add_all([1, 2, 3, 4]);
-    /// assert_eq!(queue.cancel_groups([Group::new(1), Group::new(2)])?, 3);
+    /// assert_eq!(queue.cancel_groups([GroupId::new(1), GroupId::new(2)])?, 3);
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_groups(
         &self,
-        groups: impl IntoIterator<Item = Group>,
+        groups: impl IntoIterator<Item = GroupId>,
     ) -> Result<usize, NoGroups> {
-        let mut ids: Vec<_> = groups.into_iter().map(Group::id).collect();
+        let mut ids: Vec<_> = groups.into_iter().map(GroupId::id).collect();
         ids.sort_unstable();
         match self.group_of {
             Some(_) => Ok(self.cancel_of_groups(|group| ids.binary_search(&group.id()).is_ok())),
@@ -97,7 +97,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    fn cancel_of_groups(&self, is_cancelled: impl Fn(Group) -> bool) -> usize {
+    fn cancel_of_groups(&self, is_cancelled: impl Fn(GroupId) -> bool) -> usize {
         self.walk(|mut state, walk| {
             let mut keys = Vec::new();
             let cancel_some =
@@ -120,7 +120,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 #[must_use = "a handle does nothing until one of its methods is called"]
 pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
     queue: &'q Queue<K, S>,
-    group: Group,
+    group: GroupId,
 }
 
 impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
@@ -135,10 +135,10 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
-    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
-    /// let odd = queue.group(Group::new(1))?;
+    /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
+    /// let odd = queue.group(GroupId::new(1))?;
     /// odd.pause();
     /// queue.add_all([1, 2]);
     /// let even = queue.try_get().unwrap();
@@ -197,11 +197,11 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
-    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2, 3]);
-    /// assert_eq!(queue.group(Group::new(1))?.cancel(), 2);
+    /// assert_eq!(queue.group(GroupId::new(1))?.cancel(), 2);
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -219,12 +219,12 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
-    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
     /// let items = queue.try_get_many(2);
-    /// assert_eq!(queue.group(Group::new(1))?.cancel_running(), 1);
+    /// assert_eq!(queue.group(GroupId::new(1))?.cancel_running(), 1);
     /// assert_eq!([items[0].is_cancelled(), items[1].is_cancelled()], [true, false]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -248,17 +248,17 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::{Group, Queue, clock::FakeClock};
+    /// use requeue::{GroupId, Queue, clock::FakeClock};
     /// use std::time::Duration;
     ///
     /// let queue = Queue::builder()
     ///     .clock(FakeClock::new())
-    ///     .group_by(|n: &u64| Group::new(n % 2))
+    ///     .group_by(|n: &u64| GroupId::new(n % 2))
     ///     .build()?;
     /// queue.add_all([1, 2, 3]);
     /// queue.add_after(5, Duration::from_secs(60));
     /// let item = queue.try_get();
-    /// let states = queue.group(Group::new(1))?.states();
+    /// let states = queue.group(GroupId::new(1))?.states();
     /// assert_eq!((states.in_flight, states.ready, states.waiting), (1, 1, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -284,12 +284,12 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use requeue::{Group, Queue};
+    /// use requeue::{GroupId, Queue};
     ///
-    /// let queue = Queue::builder().group_by(|n: &u64| Group::new(n % 2)).build()?;
+    /// let queue = Queue::builder().group_by(|n: &u64| GroupId::new(n % 2)).build()?;
     /// queue.add_all([1, 2]);
     /// let items = queue.try_get_many(2);
-    /// let odd = queue.group(Group::new(1))?;
+    /// let odd = queue.group(GroupId::new(1))?;
     /// odd.pause();
     /// let stopped = odd.none_in_flight();
     /// items.into_iter().next().expect("two are ready").succeed();
@@ -325,7 +325,7 @@ impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
 #[must_use = "a future does nothing unless it is polled"]
 pub struct NoneInFlight<K: Key> {
     shared: Arc<Shared<K>>,
-    group: Group,
+    group: GroupId,
     /// The number in the list of drains, once it waits.
     number: Option<u64>,
 }

@@ -18,7 +18,7 @@ pub(super) struct Events {
 impl Events {
     /// Returns all events of a queue so far.
     pub(super) fn of<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
-        let counts = core.counts();
+        let counts = core.totals();
         Self {
             adds: counts.enqueued,
             retries: counts.retries,
@@ -26,7 +26,7 @@ impl Events {
             withdrawn: counts
                 .enqueued
                 .saturating_sub(counts.deliveries)
-                .saturating_sub(core.depth() as u64),
+                .saturating_sub(core.ready_and_dirty() as u64),
         }
     }
 

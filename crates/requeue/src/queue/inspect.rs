@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Walk};
+use requeue_core::{Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Totals, Walk};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -36,7 +36,7 @@ impl Filter {
         match self {
             Self::All => true,
             Self::Phase(phase) => entry.phase == phase,
-            Self::Running => entry.phase.is_processing(),
+            Self::Running => entry.phase.is_in_flight(),
             Self::Waiting => entry.due.is_some(),
             Self::Failing => entry.due.is_some() && entry.failures > 0,
         }
@@ -96,7 +96,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn is_idle(&self) -> bool {
         self.settled().is_some_and(|(state, _)| {
             let core = &state.core;
-            let is_idle = core.len() + core.processing() + core.waiting() == 0;
+            let is_idle = core.len() + core.in_flight() + core.waiting() == 0;
             self.shared.release(state);
             is_idle
         })
@@ -104,15 +104,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
-    pub fn depth(&self) -> usize {
+    pub fn ready_and_dirty(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
-            let depth = state.core.depth();
+            let depth = state.core.ready_and_dirty();
             self.shared.release(state);
             depth
         })
     }
 
-    /// Returns the [`depth`](Self::depth) by priority, in ascending order.
+    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order.
     ///
     /// Priorities without keys are left out, and at most `limit` entries are returned. The cost
     /// grows with the number of priorities, not with the number of keys. The result is empty unless
@@ -126,14 +126,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let queue = Queue::builder().track_times().build()?;
     /// queue.add_all(["a", "b"]);
     /// queue.add_with("c", Add::now().priority(-100));
-    /// assert_eq!(queue.depths(10), [(-100, 1), (0, 2)]);
-    /// assert_eq!(queue.depths(1), [(-100, 1)]);
+    /// assert_eq!(queue.ready_and_dirty_by_priority(10), [(-100, 1), (0, 2)]);
+    /// assert_eq!(queue.ready_and_dirty_by_priority(1), [(-100, 1)]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn depths(&self, limit: usize) -> Vec<(i32, usize)> {
+    pub fn ready_and_dirty_by_priority(&self, limit: usize) -> Vec<(i32, usize)> {
         self.settled().map_or_else(Vec::new, |(state, _)| {
-            let depths = state.core.depths().into_iter().flatten().take(limit).collect();
+            let depths = state
+                .core
+                .ready_and_dirty_by_priority()
+                .into_iter()
+                .flatten()
+                .take(limit)
+                .collect();
             self.shared.release(state);
             depths
         })
@@ -235,8 +241,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of keys in flight.
     #[must_use]
-    pub fn processing(&self) -> usize {
-        self.shared.lock().map_or(0, |state| state.core.processing())
+    pub fn in_flight(&self) -> usize {
+        self.shared.lock().map_or(0, |state| state.core.in_flight())
     }
 
     /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
@@ -244,14 +250,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A walk through [all keys](Filter::All) returns this number of entries.
     #[must_use]
-    pub fn known(&self) -> usize {
+    pub fn records(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.records())
     }
 
     /// Returns the queue's counters since it was built.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.shared.lock().map_or_else(|_| Counts::default(), |state| state.core.counts())
+    pub fn totals(&self) -> Totals {
+        self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
     /// Returns the sum of the times for which the keys in flight have been in flight.
@@ -412,14 +418,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// clock.advance(Duration::from_secs(5));
     /// let second = queue.try_get();
     ///
-    /// let running = queue.running(0, 10).expect("times are kept");
+    /// let running = queue.entries_in_flight(0, 10).expect("times are kept");
     /// assert_eq!(running.iter().map(|entry| entry.key).collect::<Vec<_>>(), ["a", "b"]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+    pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let state = self.shared.lock().ok()?;
-        let running = state.core.running(skip, limit.min(LOCK_BATCH));
+        let running = state.core.entries_in_flight(skip, limit.min(LOCK_BATCH));
         self.shared.release(state);
         running
     }

@@ -75,10 +75,6 @@ impl<'q, K: Key> Item<'q, K> {
         Self::new(Owner::Borrowed(shared), delivery)
     }
 
-    pub(super) fn owned(shared: Arc<Shared<K>>, delivery: Delivery<K>) -> Item<'static, K> {
-        Item::new(Owner::Owned(shared), delivery)
-    }
-
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
@@ -196,7 +192,7 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Returns true if the run was cancelled, by [`Queue::cancel_running`](super::Queue::cancel_running)
-    /// or by an add that [restarts](crate::Rerun::Restart) it.
+    /// or by an add that [restarts](crate::InFlightPolicy::Restart) it.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancel_reason().is_some()
@@ -221,9 +217,9 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use requeue::{CancelReason, Queue, Rerun};
+    /// use requeue::{CancelReason, Queue, InFlightPolicy};
     ///
-    /// let queue = Queue::builder().rerun(Rerun::restart()).build()?;
+    /// let queue = Queue::builder().in_flight_policy(InFlightPolicy::restart()).build()?;
     /// queue.add("build");
     /// let item = queue.get().await.unwrap();
     /// queue.add("build"); // the sources have changed again
@@ -417,7 +413,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// let queue = Queue::new();
     /// queue.add_all(0..100);
     /// Item::succeed_all(queue.try_get_many(32));
-    /// assert_eq!((queue.len(), queue.processing()), (68, 0));
+    /// assert_eq!((queue.len(), queue.in_flight()), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
         // The iterator is user code, so it runs outside the lock.

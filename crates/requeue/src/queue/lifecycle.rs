@@ -382,7 +382,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let finished =
             state.drainers.has_finished(self.number) || self.until.is_reached(&state.core);
         if finished || over || state.shut_downs > self.shut_downs {
-            let left = [state.core.len(), state.core.processing()];
+            let left = [state.core.len(), state.core.in_flight()];
             let dropped = std::mem::take(&mut state.dropped);
             drop(state);
             drop_quietly(waker_copy);

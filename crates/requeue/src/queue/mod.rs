@@ -26,7 +26,7 @@ use std::hash::{BuildHasher, Hash};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use foldhash::fast::RandomState;
-use requeue_core::{Cancelled, Group, Operation, Time};
+use requeue_core::{Cancelled, GroupId, Operation, Time};
 
 pub use self::builder::{BuildError, Builder};
 pub use self::get::{Get, GetMany, SucceedAndGet};
@@ -155,7 +155,7 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
             debug
                 .field("ready", &core.len())
                 .field("waiting", &core.waiting())
-                .field("processing", &core.processing())
+                .field("processing", &core.in_flight())
                 .field("ending", &ending);
         }
         debug.finish_non_exhaustive()
@@ -294,8 +294,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     #[inline]
-    fn group_of_key(&self, key: &K) -> Group {
-        self.group_of.as_ref().map_or_else(Group::default, |group_of| group_of(key))
+    fn group_of_key(&self, key: &K) -> GroupId {
+        self.group_of.as_ref().map_or_else(GroupId::default, |group_of| group_of(key))
     }
 
     /// Returns the queue's clock.

@@ -170,7 +170,7 @@ impl Context {
     /// Returns the token that cancels the attempt, to pass it on.
     #[cfg(feature = "tokio")]
     #[must_use]
-    pub const fn token(&self) -> &tokio_util::sync::CancellationToken {
+    pub const fn cancellation_token(&self) -> &tokio_util::sync::CancellationToken {
         self.token.token()
     }
 }

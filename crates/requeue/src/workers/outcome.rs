@@ -27,7 +27,7 @@ impl Action {
     }
 
     /// The run succeeded, and the key is added again immediately, behind the ready keys.
-    pub const fn requeue() -> Self {
+    pub const fn requeue_now() -> Self {
         Self::requeue_after(Duration::ZERO)
     }
 
@@ -56,7 +56,7 @@ impl Action {
     /// queue.add("a");
     /// queue.close();
     /// ThreadWorkers::new(queue.clone(), handler).run();
-    /// assert_eq!(queue.counts().deliveries, 2);
+    /// assert_eq!(queue.totals().deliveries, 2);
     /// ```
     pub const fn release() -> Self {
         Self::new(Completion::Release)

@@ -110,8 +110,8 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     type Key = K;
     type Item = Item<'static, K>;
 
-    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send {
-        self.get_until_final()
+    async fn next(&self) -> Option<Self::Item> {
+        self.get().until_final().await.map(Item::into_owned)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -125,7 +125,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
 
     fn left(&self) -> Drained<K> {
         let dropped = self.take_dropped();
-        Drained::new(self.len(), self.processing(), dropped)
+        Drained::new(self.len(), self.in_flight(), dropped)
     }
 
     fn note_panic(&self) {

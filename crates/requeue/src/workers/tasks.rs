@@ -46,7 +46,7 @@ use crate::clock::sleep_until;
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
 /// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(20).run().await;
-/// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
+/// assert_eq!((queue.totals().deliveries, queue.totals().failures), (3, 1));
 /// # Ok::<(), requeue::BuildError>(())
 /// # }).unwrap();
 /// ```
@@ -165,7 +165,7 @@ where
     /// ```
     /// use requeue::limiter::ExponentialFailure;
     /// use requeue::workers::{Action, Context, Error, Workers};
-    /// use requeue::{ReAdd, Queue};
+    /// use requeue::{ReaddPolicy, Queue};
     /// use std::time::Duration;
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
@@ -176,7 +176,7 @@ where
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let hour = Duration::from_secs(3600);
     /// let queue = Queue::builder()
-    ///     .re_add(ReAdd::Hold)
+    ///     .readd_policy(ReaddPolicy::Hold)
     ///     .limiter(ExponentialFailure::new(hour, hour))
     ///     .build()
     ///     .unwrap();

@@ -48,7 +48,7 @@ use crate::{Drained, Item, Key, Queue};
 /// queue.add_all(["steady", "flaky"]);
 /// queue.close();
 /// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(20).run();
-/// assert_eq!((queue.counts().deliveries, queue.counts().failures), (3, 1));
+/// assert_eq!((queue.totals().deliveries, queue.totals().failures), (3, 1));
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
 #[must_use = "workers do nothing until they are run"]

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::*;
 use crate::memory::chunked::CHUNK;
 use crate::queue::Config;
-use crate::{Add, Finish, Group, Order, Time};
+use crate::{Add, Finish, GroupId, Order, Time};
 
 const KEYS: u32 = 64 * CHUNK as u32;
 
@@ -29,7 +29,7 @@ fn thinned_out(config: Config<u32>) -> Queue<u32> {
     for key in 0..KEYS {
         let third = key / CHUNK as u32 % 3;
         let delay = if third == 1 { Duration::from_secs(1) } else { Duration::ZERO };
-        let group = Group::new(u64::from(key % 7));
+        let group = GroupId::new(u64::from(key % 7));
         let debounced = Add::debounce(delay).at_most(2 * delay);
         let _ = queue.add(key, u64::from(key), debounced, group, added_at(key));
         if third == 2 {
@@ -50,7 +50,7 @@ fn all_is_there(queue: &mut Queue<u32>) {
     let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
     assert!(keys.eq(left()));
     while queue.promote(LATER, 1000) > 0 {}
-    let (ready, working) = (queue.len(), queue.processing());
+    let (ready, working) = (queue.len(), queue.in_flight());
     assert_eq!(ready + working, left().count());
     assert_eq!(core::iter::from_fn(|| queue.get(LATER)).count(), ready);
 }
@@ -74,8 +74,8 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
             let waits = key / CHUNK as u32 % 3 == 1;
             assert_eq!(bound, waits.then(|| added_at(key) + Duration::from_secs(2)), "{key}");
         }
-        let running = queue.running(0, KEYS as usize).expect("times are tracked");
-        assert_eq!(running.len(), queue.processing());
+        let running = queue.entries_in_flight(0, KEYS as usize).expect("times are tracked");
+        assert_eq!(running.len(), queue.in_flight());
         assert!(running.is_sorted_by_key(|entry| entry.since));
         all_is_there(&mut queue);
     }
@@ -93,7 +93,7 @@ fn records_that_nothing_follows_come_together_too() {
 fn groups_without_keys_are_forgotten() {
     let mut queue = Queue::new(Config { fair: true, ..Config::default() });
     for key in 0..100_u32 {
-        let _ = queue.add(key, u64::from(key), Add::now(), Group::new(key.into()), Time::ZERO);
+        let _ = queue.add(key, u64::from(key), Add::now(), GroupId::new(key.into()), Time::ZERO);
         assert_eq!(queue.ready.groups().map(crate::order::Fair::groups), Some(1));
         let out = queue.get(Time::ZERO).expect("one is ready");
         let _ = queue.finish(&out.ticket, Finish::Done, Time::ZERO);
@@ -105,8 +105,8 @@ fn a_paused_group_without_keys_is_kept_until_it_is_resumed() {
     let mut queue = Queue::<u32>::new(Config { groups: true, ..Config::default() });
     assert!(queue.has_groups() && !Queue::<u32>::new(Config::default()).has_groups());
     for (paused, groups) in [(false, 0), (true, 1), (true, 1), (false, 0)] {
-        queue.pause_group(Group::new(1), paused);
+        queue.pause_group(GroupId::new(1), paused);
         assert_eq!(queue.ready.groups().map(crate::order::Fair::groups), Some(groups));
-        assert_eq!(queue.is_group_paused(Group::new(1)), paused);
+        assert_eq!(queue.is_group_paused(GroupId::new(1)), paused);
     }
 }

@@ -4,6 +4,7 @@ use crate::memory::index::{Indexed, Position};
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
 use crate::order::Ranked;
+use crate::rule;
 use crate::types::add::Add;
 use crate::types::cancel::CancelReason;
 use crate::types::delivery::Asked;
@@ -26,7 +27,7 @@ const SEALED: u8 = 1 << 4;
 /// bytes.
 pub(in crate::queue) struct Record<K> {
     pub(in crate::queue) key: K,
-    /// 64 bits whose meaning depends on the phase. Ready: the neighbours in the order. Processing:
+    /// 64 bits whose meaning depends on the phase. Ready: the neighbours in the order. InFlight:
     /// the epoch of the delivery. Idle: the end of the backoff. No other phase stores a backoff
     /// here, because a key that backs off stays Idle until the backoff is over.
     link: [Option<Slot>; 2],
@@ -95,7 +96,7 @@ impl<K> Record<K> {
     /// Returns true if a run is pending or in progress. Otherwise, the record is kept only for the
     /// key's failures.
     pub(in crate::queue) const fn is_known(&self) -> bool {
-        self.is_pending() || self.phase.is_processing()
+        self.is_pending() || self.phase.is_in_flight()
     }
 
     /// Returns true if there is a reason to keep the record.
@@ -105,27 +106,25 @@ impl<K> Record<K> {
 
     /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
     pub(in crate::queue) fn note(&mut self, asked: Asked) {
-        // The highest priority of the pending run's adds wins. The priority of an earlier run does
-        // not count.
-        self.priority =
-            if self.is_pending() { self.priority.max(asked.priority) } else { asked.priority };
+        let pending = if self.is_pending() { Some(self.priority) } else { None };
+        self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
         self.reasons |= asked.reasons;
     }
 
-    /// Returns the number of the delivery, while Processing.
+    /// Returns the number of the delivery, while InFlight.
     pub(in crate::queue) fn epoch(&self) -> u64 {
-        debug_assert!(self.phase.is_processing());
+        debug_assert!(self.phase.is_in_flight());
         from_link(self.link)
     }
 
     /// Returns true if the key is in flight as the delivery `epoch`, and was not added since.
     #[inline]
     pub(in crate::queue) fn is_with(&self, epoch: u64) -> bool {
-        self.phase == Phase::Processing && self.epoch() == epoch
+        self.phase == Phase::InFlight && self.epoch() == epoch
     }
 
-    /// Returns true if the delivery was detached from its ticket, while Processing.
+    /// Returns true if the delivery was detached from its ticket, while InFlight.
     pub(in crate::queue) const fn is_detached(&self) -> bool {
         self.flags & DETACHED != 0
     }
@@ -134,9 +133,9 @@ impl<K> Record<K> {
         self.flags |= DETACHED;
     }
 
-    /// Returns the reason why the run was cancelled, if it was, while Processing.
+    /// Returns the reason why the run was cancelled, if it was, while InFlight.
     pub(in crate::queue) fn cancel_reason(&self) -> Option<CancelReason> {
-        debug_assert!(self.phase.is_processing());
+        debug_assert!(self.phase.is_in_flight());
         match self.flags & (CANCELLED | RESTARTED) {
             0 => None,
             CANCELLED => Some(CancelReason::Cancelled),
@@ -147,7 +146,7 @@ impl<K> Record<K> {
     /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has
     /// cancelled it.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
-        debug_assert!(self.phase.is_processing());
+        debug_assert!(self.phase.is_in_flight());
         let is_open = self.flags & (CANCELLED | RESTARTED | SEALED) == 0;
         if is_open {
             self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
@@ -155,7 +154,7 @@ impl<K> Record<K> {
         is_open
     }
 
-    /// Makes sure that nothing can cancel the run, while Processing.
+    /// Makes sure that nothing can cancel the run, while InFlight.
     pub(in crate::queue) const fn seal(&mut self) {
         self.flags |= SEALED;
     }
@@ -196,9 +195,9 @@ impl<K> Record<K> {
         self.link = [tail, None];
     }
 
-    /// → Processing. The caller has removed the key from the order.
+    /// → InFlight. The caller has removed the key from the order.
     pub(super) fn start(&mut self, epoch: u64) {
-        self.phase = Phase::Processing;
+        self.phase = Phase::InFlight;
         self.flags = 0;
         self.link = to_link(epoch);
     }

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use requeue::Group;
+use requeue::GroupId;
 
 use super::super::error::{RunnerError, panic_message};
 use crate::ObjectKey;
@@ -29,7 +29,7 @@ const PARTS: usize = 64;
 
 /// The group of keys without a shard. Such a key is added only if its shard is forgotten at that
 /// moment. It then does not run.
-const NO_SHARD: Group = Group::new(u64::MAX);
+const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
 /// The shards of objects, whether they are held or not.
 pub(crate) struct Places {
@@ -125,8 +125,8 @@ impl Places {
     }
 
     /// Returns the group of a key in the queue.
-    pub(in super::super) fn group_of(&self, key: &ObjectKey) -> Group {
-        self.shard_of(key).map_or(NO_SHARD, |shard| Group::new(shard.into()))
+    pub(in super::super) fn group_of(&self, key: &ObjectKey) -> GroupId {
+        self.shard_of(key).map_or(NO_SHARD, |shard| GroupId::new(shard.into()))
     }
 
     /// Returns the error of the function, if it has failed.

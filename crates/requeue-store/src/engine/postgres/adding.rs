@@ -64,7 +64,7 @@ impl<'a> FromSql<'a> for Answer {
             0 => Added::New,
             1 => Added::Coalesced,
             2 => Added::Dirty,
-            3 => Added::Held,
+            3 => Added::BackingOff,
             4 => Added::Parked,
             5 => return Ok(Self(None)),
             6 => Added::Revived,

@@ -56,7 +56,7 @@
 //! The queue must exist: the first process that opens it, or `requeue.open`, creates it.
 //!
 //! ```sql
-//! select requeue.open('mail');                       -- hold => false: ReAdd::Replace
+//! select requeue.open('mail');                       -- hold => false: ReaddPolicy::Replace
 //!                                                    -- revive => false: ParkedAdd::Keep
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',

@@ -8,7 +8,7 @@ use tokio_postgres::types::FromSql;
 use crate::engine::damage::{Damage, Damaged, Raw, check_length};
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
-use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
+use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -75,7 +75,7 @@ impl<'a> Rest<'a> {
 /// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
 /// revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
-    let re_add = if row.get(1) { ReAdd::Hold } else { ReAdd::Replace };
+    let re_add = if row.get(1) { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
     Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
 }
@@ -91,8 +91,8 @@ pub(super) const fn number_of(state: State) -> i32 {
     }
 }
 
-pub(super) const fn is_hold(re_add: ReAdd) -> bool {
-    matches!(re_add, ReAdd::Hold)
+pub(super) const fn is_hold(re_add: ReaddPolicy) -> bool {
+    matches!(re_add, ReaddPolicy::Hold)
 }
 
 pub(super) fn number(queue: &Place) -> i32 {

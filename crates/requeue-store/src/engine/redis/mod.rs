@@ -90,7 +90,7 @@ use crate::engine::time::micros;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
-use crate::types::add::{Added, Cancelled, ReAdd};
+use crate::types::add::{Added, Cancelled, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
@@ -170,7 +170,7 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
 }
 
 fn held(queue: &Place) -> u8 {
-    u8::from(queue.re_add == ReAdd::Hold)
+    u8::from(queue.re_add == ReaddPolicy::Hold)
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,7 +15,7 @@ use super::names::{Identity, Shard};
 use super::values::{self, Values};
 use super::{Redis, dropping, lock, names, repairing};
 use crate::engine::{Place, Settings};
-use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{EngineError, newer};
 use crate::types::inspect::QueueInfo;
 
@@ -90,7 +90,7 @@ impl Redis {
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
         if let Some(Settings { re_add, parked_add }) = settings {
-            open.arg(u8::from(re_add == ReAdd::Hold)).arg(self.shards);
+            open.arg(u8::from(re_add == ReaddPolicy::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
@@ -102,7 +102,7 @@ impl Redis {
         let mut said = Values::of(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let new = said.number::<u8>()?;
-        let re_add = if held == 1 { ReAdd::Hold } else { ReAdd::Replace };
+        let re_add = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MOST).contains(&count) {

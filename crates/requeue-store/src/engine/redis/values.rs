@@ -143,7 +143,7 @@ pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
         b'0' | REPLACED => Added::New,
         b'1' => Added::Coalesced,
         b'2' => Added::Dirty,
-        b'3' => Added::Held,
+        b'3' => Added::BackingOff,
         b'4' => Added::Parked,
         b'6' => Added::Revived,
         _ => return Err(garbled()),

@@ -12,7 +12,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
+use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -21,7 +21,7 @@ const EXPIRED: usize = 256;
 
 impl Work<'_> {
     pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
-        let holds = settings.re_add == ReAdd::Hold;
+        let holds = settings.re_add == ReaddPolicy::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
         let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
                    on conflict do nothing";
@@ -32,7 +32,7 @@ impl Work<'_> {
     pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
         let sql = "select id, re_add, parked_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
-            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
+            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
             Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
         };
@@ -44,7 +44,7 @@ impl Work<'_> {
                    not exists (select 1 from keys where keys.queue = queues.id), paused from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
+            let re_add = if row.get(1)? { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
             let (name, is_empty, is_paused) = (row.get(0)?, row.get(3)?, row.get(4)?);
             Ok(QueueInfo { name, re_add, parked_add, is_empty, is_paused })

@@ -21,7 +21,7 @@ use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
 use crate::tests::{get, polled};
-use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{ConnectErrorKind, chain};
 
 struct Fixture {
@@ -57,7 +57,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReAdd) {
+fn conforms(re_add: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
@@ -73,12 +73,12 @@ fn conforms(re_add: ReAdd) {
 
 #[test]
 fn replaces_as_the_model_does() {
-    conforms(ReAdd::Replace);
+    conforms(ReaddPolicy::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
-    conforms(ReAdd::Hold);
+    conforms(ReaddPolicy::Hold);
 }
 
 /// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
@@ -308,12 +308,12 @@ async fn a_queue_says_why_it_does_not_open() {
     let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
     assert!(error.contains("q: the store has no schema yet; run `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
-    store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
+    store.queue("q").readd_policy(ReaddPolicy::Hold).open().await.expect("the queue opens");
     let opened = store.queue("q").open().await.expect("any setting is accepted");
-    assert_eq!(opened.re_add(), ReAdd::Hold);
+    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
     let error = store
         .queue("q")
-        .re_add(ReAdd::Replace)
+        .readd_policy(ReaddPolicy::Replace)
         .open()
         .await
         .expect_err("the queue has another policy");
@@ -323,7 +323,7 @@ async fn a_queue_says_why_it_does_not_open() {
     );
     let error = store
         .queue("two runs")
-        .re_add(ReAdd::KeepBoth)
+        .readd_policy(ReaddPolicy::KeepBoth)
         .open()
         .await
         .expect_err("stores do not support the policy");
@@ -343,7 +343,7 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
     let opened = store.queue("keeps").open().await.expect("any setting is accepted");
     assert_eq!(opened.parked_add(), ParkedAdd::Keep);
-    let error = store.queue("r").existing().open().await.expect_err("the queue does not exist");
+    let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
     assert!(error.is_missing(), "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
     for name in ["mail", "mails", "invoices"] {
@@ -356,11 +356,11 @@ async fn a_queue_says_why_it_does_not_open() {
         ("orders", ""),
     ] {
         let error =
-            store.queue(typed).existing().open().await.expect_err("the queue does not exist");
+            store.queue(typed).must_exist().open().await.expect_err("the queue does not exist");
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
-    let opened = store.queue("q").existing().open().await.expect("the queue exists");
-    assert_eq!(opened.re_add(), ReAdd::Hold);
+    let opened = store.queue("q").must_exist().open().await.expect("the queue exists");
+    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
         assert!(error.ends_with("invalid name: use 1 to 200 bytes without NUL"), "{error}");

@@ -16,20 +16,20 @@ use crate::engine::{
     Ask, Asked, Backoff, Claim, Delivery, Dropped, End, Engine, Failing, Failure, Finish, Place,
     Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
+use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, FAR, State};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReaddPolicy, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let parked_add = if re_add == ReaddPolicy::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
     let settings = Settings { re_add, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
     assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
-        rerun: core::Rerun::After,
+        rerun: core::InFlightPolicy::After,
         pace: None,
         re_add,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
@@ -406,7 +406,7 @@ impl Pair {
                 core::Added::New => Added::New,
                 core::Added::Coalesced => Added::Coalesced,
                 core::Added::Dirty => Added::Dirty,
-                core::Added::Held => Added::Held,
+                core::Added::BackingOff => Added::BackingOff,
                 other => unreachable!("{other:?}"),
             };
             assert_eq!(answer, model, "the answer to an add of {which}");

@@ -13,7 +13,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::operations::Operation;
 use self::operations::{CALLS, Said, Stand, call, ended};
-use crate::{Add, Added, Item, Merge, Queue, ReAdd, State, Store};
+use crate::{Add, Added, Item, Merge, Queue, ReaddPolicy, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// A lease or time limit that expires in a test, but not during one step on a slow machine.
@@ -69,7 +69,7 @@ impl Rig {
         };
         let poll = Duration::from_millis(100);
         // With `Replace`, an add ends a backoff, so that the next step gets the key.
-        let opening = store.queue(&name).re_add(ReAdd::Replace);
+        let opening = store.queue(&name).readd_policy(ReaddPolicy::Replace);
         let direct = opening.poll(poll).open().await.expect("the queue opens");
         let proxy = Proxy::start(server.language, server.port);
         let behind = Store::connect(&(server.by)(&server.url, proxy.port())).await;

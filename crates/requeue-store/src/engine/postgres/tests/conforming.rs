@@ -44,12 +44,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(re_add: ReAdd) {
+fn conforms(re_add: ReaddPolicy) {
     let Some(server) = Server::shared() else { return };
     conforms_at(&server.database(), re_add);
 }
 
-fn conforms_at(url: &str, re_add: ReAdd) {
+fn conforms_at(url: &str, re_add: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::at(url));
@@ -66,18 +66,18 @@ fn conforms_at(url: &str, re_add: ReAdd) {
 
 #[test]
 fn replaces_as_the_model_does() {
-    conforms(ReAdd::Replace);
+    conforms(ReaddPolicy::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
-    conforms(ReAdd::Hold);
+    conforms(ReaddPolicy::Hold);
 }
 
 #[test]
 fn does_so_through_a_pooler() {
     let Some(server) = Server::shared() else { return };
-    for re_add in [ReAdd::Replace, ReAdd::Hold] {
+    for re_add in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let Some(pooler) = PgBouncer::start(server, 2) else { return };
         let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
         conforms_at(&url, re_add);

@@ -21,9 +21,13 @@ async fn a_store_is_found_at_its_address() {
     // Concurrent migrations create one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is created");
-    let queue =
-        store.queue("o'ther {x}").re_add(ReAdd::Hold).open().await.expect("the queue opens");
-    let error = store.queue("o'ther {x}").re_add(ReAdd::Replace).open().await;
+    let queue = store
+        .queue("o'ther {x}")
+        .readd_policy(ReaddPolicy::Hold)
+        .open()
+        .await
+        .expect("the queue opens");
+    let error = store.queue("o'ther {x}").readd_policy(ReaddPolicy::Replace).open().await;
     assert!(
         error
             .expect_err("the queue has another policy")
@@ -272,7 +276,7 @@ async fn a_database_that_only_speaks_the_protocol_is_refused() {
 async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let Some(server) = Server::start() else { return };
     let (engine, url) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = || vec![Ask { key: "a".into(), add: crate::Add::now(), adds: 1 }];
     engine.add(&queue, ask()).await.expect("added");
     // A count that waits for the lock takes longer than a statement may take.

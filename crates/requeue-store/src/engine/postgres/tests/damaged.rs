@@ -306,7 +306,7 @@ async fn a_table_takes_no_malformed_row() {
 async fn a_key_that_is_too_long_is_not_written_or_else_set_aside() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = crate::engine::Ask { key: "short".into(), add: crate::Add::now(), adds: 1 };
     engine.add(&queue, vec![ask]).await.expect("added");
     // Text that repeats is compressed, so that the index accepts it.

@@ -34,7 +34,7 @@ fn rise(before: &[Delivery], after: &[Delivery]) {
 async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_restored() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let mut all = vec![deliver(&engine, &queue).await];
     for is_replica in [true, false] {
         tokio::task::block_in_place(|| match is_replica {
@@ -60,7 +60,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
 async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
     let name = url.rsplit_once('/').expect("the address is valid").1;
     let mut all = Vec::new();
@@ -98,7 +98,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
     const KEYS: usize = 400;
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
     let keys: Vec<String> = (0..KEYS).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(keys.iter().map(String::as_str))).await.expect("added");

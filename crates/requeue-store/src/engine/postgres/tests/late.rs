@@ -25,7 +25,7 @@ struct Rig {
 impl Rig {
     async fn new(server: &Server) -> Self {
         let (engine, url) = engine(server, HOUR).await;
-        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+        let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 

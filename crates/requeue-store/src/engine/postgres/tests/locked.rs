@@ -11,7 +11,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let queue = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {

@@ -19,7 +19,7 @@ mod waking;
 use requeue_servers::Postgres as Server;
 
 use super::*;
-use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::add::{ParkedAdd, ReaddPolicy};
 
 /// Returns an engine in a new database with its schema, and the address.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {

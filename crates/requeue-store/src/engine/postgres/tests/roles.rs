@@ -81,7 +81,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
         let engine = at(&server.url("producer", name(&url)), WHOLE);
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue exists");
+        let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue exists");
         let asks = super::changing::asks(["free", "locked"]);
         let added = engine.add_free(&place, asks).await.expect("added");
         assert_eq!(added, [Some(Added::New), None]);
@@ -101,7 +101,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             chain(&producer.queue("r").open().await.expect_err("the role may not create a queue"));
         assert!(error.contains("this role may not create it"), "{error}");
         let missing =
-            producer.queue("r").existing().open().await.expect_err("the queue does not exist");
+            producer.queue("r").must_exist().open().await.expect_err("the queue does not exist");
         assert!(missing.is_missing(), "{missing}");
         let statements = [
             "select * from requeue.keys",

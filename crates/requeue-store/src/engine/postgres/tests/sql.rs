@@ -24,13 +24,13 @@ async fn anybody_adds_by_sql() {
     let store = store(&url).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
     assert_eq!(sql("select holds from requeue.open('q')"), "t");
-    let error = store.queue("r").existing().open().await.expect_err("the queue does not exist");
+    let error = store.queue("r").must_exist().open().await.expect_err("the queue does not exist");
     assert!(error.is_missing(), "{error}");
     store.queue("mail").open().await.expect("the queue opens");
-    let error = store.queue("mial").existing().open().await.expect_err("the name is misspelled");
+    let error = store.queue("mial").must_exist().open().await.expect_err("the name is misspelled");
     assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
-    let queue = store.queue("q").existing().open().await.expect("the queue exists");
-    assert_eq!(queue.re_add(), ReAdd::Hold);
+    let queue = store.queue("q").must_exist().open().await.expect("the queue exists");
+    assert_eq!(queue.readd_policy(), ReaddPolicy::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
     assert_eq!(sql("select requeue.add('q', 'later', '1 hour')"), "new");
@@ -147,7 +147,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = store(&url).await;
-    let queue = store.queue("q").re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
+    let queue = store.queue("q").readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let queue = queue.open().await.expect("the queue opens");
     let many = |args: &str| {
         server.psql(name(&url), &format!("select * from requeue.add_many('q', {args})"))

@@ -102,7 +102,7 @@ async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let engine = Redis::connect(options(&url)).await.expect("the engine connects");
     let of = Identity { name: "q".to_owned(), generation: 0, floor: 0 };
     lock(&engine.queues).insert(0, Arc::new(names::shards(&Arc::new(of), 1)));
-    let place = Place::new(0, "q", ReAdd::Replace);
+    let place = Place::new(0, "q", ReaddPolicy::Replace);
     (engine, place, both)
 }
 

@@ -401,12 +401,12 @@ async fn who_only_looks_makes_no_queue() {
     let (store, name) = (store(&server.url("")).await, name("looked-for"));
     for _ in 0..2 {
         let error =
-            store.queue(&name).existing().open().await.expect_err("the queue does not exist");
+            store.queue(&name).must_exist().open().await.expect_err("the queue does not exist");
         assert!(error.is_missing(), "{error}");
     }
-    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("the queue is created");
-    let opened = store.queue(&name).existing().open().await.expect("the queue exists");
-    assert_eq!(opened.re_add(), ReAdd::Hold);
+    store.queue(&name).readd_policy(ReaddPolicy::Hold).open().await.expect("the queue is created");
+    let opened = store.queue(&name).must_exist().open().await.expect("the queue exists");
+    assert_eq!(opened.readd_policy(), ReaddPolicy::Hold);
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(url: &str, shards: u16, re_add: ReAdd) {
+fn conforms(url: &str, shards: u16, re_add: ReaddPolicy) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
@@ -70,32 +70,32 @@ fn conforms(url: &str, shards: u16, re_add: ReAdd) {
 #[test]
 fn replaces_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, ReAdd::Replace);
+    conforms(&server.url(""), 1, ReaddPolicy::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, ReAdd::Hold);
+    conforms(&server.url(""), 1, ReaddPolicy::Hold);
 }
 
 #[test]
 fn several_shards_are_one_queue() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 3, ReAdd::Hold);
+    conforms(&server.url(""), 3, ReaddPolicy::Hold);
 }
 
 #[test]
 fn a_cluster_replaces_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, ReAdd::Replace);
-    conforms(&cluster.url(), 4, ReAdd::Replace);
+    conforms(&cluster.url(), 1, ReaddPolicy::Replace);
+    conforms(&cluster.url(), 4, ReaddPolicy::Replace);
 }
 
 #[test]
 fn a_cluster_holds_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, ReAdd::Hold);
+    conforms(&cluster.url(), 1, ReaddPolicy::Hold);
 }
 
 #[tokio::test]

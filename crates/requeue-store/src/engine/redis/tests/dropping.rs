@@ -82,9 +82,9 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         let listed = engine.queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
-            let settings = Settings { re_add: ReAdd::Hold, ..Settings::default() };
+            let settings = Settings { re_add: ReaddPolicy::Hold, ..Settings::default() };
             let new = engine.open(&name, settings).await.expect("the queue is created");
-            assert_eq!(new.re_add, ReAdd::Hold);
+            assert_eq!(new.re_add, ReaddPolicy::Hold);
             assert_ne!(new.generation, place.generation);
             assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
             engine.add(&new, asking("a")).await.expect("added");

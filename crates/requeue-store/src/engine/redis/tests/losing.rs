@@ -82,7 +82,8 @@ async fn a_sentinel_names_the_server_to_use() {
 async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let Some(server) = Server::start() else { return };
     let store = store(&server.url("")).await;
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
+    let queue =
+        store.queue("q").readd_policy(ReaddPolicy::Hold).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
     let error = chain(&store.queue("q").open().await.expect_err("the schema was removed"));
@@ -90,7 +91,8 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     assert!(error.contains("`requeue store init`"), "{error}");
     store.migrate().await.expect("the version is stored again");
     server.cli(&["del", "requeue:{q}:queue"]);
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
+    let queue =
+        store.queue("q").readd_policy(ReaddPolicy::Hold).open().await.expect("the queue opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 

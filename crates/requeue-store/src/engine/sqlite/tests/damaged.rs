@@ -102,7 +102,7 @@ async fn a_malformed_row_harms_no_other_key() {
         let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("the file opens");
         engine.migrate().await.expect("the schema is created");
         let engine: Arc<dyn Engine> = Arc::new(engine);
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+        let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
         let scene = Scene::new(engine, place, kind).await;
         write(&at(&dir), writer, &change);
         let is_early = rng.u8(..3) == 0;

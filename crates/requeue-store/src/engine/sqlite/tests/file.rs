@@ -39,7 +39,7 @@ async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
     fs::copy(at(&dir), dir.path().join("copy")).expect("the file is copied");
     for copy in ["copy", "beside"] {
         let copy = store(&dir.path().join(copy)).await;
-        let queue = copy.queue("q").existing().open().await.expect("the queue exists");
+        let queue = copy.queue("q").must_exist().open().await.expect("the queue exists");
         assert_eq!(queue.counts().await.expect("counted").ready, 3);
     }
 }
@@ -56,7 +56,8 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
 
     lock("begin immediate");
     let since = Instant::now();
-    let fault = engine.open("q", ReAdd::Replace.into()).await.expect_err("the file is locked");
+    let fault =
+        engine.open("q", ReaddPolicy::Replace.into()).await.expect_err("the file is locked");
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
@@ -67,7 +68,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
         sleep(Duration::from_secs(29)).await;
         lock("rollback");
     };
-    let (opened, ()) = tokio::join!(engine.open("q", ReAdd::Replace.into()), unlocked);
+    let (opened, ()) = tokio::join!(engine.open("q", ReaddPolicy::Replace.into()), unlocked);
     let place = opened.expect("the file was locked for less than 30 s");
 
     // The same applies to each change for which the caller makes no second attempt.
@@ -126,7 +127,7 @@ async fn only_a_locked_file_is_waited_for() {
 async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let fixture = Fixture::new().await;
     let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
-    let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     assert_eq!(fs::metadata(&reserve).expect("the file exists").len(), 256 << 10);
     for n in 0..20 {
         engine.add(&place, long(n)).await.expect("added");
@@ -234,7 +235,7 @@ async fn fill_and_drain(disk: &Path) {
     let open = || async {
         let engine = Sqlite::open(&file, Synchronous::Normal).expect("the file opens");
         engine.migrate().await.expect("the schema exists");
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+        let place = engine.open("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
         (engine, place)
     };
     let mut filler = File::create(disk.join("filler")).expect("the file is created");

@@ -1,0 +1,235 @@
+//! The rules of a completion.
+
+use super::KeyState;
+use crate::types::add::{Merge, ReaddPolicy};
+use crate::types::lifecycle::Ending;
+
+/// The way in which a delivery is completed, with due times in place of delays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How<T> {
+    /// client-go's `Done`.
+    Done,
+    /// A success.
+    Succeed,
+    /// A success, and an add that is due at this time.
+    Requeue(T),
+    /// A failure, and a retry at this time.
+    Retry(T),
+    /// A failure without a retry.
+    GiveUp,
+    /// As `GiveUp`, in a store: the key is parked, unless it was added during the run.
+    Park,
+    /// The delivery is undone. The key is ready immediately, or waits until this time.
+    Release(Option<T>),
+    /// The run was cancelled by name.
+    Cancelled,
+    /// The run was cancelled because its key was added.
+    Restarted,
+}
+
+/// The effect of a completion on the failures of the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failures {
+    /// No change.
+    Keep,
+    /// They are forgotten.
+    Forget,
+    /// One more.
+    Count,
+}
+
+/// What becomes of the adds and reasons of the completed run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adds {
+    /// The run served them, or they are dropped with it.
+    End,
+    /// They go to the next run.
+    PassOn,
+}
+
+/// The run that follows the completion immediately.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start<T> {
+    /// There is none.
+    No,
+    /// The key is ready, at the tail.
+    Now,
+    /// The key would be ready, but its pace permits no start before this time.
+    Paced(T),
+}
+
+/// The effect of a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Plan<T> {
+    /// The effect on the failures.
+    pub failures: Failures,
+    /// What becomes of the run's adds and reasons.
+    pub adds: Adds,
+    /// The run that follows immediately. If there is none, the key is no longer dirty.
+    pub start: Start<T>,
+    /// The due time of the run that waits, and the rule that combines it with the present one.
+    pub later: Option<(T, Merge)>,
+    /// The due time of the add that follows a success.
+    pub add: Option<T>,
+    /// The end of the backoff of a key that is idle afterwards, if it backs off.
+    pub backoff: Option<T>,
+    /// True if the key is ready after the completion and the add that follows it.
+    pub makes_ready: bool,
+    /// True if the key is parked.
+    pub is_parked: bool,
+    /// True if a run that was asked for will not happen, because the queue was shut down.
+    pub is_lost: bool,
+}
+
+impl<T> Plan<T> {
+    /// Returns true if a retry becomes part of the run of a dirty key.
+    #[inline]
+    pub fn is_one_run(&self) -> bool {
+        matches!(self.start, Start::No) || self.later.is_none()
+    }
+}
+
+/// Returns the effect of a completion. `key` has the state before it.
+///
+/// | completion | failures | adds | backoff | next run |
+/// |---|---|---|---|---|
+/// | `Done` | keep | end | keep | pending |
+/// | `Succeed` | forget | end | end | pending |
+/// | `Requeue(at)` | forget | end | end | pending, then an add at `at` |
+/// | `Retry(at)` | count | pass on | begin | at the later of `at` and the end of the backoff |
+/// | `GiveUp` | forget | end | end | pending |
+/// | `Park`, a run is pending | forget | pass on | end | pending |
+/// | `Park`, otherwise | count | pass on | end | none |
+/// | `Release(None)` | keep | pass on | keep | when the backoff is over |
+/// | `Release(at)`, not dirty | keep | pass on | keep | at the later of `at` and the end of the backoff |
+/// | `Release(at)`, dirty | keep | pass on | keep | when the backoff is over |
+/// | `Cancelled` | keep | end | keep | pending |
+/// | `Restarted`, a run is pending | keep | pass on | keep | pending |
+/// | `Restarted`, otherwise | keep | end | keep | pending |
+///
+/// The next run is *pending* if the adds during the run decide: a dirty key is ready, and any other
+/// key keeps its due time. [`next_run`] has the other cases. If the key would be ready, it waits for
+/// its pace, except after a release, which is not a run.
+///
+/// After a shutdown, no completion asks for a run. A dirty key still runs once more, unless it is
+/// paused or would have to wait for its pace.
+#[inline]
+pub fn complete<S: KeyState>(
+    how: How<S::Time>,
+    key: &S,
+    policy: ReaddPolicy,
+    now: S::Time,
+) -> Plan<S::Time> {
+    debug_assert!(key.phase().is_in_flight(), "only a key in flight is completed");
+    let is_dirty = key.phase().is_dirty();
+    let is_pending = || is_dirty || key.is_waiting();
+    let is_open = key.ending() != Ending::ShutDown;
+    let (failures, adds) = match how {
+        How::Done | How::Cancelled => (Failures::Keep, Adds::End),
+        How::Restarted if is_pending() => (Failures::Keep, Adds::PassOn),
+        How::Restarted => (Failures::Keep, Adds::End),
+        How::Succeed | How::Requeue(_) | How::GiveUp => (Failures::Forget, Adds::End),
+        How::Retry(_) => (Failures::Count, Adds::PassOn),
+        How::Park if is_pending() => (Failures::Forget, Adds::PassOn),
+        How::Park => (Failures::Count, Adds::PassOn),
+        How::Release(_) => (Failures::Keep, Adds::PassOn),
+    };
+    let (start, later, backoff) = match is_open {
+        true => next_run(how, key, policy, now),
+        false => (pending(is_dirty), None, None),
+    };
+    let start = match start {
+        Start::Now if !matches!(how, How::Release(_)) => {
+            key.paced(now).map_or(Start::Now, Start::Paced)
+        }
+        start => start,
+    };
+    let is_lost = !is_open && (matches!(start, Start::Paced(_)) || loses_run(how, key));
+    let start = if is_lost { Start::No } else { start };
+    let add = match how {
+        How::Requeue(at) if is_open => Some(at),
+        _ => None,
+    };
+    let is_added_now = add.is_some_and(|at| at <= now);
+    Plan {
+        failures,
+        adds,
+        start,
+        later,
+        add,
+        backoff,
+        makes_ready: match start {
+            Start::Now => true,
+            Start::No => is_added_now && key.paced(now).is_none(),
+            Start::Paced(_) => false,
+        },
+        is_parked: failures == Failures::Count && how == How::Park,
+        is_lost,
+    }
+}
+
+/// The result of [`next_run`]: the run that follows immediately, the run that waits, and the backoff.
+type Next<T> = (Start<T>, Option<(T, Merge)>, Option<T>);
+
+#[inline]
+const fn pending<T>(is_dirty: bool) -> Start<T> {
+    if is_dirty { Start::Now } else { Start::No }
+}
+
+/// Returns the runs that follow a completion that is due at `at`, in a queue that is not shut down.
+///
+/// | `at` | `Hold` | `Replace` | `KeepBoth` |
+/// |---|---|---|---|
+/// | has come | ready | ready | ready |
+/// | is later, and the key is dirty | one run, at `at` | ready | ready, and a run at `at` |
+/// | is later, and the key waits | one run, at `at` | the earlier | the earlier |
+/// | is later, without a pending run | at `at` | at `at` | at `at` |
+///
+/// With `Hold`, a release that waits for longer than the backoff merges with the due time, too,
+/// because any add ends its wait.
+#[inline]
+fn next_run<S: KeyState>(
+    how: How<S::Time>,
+    key: &S,
+    policy: ReaddPolicy,
+    now: S::Time,
+) -> Next<S::Time> {
+    let is_dirty = key.phase().is_dirty();
+    let (at, backoff) = match how {
+        How::Succeed | How::Requeue(_) | How::GiveUp | How::Park => {
+            return (pending(is_dirty), None, None);
+        }
+        How::Done | How::Cancelled | How::Restarted => {
+            return (pending(is_dirty), None, Some(key.not_before()));
+        }
+        How::Retry(at) => {
+            let at = at.max(key.not_before());
+            (at, at)
+        }
+        How::Release(Some(at)) if !is_dirty => (at.max(key.not_before()), key.not_before()),
+        How::Release(_) => (key.not_before(), key.not_before()),
+    };
+    match policy {
+        _ if at <= now => (Start::Now, None, None),
+        ReaddPolicy::Hold if at == backoff => {
+            (Start::No, Some((at, Merge::Exactly)), Some(backoff))
+        }
+        ReaddPolicy::Hold => (Start::No, Some((at, Merge::Earliest)), Some(backoff)),
+        ReaddPolicy::Replace if is_dirty => (Start::Now, None, None),
+        ReaddPolicy::Replace | ReaddPolicy::KeepBoth => {
+            (pending(is_dirty), Some((at, Merge::Earliest)), None)
+        }
+    }
+}
+
+/// Returns true if the shutdown of the queue drops the run that would follow the completion.
+#[inline]
+fn loses_run<S: KeyState>(how: How<S::Time>, key: &S) -> bool {
+    let is_dirty = key.phase().is_dirty();
+    let asks_more = matches!(how, How::Requeue(_) | How::Retry(_) | How::Release(_));
+    match key.is_stopped() {
+        true => is_dirty || asks_more,
+        false => asks_more && !is_dirty,
+    }
+}

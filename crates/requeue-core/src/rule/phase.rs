@@ -1,0 +1,110 @@
+//! The state table of `docs/SEMANTICS.md`, as one match.
+
+use crate::types::lifecycle::Phase;
+
+/// An operation on one key: a row of the table. The rows that set a time change no phase. A due
+/// time that is reached is an `Add`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Row {
+    /// An add that is due.
+    Add,
+    /// A delivery.
+    Get,
+    /// A completion.
+    Done,
+    /// The removal of the pending run.
+    Cancel,
+}
+
+/// The effect of an operation on a key in one phase: a cell of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cell {
+    /// The operation has no effect on the phase.
+    Stay,
+    /// → Ready, at the tail.
+    Enqueue,
+    /// The key keeps its place in the order; a higher priority lifts it.
+    Lift,
+    /// → InFlight.
+    Start,
+    /// → InFlightDirty.
+    MarkDirty,
+    /// → Idle, from InFlight.
+    End,
+    /// → Ready, at the tail, from InFlightDirty.
+    EndAndEnqueue,
+    /// → Idle, from Ready.
+    Dequeue,
+    /// → InFlight, from InFlightDirty.
+    Unmark,
+}
+
+/// Returns the effect of an operation on a key in `phase`.
+#[inline(always)]
+#[must_use]
+pub const fn table(row: Row, phase: Phase) -> Cell {
+    use Phase::{Idle, InFlight, InFlightDirty, Ready};
+    match (row, phase) {
+        (Row::Add, Idle) => Cell::Enqueue,
+        (Row::Add, Ready) => Cell::Lift,
+        (Row::Add, InFlight) => Cell::MarkDirty,
+        (Row::Add, InFlightDirty) => Cell::Stay,
+
+        (Row::Get, Idle) => Cell::Stay,
+        (Row::Get, Ready) => Cell::Start,
+        (Row::Get, InFlight) => Cell::Stay,
+        (Row::Get, InFlightDirty) => Cell::Stay,
+
+        (Row::Done, Idle) => Cell::Stay,
+        (Row::Done, Ready) => Cell::Stay,
+        (Row::Done, InFlight) => Cell::End,
+        (Row::Done, InFlightDirty) => Cell::EndAndEnqueue,
+
+        (Row::Cancel, Idle) => Cell::Stay,
+        (Row::Cancel, Ready) => Cell::Dequeue,
+        (Row::Cancel, InFlight) => Cell::Stay,
+        (Row::Cancel, InFlightDirty) => Cell::Unmark,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the text on the page for a cell of [`table`].
+    const fn on_the_page(cell: Cell) -> &'static str {
+        match cell {
+            Cell::Stay => "–",
+            Cell::Enqueue | Cell::EndAndEnqueue => "→ Ready, at the tail",
+            Cell::Lift => "keeps its place; a higher priority lifts it",
+            Cell::Start => "the head of the order → InFlight",
+            Cell::MarkDirty => "→ InFlightDirty",
+            Cell::End | Cell::Dequeue => "→ Idle",
+            Cell::Unmark => "→ InFlight",
+        }
+    }
+
+    #[test]
+    fn the_table_is_that_of_the_page() {
+        let page = include_str!("../../docs/SEMANTICS.md");
+        let phases = [Phase::Idle, Phase::Ready, Phase::InFlight, Phase::InFlightDirty];
+        let rows = [
+            (Row::Add, "| `add` |"),
+            (Row::Get, "| `get` |"),
+            (Row::Done, "| `done` |"),
+            (Row::Cancel, "| `cancel` |"),
+        ];
+        for (row, begins) in rows {
+            let line = page.lines().find(|line| line.starts_with(begins)).expect(begins);
+            let cells = line.trim_matches('|').split('|').skip(1).map(str::trim);
+            let cells = cells.map(|cell| match cell {
+                "no change" | "`false`, no effect" => "–",
+                cell => cell,
+            });
+            assert!(
+                cells.eq(phases.map(|phase| on_the_page(table(row, phase)))),
+                "{row:?}: {line}"
+            );
+        }
+    }
+}
