@@ -190,9 +190,9 @@ mod types;
 pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
-pub use crate::api::item::{Completed, Item};
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
+pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
 pub use crate::types::add::{Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};

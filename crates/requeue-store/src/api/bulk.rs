@@ -4,7 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::api::queue::{Queue, Shared};
+use crate::api::queue::Queue;
+use crate::client::shared::Shared;
 use crate::engine::{Cursor, by_shard};
 use crate::types::add::Cancelled;
 use crate::types::error::{EngineError, Kind, UpdateError};

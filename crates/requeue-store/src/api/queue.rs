@@ -5,22 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::CancelledRun;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::cache::Cache;
-use crate::api::item::Item;
-use crate::api::options::Options;
 use crate::client::adding::{self, Adding};
 use crate::client::ahead::Unstarted;
-use crate::client::batcher::{Lanes, MOST};
+use crate::client::batcher::MOST;
 use crate::client::claim_loop::{self, Waiter};
-use crate::client::finishing::Finishing;
-use crate::client::leases::Leases;
+use crate::client::item::Item;
+use crate::client::options::Options;
+use crate::client::shared::{Shared, Shutdown};
 use crate::engine::{Ask, Engine, Place};
 use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReAdd};
 use crate::types::error::{AddError, EngineError, UpdateError};
-use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
@@ -33,53 +30,9 @@ pub struct Queue {
     getters: mpsc::UnboundedSender<Waiter>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) place: Arc<Place>,
-    pub(crate) options: Options,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) adding: Lanes<Adding>,
-    pub(crate) finishing: Lanes<Finishing>,
-    pub(crate) ending: watch::Sender<Ending>,
-    pub(crate) counts: Arc<Cache<Counts>>,
-    pub(crate) longest: Arc<Cache<Vec<Entry>>>,
-}
-
-/// The state of the shutdown of the queue in this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ending {
-    No,
-    WhenIdle,
-    Now,
-    /// This process has found that the queue was dropped.
-    Dropped,
-}
-
-impl Ending {
-    /// Returns true if no more keys are delivered.
-    pub(crate) const fn is_final(self) -> bool {
-        matches!(self, Self::Now | Self::Dropped)
-    }
-}
-
 impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
-        let place = Arc::new(place);
-        let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
-        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
-        let ending = watch::Sender::new(Ending::No);
-        let (counts, longest) = (Cache::new(), Cache::new());
-        let shared = Arc::new(Shared {
-            engine,
-            place,
-            options,
-            leases,
-            adding,
-            finishing,
-            ending,
-            counts,
-            longest,
-        });
+        let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(claim_loop::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }
@@ -437,7 +390,7 @@ impl Queue {
     /// Items that this process holds can still be completed. Adds still work, because other processes run
     /// their keys.
     pub fn shut_down(&self) {
-        self.shared.end(Ending::Now);
+        self.shared.stop_deliveries(Shutdown::Now);
     }
 
     /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
@@ -467,10 +420,10 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shut_down_when_idle(&self) {
-        self.shared.ending.send_if_modified(|ending| {
-            let is_open = *ending == Ending::No;
+        self.shared.shutdown.send_if_modified(|shutdown| {
+            let is_open = *shutdown == Shutdown::No;
             if is_open {
-                *ending = Ending::WhenIdle;
+                *shutdown = Shutdown::WhenIdle;
             }
             is_open
         });
@@ -479,7 +432,7 @@ impl Queue {
     /// Returns true if the queue is shut down in this process.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        self.shared.ending.borrow().is_final()
+        self.shared.shutdown.borrow().is_final()
     }
 
     /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
@@ -509,7 +462,7 @@ impl Queue {
     /// ```
     #[must_use]
     pub fn is_dropped(&self) -> bool {
-        *self.shared.ending.borrow() == Ending::Dropped
+        *self.shared.shutdown.borrow() == Shutdown::Dropped
     }
 
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
@@ -561,19 +514,6 @@ impl Queue {
     }
 }
 
-impl Shared {
-    /// Stops deliveries, unless they are stopped already.
-    pub(crate) fn end(&self, why: Ending) {
-        self.ending.send_if_modified(|ending| {
-            let is_open = !ending.is_final();
-            if is_open {
-                *ending = why;
-            }
-            is_open
-        });
-    }
-}
-
 /// Returns the answer to an operation on a single key.
 fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, EngineError> {
     answers.pop().flatten().ok_or_else(EngineError::locked)
@@ -598,11 +538,5 @@ fn late(why: &str) -> AddError {
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,18 @@
 //! Reads of a queue: counts, single keys and pages of keys.
 
-use crate::api::queue::{Queue, Shared};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use requeue::metrics::{Sample, Scrape};
+
+use crate::api::queue::Queue;
+use crate::client::shared::Shared;
 use crate::types::error::ReadError;
 use crate::types::inspect::{Counts, Entry, State};
 use crate::types::key::Key;
+
+/// The maximum number of keys in flight that are searched for the longest runs.
+const RUNNING: usize = 256;
 
 impl Queue {
     /// Counts the keys in each state. The engine reads all keys for that.
@@ -114,5 +123,104 @@ impl Queue {
         let key = key.into();
         let found = self.look_up(&key).await?;
         Ok(found.map_or_else(|| format!("{key}: not in the queue"), |entry| entry.explain()))
+    }
+
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
+    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
+    ///
+    /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
+    /// - Up to 7.5 s: the pause is 30 s.
+    /// - Over 7.5 s: the pause is four times the duration.
+    ///
+    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
+    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
+    /// reach their time limit, can take more.
+    ///
+    /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
+    /// without waiting, and their age.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
+    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
+    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// A count continues if its callers are dropped.
+    pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
+        self.shared.recent_counts().await
+    }
+
+    /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
+    /// as often as [`recent_counts`](Self::recent_counts). The times of an entry count up or down to now.
+    ///
+    /// If more than 256 keys are in flight, only the first 256 by key are considered.
+    ///
+    /// # Errors
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
+        let Shared { engine, place, longest, .. } = &*self.shared;
+        let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+        let look = async move {
+            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
+            let mut running = running.await?;
+            running.sort_by_key(|entry| Reverse(entry.since));
+            Ok(running)
+        };
+        let longest = longest.or(look).await;
+        let (mut longest, age) =
+            longest.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+        for Entry { since, due, bound, lease, .. } in &mut longest {
+            *since = since.map(|since| since.saturating_add(age));
+            for until in [due, bound, lease] {
+                *until = until.map(|until| until.saturating_sub(age));
+            }
+        }
+        Ok(longest)
+    }
+
+    /// Returns the values of the queue's metrics, or `None` before the first
+    /// [`recent_counts`](Self::recent_counts).
+    ///
+    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
+    /// age. The other values describe this process:
+    ///
+    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
+    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
+    /// - Adds are those of this process, including delayed ones.
+    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
+    ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
+    ///   it becomes ready.
+    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
+    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
+    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_all(["alice", "bob"]).await?;
+    /// assert_eq!(queue.sample(), None);
+    /// queue.recent_counts().await?;
+    /// assert_eq!(queue.sample().map(|sample| sample.depth), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn sample(&self) -> Option<Sample> {
+        self.shared.scrape()
     }
 }

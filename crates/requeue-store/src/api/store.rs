@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::options::Options;
 use crate::api::queue::Queue;
+use crate::client::options::Options;
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
@@ -614,7 +614,7 @@ impl OpenOptions {
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = metrics {
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
-            tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
+            tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
         Ok(queue)
     }

@@ -7,8 +7,8 @@ use requeue::clock::{Clock, TokioClock};
 use requeue::workers::{Error, WorkItem, WorkQueue};
 use requeue::{CancelReason, Completion, Drained};
 
-use crate::api::item::Item;
 use crate::api::queue::Queue;
+use crate::client::item::Item;
 use crate::types::add::Priority;
 use crate::types::error::{FinishError, chain};
 use crate::types::key::Key;

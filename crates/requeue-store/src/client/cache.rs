@@ -1,15 +1,11 @@
 //! Caches query results for dashboards and metrics, so that frequent readers cost the engine little.
 
-use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use requeue::metrics::{Sample, Scrape};
 use tokio::time::{Instant, timeout};
 
-use crate::api::queue::{Queue, Shared};
-use crate::types::error::{EngineError, ReadError};
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::error::EngineError;
 
 /// The minimum time between two queries. A result that is more recent is never renewed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -25,11 +21,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// The longest pause after a query that failed before its time limit, such as that of a store that could not be
 /// reached.
 const REST: Duration = Duration::from_secs(10);
-/// The maximum number of keys in flight that are searched for the longest runs.
-const RUNNING: usize = 256;
-/// The time between two counts for metrics.
-#[cfg(feature = "prometheus")]
-const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
@@ -66,8 +57,13 @@ impl<T: Clone + Send + 'static> Cache<T> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the last result, with its age.
+    pub(crate) fn last(&self) -> Option<(T, Duration)> {
+        self.lock().as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
+    }
+
     /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
-    async fn or(
+    pub(crate) async fn or(
         self: &Arc<Self>,
         look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
     ) -> Result<(T, Duration), EngineError> {
@@ -83,8 +79,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
             });
             turn = looking.await.map_err(EngineError::absent)?;
         }
-        match &*self.lock() {
-            Some((found, at)) if turn.faults == 0 => Ok((found.clone(), at.elapsed())),
+        match self.last() {
+            Some(found) if turn.faults == 0 => Ok(found),
             _ => Err(EngineError::absent(turn.fault.clone())),
         }
     }
@@ -124,140 +120,4 @@ impl<T: Clone + Send + 'static> Cache<T> {
 
 fn doubled(time: Duration, times: u32) -> Duration {
     time.saturating_mul(2u32.saturating_pow(times))
-}
-
-impl Shared {
-    /// The future does not keep the queue alive.
-    fn recent_counts(&self) -> impl Future<Output = Result<Counts, ReadError>> + Send + use<> {
-        let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
-        let counts = Arc::clone(&self.counts);
-        async move {
-            let counted = counts.or(async move { engine.counts(&place).await }).await;
-            counted
-                .map(|(counts, _)| counts)
-                .map_err(|fault| ReadError::of("the keys were not counted", fault))
-        }
-    }
-}
-
-impl Scrape for Shared {
-    fn scrape(&self) -> Option<Sample> {
-        let (counts, at) = (*self.counts.lock())?;
-        Some(self.place.meters.sample(counts, at.elapsed(), self.leases.ages()))
-    }
-}
-
-impl Queue {
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
-    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
-    ///
-    /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
-    /// - Up to 7.5 s: the pause is 30 s.
-    /// - Over 7.5 s: the pause is four times the duration.
-    ///
-    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
-    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
-    /// reach their time limit, can take more.
-    ///
-    /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
-    /// without waiting, and their age.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
-    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
-    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
-    ///
-    /// # Cancel safety
-    ///
-    /// A count continues if its callers are dropped.
-    pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
-        self.shared.recent_counts().await
-    }
-
-    /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
-    /// as often as [`recent_counts`](Self::recent_counts). The times of an entry count up or down to now.
-    ///
-    /// If more than 256 keys are in flight, only the first 256 by key are considered.
-    ///
-    /// # Errors
-    ///
-    /// As [`recent_counts`](Self::recent_counts).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`recent_counts`](Self::recent_counts).
-    pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
-        let Shared { engine, place, longest, .. } = &*self.shared;
-        let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-        let look = async move {
-            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
-            let mut running = running.await?;
-            running.sort_by_key(|entry| Reverse(entry.since));
-            Ok(running)
-        };
-        let longest = longest.or(look).await;
-        let (mut longest, age) =
-            longest.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
-        for Entry { since, due, bound, lease, .. } in &mut longest {
-            *since = since.map(|since| since.saturating_add(age));
-            for until in [due, bound, lease] {
-                *until = until.map(|until| until.saturating_sub(age));
-            }
-        }
-        Ok(longest)
-    }
-
-    /// Returns the values of the queue's metrics, or `None` before the first
-    /// [`recent_counts`](Self::recent_counts).
-    ///
-    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
-    /// age. The other values describe this process:
-    ///
-    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
-    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
-    /// - Adds are those of this process, including delayed ones.
-    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
-    ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
-    ///   it becomes ready.
-    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
-    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
-    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_store::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # let store = Store::connect(&url).await?;
-    /// # store.migrate().await?;
-    /// let queue = store.queue("mail").open().await?;
-    /// queue.add_all(["alice", "bob"]).await?;
-    /// assert_eq!(queue.sample(), None);
-    /// queue.recent_counts().await?;
-    /// assert_eq!(queue.sample().map(|sample| sample.depth), Some(2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn sample(&self) -> Option<Sample> {
-        self.shared.scrape()
-    }
-}
-
-/// Counts the keys regularly until the queue is gone. A scrape cannot wait for a count.
-#[cfg(feature = "prometheus")]
-pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
-    let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
-    while let Some((place, counting)) = shared.upgrade().map(begin) {
-        if let Err(error) = counting.await {
-            // The other calls on the queue report an outage.
-            let error = crate::types::error::chain(&error);
-            tracing::debug!(queue = place.name, error, "the metrics were not updated");
-        }
-        tokio::time::sleep(BETWEEN_SCRAPES).await;
-    }
 }

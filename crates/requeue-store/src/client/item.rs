@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::{Ending, Signals};
+use crate::client::shared::Shared;
 use crate::engine::{Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;

@@ -36,9 +36,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::engine::{Memory, Mishap};
-use crate::api::item::Item;
-use crate::api::options::Options;
 use crate::api::queue::Queue;
+use crate::client::item::Item;
+use crate::client::options::Options;
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added, Priority, ReAdd};
 use crate::types::error::{FinishError, chain};

@@ -4,7 +4,7 @@ use requeue::workers::{Action, Context, Error, Workers};
 
 use super::engine::{Memory, Mishap};
 use super::{SECOND, get, polled, queue, queue_with, settle};
-use crate::api::options::Options;
+use crate::client::options::Options;
 use crate::types::key::Key;
 
 #[tokio::test(start_paused = true)]
