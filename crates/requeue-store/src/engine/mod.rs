@@ -1,6 +1,7 @@
 //! The interface of a storage engine. Each operation takes a batch of keys.
 
 pub(crate) mod address;
+pub(crate) mod columns;
 pub(crate) mod counters;
 pub(crate) mod damage;
 pub(crate) mod outage;

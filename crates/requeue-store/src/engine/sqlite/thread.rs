@@ -17,7 +17,6 @@ use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::place;
 use super::reserve::Reserve;
-use super::rows::define_readable;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
 use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
@@ -217,7 +216,6 @@ impl Server {
         let open = || {
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
-            define_readable(&connection)?;
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
