@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::names::Shard;
 use super::node::Line;
-use super::values::{self, Values};
+use super::values::{self, ClaimAnswer, PeekAnswer};
 use super::{Redis, epoch_of, held, lock};
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Part;
@@ -47,7 +47,7 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let (mut claimed, health) = values::claimed(answer)?;
+        let ClaimAnswer { mut claimed, health } = ClaimAnswer::read(answer)?;
         claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
@@ -76,9 +76,7 @@ impl Redis {
         let found = in_time(PEEKING, shard, run).await;
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));
-        let mut found = Values::of(found)?;
-        let due = found.number::<u32>()? as usize;
-        let (next, health) = found.next_or_damage()?;
+        let PeekAnswer { due, next, health } = PeekAnswer::read(found)?;
         Ok((due, self.heal(queue, shards, number, health).or(next)))
     }
 
