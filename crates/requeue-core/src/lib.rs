@@ -31,7 +31,7 @@ pub mod wait;
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, Group, Order};
 pub use crate::queue::{
-    BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, States, Walk,
+    BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue, StateCounts, Walk,
 };
 pub use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd, When};
 pub use crate::types::cancel::{CancelReason, CancelledRun, Rerun};

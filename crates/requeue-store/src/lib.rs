@@ -197,10 +197,10 @@ pub use crate::client::item::{Completed, Item};
 pub use crate::engine::postgres;
 pub use crate::types::add::{Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 pub use crate::types::error::{
-    AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
+    AddError, CompleteError, ConnectError, ConnectErrorKind, DropError, MigrateError, OpenError,
     ReadError, UpdateError,
 };
-pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 
 #[cfg(doctest)]

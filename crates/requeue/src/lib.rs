@@ -212,8 +212,8 @@ pub mod workers;
 pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Counts, Cursor, CustomOrder, Entry,
-    Group, Histogram, Merge, Order, Pace, Page, Phase, RateLimiter, ReAdd, Rerun, States, Time,
-    When,
+    Group, Histogram, Merge, Order, Pace, Page, Phase, RateLimiter, ReAdd, Rerun, StateCounts,
+    Time, When,
 };
 
 pub use crate::clock::Clock;

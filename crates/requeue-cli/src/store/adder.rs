@@ -90,8 +90,8 @@ impl Adder {
 
     async fn take(&mut self, change: Change<'_>) -> Result<(), Refused> {
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.len() > Key::LONGEST && matches!(self.target, Target::Store(_)) {
-            let (bytes, most) = (key.len() as u64, Key::LONGEST);
+        if key.len() > Key::MAX_LENGTH && matches!(self.target, Target::Store(_)) {
+            let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
             return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
         }
         match change {

@@ -32,7 +32,7 @@ use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
 pub use self::snapshot::{Cursor, Entry, Page};
 use self::stats::Tracker;
-pub use self::stats::{BUCKETS, Counts, Histogram, States};
+pub use self::stats::{BUCKETS, Counts, Histogram, StateCounts};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;

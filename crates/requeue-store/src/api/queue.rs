@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::adding::{self, Adding};
 use crate::client::ahead::Unstarted;
-use crate::client::batcher::MOST;
+use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{self, Waiter};
 use crate::client::item::Item;
 use crate::client::options::Options;
@@ -72,6 +72,25 @@ impl Queue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the key may have been added. Adding it again is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::Added;
+    ///
+    /// let queue = store.queue("mail").open().await?;
+    /// assert_eq!(queue.add("alice").await?, Added::New);
+    /// assert_eq!(queue.add("alice").await?, Added::Coalesced);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn add(&self, key: impl Into<Key>) -> Result<Added, AddError> {
         self.add_with(key, Add::now()).await
     }
@@ -165,7 +184,7 @@ impl Queue {
         loop {
             let mut part: Vec<Key> = keys
                 .by_ref()
-                .take(MOST)
+                .take(MAX_BATCH)
                 .map(|key| checked(key.into()))
                 .collect::<Result<_, _>>()?;
             if part.is_empty() {
@@ -196,6 +215,25 @@ impl Queue {
     ///
     /// If the future is dropped, a key that was claimed for this call returns to its place in the order,
     /// without a failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!((item.as_str(), item.attempt()), (Some("alice"), 1));
+    /// item.succeed().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn get(&self) -> Option<Item> {
         self.get_many(1).await.pop()
     }
@@ -234,6 +272,24 @@ impl Queue {
     ///
     /// If the future is dropped, the key may have been cancelled. Repeating the call also
     /// removes a later add.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// assert!(queue.cancel("alice").await?.ready);
+    /// assert_eq!(queue.look_up("alice").await?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
@@ -509,7 +565,7 @@ impl Queue {
     /// Returns the number of keys that this process holds, including those that are
     /// [claimed ahead](crate::OpenOptions::claim_ahead).
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn leased(&self) -> usize {
         self.shared.leases.len()
     }
 }
@@ -524,7 +580,7 @@ fn checked(key: Key) -> Result<Key, AddError> {
         let (length, start) = (key.len(), Key::from(&key[..64]));
         let said = format!(
             "\"{start}...\": the key has {length} bytes; at most {} are allowed",
-            Key::LONGEST
+            Key::MAX_LENGTH
         );
         return Err(AddError::new(said));
     }

@@ -8,7 +8,7 @@ use requeue::metrics::{Sample, Scrape};
 use crate::api::queue::Queue;
 use crate::client::shared::Shared;
 use crate::types::error::ReadError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of keys in flight that are searched for the longest runs.
@@ -16,12 +16,15 @@ const RUNNING: usize = 256;
 
 impl Queue {
     /// Counts the keys in each state. The engine reads all keys for that.
-    /// [`recent_counts`](Self::recent_counts) limits how often it does so.
     ///
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
-    pub async fn counts(&self) -> Result<Counts, ReadError> {
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    pub async fn counts(&self) -> Result<StateCounts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let counted = engine.counts(place).await;
         counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
@@ -33,6 +36,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let mut found = match engine.look_up(place, &key.into()).await {
@@ -48,6 +55,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn is_paused(&self) -> Result<bool, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let is_paused = engine.is_paused(place).await;
@@ -71,6 +82,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     ///
     /// # Examples
     ///
@@ -110,6 +125,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, ReadError> {
         self.snapshot(Some(State::Parked), after, limit).await
     }
@@ -119,6 +138,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
         let found = self.look_up(&key).await?;
@@ -148,7 +171,8 @@ impl Queue {
     /// # Cancel safety
     ///
     /// A count continues if its callers are dropped.
-    pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
         self.shared.recent_counts().await
     }
 
@@ -164,6 +188,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// As [`recent_counts`](Self::recent_counts).
+    #[doc(hidden)] // For `requeue-http`.
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
@@ -219,6 +244,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)] // For `requeue-http`.
     #[must_use]
     pub fn sample(&self) -> Option<Sample> {
         self.shared.scrape()

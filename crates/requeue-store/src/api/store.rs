@@ -13,11 +13,11 @@ use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
-use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
+use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::worker::{invalid_worker, this_process};
 
 /// The longest duration of an option: one year. Adding it to a time overflows no clock.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A store of queues: a file, a database, or one or more servers.
 ///
@@ -68,6 +68,10 @@ impl Store {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the connections that it has opened are closed.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
@@ -128,6 +132,10 @@ impl Store {
     ///
     /// Returns an error if the schema has a later version or belongs to another program, or the store
     /// cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schema may have been created or upgraded. Repeating the call is harmless.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
         migrated.map_err(|fault| MigrateError::of("the schema was not created or updated", fault))
@@ -140,6 +148,10 @@ impl Store {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or has no schema of this version.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     ///
     /// # Examples
     ///
@@ -220,7 +232,7 @@ impl Store {
     ///
     /// Runs in flight continue until their processes detect the loss of their leases at the next renewal. The
     /// completion of such a run changes nothing, and fails with
-    /// [`FinishError::Dropped`](crate::FinishError::Dropped).
+    /// [`CompleteError::Dropped`](crate::CompleteError::Dropped).
     ///
     /// Apart from that, it behaves as [`drop_queue`](Self::drop_queue).
     ///
@@ -231,11 +243,11 @@ impl Store {
     /// # Cancel safety
     ///
     /// As [`drop_queue`](Self::drop_queue).
-    pub async fn force_drop_queue(&self, name: &str) -> Result<Counts, DropError> {
+    pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, DropError> {
         self.dropped(name, true).await
     }
 
-    async fn dropped(&self, name: &str, keys_too: bool) -> Result<Counts, DropError> {
+    async fn dropped(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
         match self.engine.drop_queue(name, keys_too).await {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
@@ -361,7 +373,7 @@ impl OpenOptions {
     /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the
     /// duration, as long as it lives and reaches the store.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.clamp(Duration::from_millis(1), LONGEST);
+        self.options.lease = lease.clamp(Duration::from_millis(1), MAX_DURATION);
         self
     }
 
@@ -430,7 +442,7 @@ impl OpenOptions {
     /// Sets how long an add waits for a store that cannot be reached, or for a key that another transaction
     /// has locked. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
-        self.options.add_timeout = timeout.min(LONGEST);
+        self.options.add_timeout = timeout.min(MAX_DURATION);
         self
     }
 
@@ -528,8 +540,7 @@ impl OpenOptions {
     /// let queue = store.queue("mail").metrics(&metrics).open().await?;
     /// queue.add("alice").await?;
     ///
-    /// // Counts now, instead of within 10 s.
-    /// queue.recent_counts().await?;
+    /// # queue.recent_counts().await?;
     /// let mut body = String::new();
     /// text::encode(&mut body, &registry)?;
     /// assert!(body.contains("\nworkqueue_adds_total{name=\"mail\"} 1\n"));
@@ -560,6 +571,26 @@ impl OpenOptions {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the queue may have been created. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").max_failures(10).open().await?;
+    /// assert_eq!(queue.name(), "mail");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, options } = self;
         let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));

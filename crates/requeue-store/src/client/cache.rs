@@ -17,7 +17,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum pause after long queries, as a multiple of their duration.
 const LONG_SHARE: u32 = 4;
 /// The time limit of a query. PostgreSQL counts 100 million keys in about half of it.
-const LONGEST: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// The longest pause after a query that failed before its time limit, such as that of a store that could not be
 /// reached.
 const REST: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
 
     async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
         let begin = Instant::now();
-        let found = timeout(LONGEST, look).await;
+        let found = timeout(TIME_LIMIT, look).await;
         let took = begin.elapsed();
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
         let found =

@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::ahead::{Ahead, Unstarted};
-use crate::client::batcher::MOST;
+use crate::client::batcher::MAX_BATCH;
 use crate::client::item::Item;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::Claim;
@@ -180,7 +180,7 @@ impl Desk {
     fn claim(&mut self, shared: Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
         let waited_for = self.waiters.iter().map(|waiter| waiter.max);
         let waited_for = waited_for.fold(0, usize::saturating_add);
-        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MOST);
+        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MAX_BATCH);
         if max == 0 {
             return None;
         }

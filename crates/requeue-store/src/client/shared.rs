@@ -16,7 +16,7 @@ use crate::client::leases::Leases;
 use crate::client::options::Options;
 use crate::engine::{Engine, Place};
 use crate::types::error::ReadError;
-use crate::types::inspect::{Counts, Entry};
+use crate::types::inspect::{Entry, StateCounts};
 
 /// The time between two counts for metrics.
 #[cfg(feature = "prometheus")]
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
     pub(crate) shutdown: watch::Sender<Shutdown>,
-    pub(crate) counts: Arc<Cache<Counts>>,
+    pub(crate) counts: Arc<Cache<StateCounts>>,
     pub(crate) longest: Arc<Cache<Vec<Entry>>>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
     /// The future does not keep the queue alive.
     pub(crate) fn recent_counts(
         &self,
-    ) -> impl Future<Output = Result<Counts, ReadError>> + Send + use<> {
+    ) -> impl Future<Output = Result<StateCounts, ReadError>> + Send + use<> {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let counts = Arc::clone(&self.counts);
         async move {

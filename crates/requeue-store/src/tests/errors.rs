@@ -5,7 +5,7 @@ use std::error::Error;
 
 use super::*;
 use crate::types::error::*;
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// Returns an error of each public type, made in each way that has a source or none.
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
@@ -23,23 +23,23 @@ fn all() -> Vec<(&'static str, Box<dyn Error>)> {
         ("OpenError", Box::new(OpenError::invalid("queue \"\": invalid name: use 1 to 200 bytes"))),
         ("OpenError", Box::new(OpenError::missing("mial", vec!["mail".to_owned()]))),
         ("OpenError", Box::new(OpenError::of("the queue \"q\" can't be opened", fault()))),
-        ("DropError", Box::new(DropError::has_keys("mail", Counts::default()))),
+        ("DropError", Box::new(DropError::has_keys("mail", StateCounts::default()))),
         ("DropError", Box::new(DropError::missing("mial", vec!["mail".to_owned()]))),
         ("DropError", Box::new(DropError::of("queue \"mail\" was not dropped", fault()))),
         ("ReadError", Box::new(ReadError::of("the keys were not counted", fault()))),
         ("UpdateError", Box::new(UpdateError::of("the key was not revived", fault()))),
         ("AddError", Box::new(AddError::new("a key of 3000 bytes"))),
         ("AddError", Box::new(AddError::of("the key was not added", true, fault()))),
-        ("FinishError", Box::new(FinishError::Lost)),
-        ("FinishError", Box::new(FinishError::Unsure)),
-        ("FinishError", Box::new(FinishError::Dropped)),
-        ("FinishError", Box::new(FinishError::Unreachable("connection refused".into()))),
+        ("CompleteError", Box::new(CompleteError::Lost)),
+        ("CompleteError", Box::new(CompleteError::Unsure)),
+        ("CompleteError", Box::new(CompleteError::Dropped)),
+        ("CompleteError", Box::new(CompleteError::Unreachable("connection refused".into()))),
     ]
 }
 
 #[test]
 fn a_drop_that_is_refused_names_damaged_keys_if_there_are_any() {
-    let mut counts = Counts { ready: 2, ..Counts::default() };
+    let mut counts = StateCounts { ready: 2, ..StateCounts::default() };
     for (damaged, end) in [(0, "0 parked)"), (3, "0 parked, 3 damaged)")] {
         counts.damaged = damaged;
         let said = DropError::has_keys("mail", counts).to_string();

@@ -19,7 +19,7 @@ use crate::engine::{
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
 use crate::types::add::{Added, Cancelled, Priority, ReAdd};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 #[derive(Debug)]
@@ -372,15 +372,15 @@ impl Engine for InMemory {
         answer(self.entries().into_iter().filter(fits).take(limit).collect())
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let queue = self.queue();
         let processing = queue.processing() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
-        answer(Counts {
+        answer(StateCounts {
             ready: queue.len() as u64,
             waiting: waiting as u64,
             processing,
-            ..Counts::default()
+            ..StateCounts::default()
         })
     }
 

@@ -41,7 +41,7 @@ use crate::client::item::Item;
 use crate::client::options::Options;
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added, Priority, ReAdd};
-use crate::types::error::{FinishError, chain};
+use crate::types::error::{CompleteError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// The message of an engine about a store that was never migrated.
 pub(crate) const UNPREPARED: &str =
@@ -427,14 +427,14 @@ pub struct DropError(NotDropped);
 
 #[derive(Debug)]
 enum NotDropped {
-    HasKeys(String, Counts),
+    HasKeys(String, StateCounts),
     /// The name, and the similar names of existing queues.
     Missing(String, Vec<String>),
     Failed(String, EngineError),
 }
 
 impl DropError {
-    pub(crate) fn has_keys(queue: &str, counts: Counts) -> Self {
+    pub(crate) fn has_keys(queue: &str, counts: StateCounts) -> Self {
         Self(NotDropped::HasKeys(queue.to_owned(), counts))
     }
 
@@ -448,7 +448,7 @@ impl DropError {
 
     /// Returns the number of keys in each state, if they are the reason. The queue is unchanged.
     #[must_use]
-    pub const fn counts(&self) -> Option<Counts> {
+    pub const fn counts(&self) -> Option<StateCounts> {
         match self.0 {
             NotDropped::HasKeys(_, counts) => Some(counts),
             NotDropped::Missing(..) | NotDropped::Failed(..) => None,
@@ -480,7 +480,7 @@ impl fmt::Display for DropError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             NotDropped::HasKeys(queue, counts) => {
-                let Counts { ready, waiting, processing, parked, damaged, .. } = counts;
+                let StateCounts { ready, waiting, processing, parked, damaged, .. } = counts;
                 write!(
                     f,
                     "queue {queue:?} was not dropped: it has keys \
@@ -563,7 +563,7 @@ impl Error for AddError {
 /// The error of a completion: it had no effect, as far as is known.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum FinishError {
+pub enum CompleteError {
     /// The lease had expired. Nothing was changed: the run counts as failed, and its key is delivered
     /// again, or parked.
     Lost,
@@ -576,7 +576,7 @@ pub enum FinishError {
     Unreachable(Box<dyn Error + Send + Sync>),
 }
 
-impl fmt::Display for FinishError {
+impl fmt::Display for CompleteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost => f.write_str(
@@ -593,7 +593,7 @@ impl fmt::Display for FinishError {
     }
 }
 
-impl Error for FinishError {
+impl Error for CompleteError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Lost | Self::Unsure | Self::Dropped => None,

@@ -18,7 +18,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, ParkedAdd, Priority};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The SQL row of all parameters of completions.
@@ -99,13 +99,13 @@ impl Sessions {
         })?;
         let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
         let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let counts = Counts {
+        let counts = StateCounts {
             ready: count(1),
             waiting: count(2),
             processing: count(3),
             dirty: count(4),
             parked: count(5),
-            ..Counts::default()
+            ..StateCounts::default()
         };
         Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
     }
@@ -339,7 +339,7 @@ impl Sessions {
         rows.iter().map(seen).collect()
     }
 
-    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
+    pub(super) async fn counts(&self, queue: &Place) -> Result<StateCounts, EngineError> {
         let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                    count(*) filter (where k.state = 0 and k.at > n.t), \
                    count(*) filter (where k.state = 1), \
@@ -351,7 +351,7 @@ impl Sessions {
         let row = self.row(sql, &[&number(queue)]).await?;
         let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
         let oldest: Option<i64> = row.get(5);
-        let counts = Counts {
+        let counts = StateCounts {
             ready: count(0),
             waiting: count(1),
             processing: count(2),
@@ -360,7 +360,7 @@ impl Sessions {
             damaged: 0,
             oldest_ready: until(0, oldest.unwrap_or(0)),
         };
-        if counts == Counts::default() {
+        if counts == StateCounts::default() {
             self.check_queue(queue).await?;
         }
         Ok(counts)

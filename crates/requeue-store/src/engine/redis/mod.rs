@@ -92,7 +92,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, Cancelled, ReAdd};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The default number of shards of a queue on a cluster.
@@ -444,7 +444,7 @@ impl Engine for Redis {
         Box::pin(self.paged(queue, state, after, limit))
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(self.counted(queue))
     }
 

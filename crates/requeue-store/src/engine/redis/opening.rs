@@ -105,7 +105,7 @@ impl Redis {
         let re_add = if held == 1 { ReAdd::Hold } else { ReAdd::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
-        if !(1..=names::MOST).contains(&count) {
+        if !(1..=names::MAX_SHARDS).contains(&count) {
             return Err(EngineError::refused(format!(
                 "{}: the record of the queue is invalid: it has {count} \
                  shards, and 1 to 256 are allowed",

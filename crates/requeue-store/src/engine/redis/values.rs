@@ -12,7 +12,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, ParkedKey, State};
+use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
 
 /// The value of `most` if no number of failures parks a key.
@@ -420,9 +420,9 @@ impl Fields<'_> {
 /// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
-pub(super) fn counts(value: Value) -> Result<Counts, EngineError> {
+pub(super) fn counts(value: Value) -> Result<StateCounts, EngineError> {
     let mut values = Values::of(value)?;
-    Ok(Counts {
+    Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,
         processing: values.number()?,

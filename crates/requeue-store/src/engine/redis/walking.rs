@@ -11,14 +11,14 @@ use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of parked keys per request.
 const STEP: usize = 500;
 
 impl Redis {
-    pub(super) async fn counted(&self, queue: &Place) -> Result<Counts, EngineError> {
+    pub(super) async fn counted(&self, queue: &Place) -> Result<StateCounts, EngineError> {
         let shards = self.shards_of(queue)?;
         let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
@@ -28,7 +28,7 @@ impl Redis {
         join_all(ran)
             .await
             .into_iter()
-            .try_fold(Counts::default(), |all, counts| Ok(sum(all, counts?)))
+            .try_fold(StateCounts::default(), |all, counts| Ok(sum(all, counts?)))
     }
 
     pub(super) async fn paged(
@@ -197,8 +197,8 @@ impl Redis {
     }
 }
 
-pub(super) fn sum(one: Counts, other: Counts) -> Counts {
-    Counts {
+pub(super) fn sum(one: StateCounts, other: StateCounts) -> StateCounts {
+    StateCounts {
         ready: one.ready + other.ready,
         waiting: one.waiting + other.waiting,
         processing: one.processing + other.processing,

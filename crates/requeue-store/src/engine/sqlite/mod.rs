@@ -26,7 +26,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, Cancelled};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The number of keys of a dropped queue that one transaction removes.
@@ -332,7 +332,7 @@ impl Engine for Sqlite {
         )
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(self.look(self.reader(), queue, |at, queue| at.counts(&queue)))
     }
 

@@ -11,7 +11,7 @@ use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of expired leases that one claim handles.
@@ -319,7 +319,7 @@ impl Work<'_> {
         found.map(|found| found.map(|(key, row)| row.seen(key, self.now))).collect()
     }
 
-    pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
+    pub(super) fn counts(&self, queue: &Place) -> Result<StateCounts> {
         let sql = "select count(*) filter (where state = 0 and at <= :now), \
                    count(*) filter (where state = 0 and at > :now), \
                    count(*) filter (where state = 1), \
@@ -333,7 +333,7 @@ impl Work<'_> {
             .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
                 let oldest: Option<Micros> = row.get(5)?;
                 let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
-                Ok(Counts {
+                Ok(StateCounts {
                     ready: number(0)?,
                     waiting: number(1)?,
                     processing: number(2)?,
