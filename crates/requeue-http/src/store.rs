@@ -235,7 +235,7 @@ impl Stored {
     async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
         let adds = keys.into_iter().map(|new| {
             let add = Add::after(new.delay.unwrap_or_default());
-            let add = add.priority(Priority::of(new.priority));
+            let add = add.priority(Priority::from_number(new.priority));
             Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
         });
         let adds = adds.collect::<Result<Vec<_>, Problem>>()?;

@@ -162,7 +162,7 @@ impl Adder {
         let priority = if options.priority == 0 {
             self.unsaid.priority
         } else {
-            Priority::of(options.priority)
+            Priority::from_number(options.priority)
         };
         // The due time of a record replaces both defaults.
         let debounce =

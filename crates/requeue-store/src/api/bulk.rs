@@ -397,8 +397,8 @@ impl Bulk {
 fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
     let (done, fault) = (change.done(), fault.of_a_key());
     match changed {
-        0 => UpdateError::of(format!("not all keys were {done}"), fault),
-        n => UpdateError::of(format!("not all keys were {done}, only {n} of them"), fault),
+        0 => UpdateError::from_engine(format!("not all keys were {done}"), fault),
+        n => UpdateError::from_engine(format!("not all keys were {done}, only {n} of them"), fault),
     }
 }
 

@@ -201,7 +201,7 @@ impl Queue {
             let asks = asks.collect();
             let added = adding::add_all(engine, place, asks, deadline).await;
             all += added.map_err(|(unsure, fault)| {
-                AddError::of("not all keys were added", unsure, fault)
+                AddError::from_engine("not all keys were added", unsure, fault)
             })?;
         }
     }
@@ -293,7 +293,9 @@ impl Queue {
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
-        cancelled.map_err(|fault| UpdateError::of("the key was not cancelled", fault.of_a_key()))
+        cancelled.map_err(|fault| {
+            UpdateError::from_engine("the key was not cancelled", fault.of_a_key())
+        })
     }
 
     /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
@@ -344,7 +346,9 @@ impl Queue {
         let Shared { engine, place, .. } = &*self.shared;
         let key = key.into();
         let cancelled = engine.cancel_running(place, &key).await;
-        cancelled.map_err(|fault| UpdateError::of("the run was not cancelled", fault.of_a_key()))
+        cancelled.map_err(|fault| {
+            UpdateError::from_engine("the run was not cancelled", fault.of_a_key())
+        })
     }
 
     /// Pauses the queue, in the store: no process gets a key of it until [`resume`](Self::resume). Everything else
@@ -403,7 +407,10 @@ impl Queue {
 
     async fn set_paused(&self, paused: bool, what: &'static str) -> Result<(), UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
-        engine.set_paused(place, paused).await.map_err(|fault| UpdateError::of(what, fault))
+        engine
+            .set_paused(place, paused)
+            .await
+            .map_err(|fault| UpdateError::from_engine(what, fault))
     }
 
     /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
@@ -438,7 +445,8 @@ impl Queue {
     pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
-        revived.map_err(|fault| UpdateError::of("the key was not revived", fault.of_a_key()))
+        revived
+            .map_err(|fault| UpdateError::from_engine("the key was not revived", fault.of_a_key()))
     }
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
@@ -588,7 +596,7 @@ fn checked(key: Key) -> Result<Key, AddError> {
 }
 
 fn late(why: &str) -> AddError {
-    AddError::of("the key was not added", true, EngineError::unsure(why))
+    AddError::from_engine("the key was not added", true, EngineError::unsure(why))
 }
 
 impl fmt::Debug for Queue {

@@ -27,7 +27,7 @@ impl Queue {
     pub async fn counts(&self) -> Result<StateCounts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let counted = engine.counts(place).await;
-        counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
+        counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
     /// Returns the entry of a key, or `None` if the key has no state: it was never added, for example, or
@@ -44,7 +44,7 @@ impl Queue {
         let Shared { engine, place, .. } = &*self.shared;
         let mut found = match engine.look_up(place, &key.into()).await {
             Ok(found) => Vec::from_iter(found),
-            Err(fault) => return Err(ReadError::of("the key was not looked up", fault)),
+            Err(fault) => return Err(ReadError::from_engine("the key was not looked up", fault)),
         };
         self.note_pause(&mut found).await?;
         Ok(found.pop())
@@ -62,7 +62,8 @@ impl Queue {
     pub async fn is_paused(&self) -> Result<bool, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let is_paused = engine.is_paused(place).await;
-        is_paused.map_err(|fault| ReadError::of("the state of the queue was not read", fault))
+        is_paused
+            .map_err(|fault| ReadError::from_engine("the state of the queue was not read", fault))
     }
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
@@ -115,7 +116,8 @@ impl Queue {
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let page = engine.page(place, state, after, limit).await;
-        let mut page = page.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+        let mut page =
+            page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
         Ok(page)
     }
@@ -200,7 +202,7 @@ impl Queue {
         };
         let longest = longest.or(look).await;
         let (mut longest, age) =
-            longest.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+            longest.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         for Entry { since, due, bound, lease, .. } in &mut longest {
             *since = since.map(|since| since.saturating_add(age));
             for until in [due, bound, lease] {

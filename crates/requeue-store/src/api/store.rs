@@ -83,8 +83,10 @@ impl Store {
                 });
                 match opened.await {
                     Ok(Ok(engine)) => Arc::new(engine),
-                    Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
-                    Err(error) => return Err(ConnectError::of(said, EngineError::absent(error))),
+                    Ok(Err(fault)) => return Err(ConnectError::from_engine(said, fault)),
+                    Err(error) => {
+                        return Err(ConnectError::from_engine(said, EngineError::absent(error)));
+                    }
                 }
             }
             #[cfg(feature = "postgres")]
@@ -95,7 +97,7 @@ impl Store {
             Address::Redis(options) => {
                 let said = options.shown();
                 let connected = crate::engine::redis::Redis::connect(options).await;
-                Arc::new(connected.map_err(|fault| ConnectError::of(said, fault))?)
+                Arc::new(connected.map_err(|fault| ConnectError::from_engine(said, fault))?)
             }
         };
         Ok(Self { engine })
@@ -138,7 +140,9 @@ impl Store {
     /// If the future is dropped, the schema may have been created or upgraded. Repeating the call is harmless.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
-        migrated.map_err(|fault| MigrateError::of("the schema was not created or updated", fault))
+        migrated.map_err(|fault| {
+            MigrateError::from_engine("the schema was not created or updated", fault)
+        })
     }
 
     /// Returns all queues of the store, sorted by name, with their settings and whether they have keys.
@@ -174,7 +178,7 @@ impl Store {
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
         let queues = self.engine.queues().await;
         let mut queues =
-            queues.map_err(|fault| ReadError::of("the queues cannot be listed", fault))?;
+            queues.map_err(|fault| ReadError::from_engine("the queues cannot be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
     }
@@ -252,7 +256,9 @@ impl Store {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
             Ok(Dropped::Missing) => Err(DropError::missing(name, self.similar(name).await)),
-            Err(fault) => Err(DropError::of(format!("queue {name:?} was not dropped"), fault)),
+            Err(fault) => {
+                Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
+            }
         }
     }
 
@@ -616,7 +622,7 @@ impl OpenOptions {
         };
         let opened = opened.map_err(|fault| {
             let retry = if fault.kind.is_final() { "" } else { " at the moment" };
-            OpenError::of(format!("queue {name:?} cannot be opened{retry}"), fault)
+            OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));

@@ -72,7 +72,7 @@ impl Shared {
             let counted = counts.or(async move { engine.counts(&place).await }).await;
             counted
                 .map(|(counts, _)| counts)
-                .map_err(|fault| ReadError::of("the keys were not counted", fault))
+                .map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
         }
     }
 }

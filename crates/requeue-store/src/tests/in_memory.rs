@@ -132,7 +132,7 @@ impl InMemory {
         while claimed.items.len() < claim.max
             && let Some(item) = self.queue().try_get_owned()
         {
-            let priority = Priority::of(item.priority());
+            let priority = Priority::from_number(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
             let epoch = i64::try_from(item.epoch()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +219,7 @@ impl InMemory {
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
-            priority: Priority::of(entry.priority),
+            priority: Priority::from_number(entry.priority),
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,

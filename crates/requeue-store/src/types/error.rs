@@ -200,7 +200,7 @@ macro_rules! error {
         }
 
         impl $name {
-            pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+            pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
@@ -312,7 +312,7 @@ impl ConnectError {
         Self { said: said.into(), kind: ConnectErrorKind::Address, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         let kind = match fault.source.downcast_ref::<Reason>() {
             Some(reason) => reason.kind,
             None if fault.kind == Kind::Refused => ConnectErrorKind::Refused,
@@ -365,7 +365,7 @@ impl OpenError {
         Self(NotOpened::Missing(queue.to_owned(), similar))
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         Self(NotOpened::Failed(said.into(), fault))
     }
 
@@ -442,7 +442,7 @@ impl DropError {
         Self(NotDropped::Missing(queue.to_owned(), similar))
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         Self(NotDropped::Failed(said.into(), fault))
     }
 
@@ -523,7 +523,7 @@ impl AddError {
         Self { said: said.into(), unsure: false, is_dropped: false, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
         let unsure = unsure || fault.kind.may_have_happened();
         let is_dropped = fault.kind == Kind::Dropped;
         Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }

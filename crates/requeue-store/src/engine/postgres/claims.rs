@@ -131,7 +131,7 @@ impl Claims {
             }
         }
         let scans = self.0.with(queue.id, |known| {
-            known.watermark.end(&begun, lows, &snapshot, claimed.items.is_empty());
+            known.watermark.note_claim(&begun, lows, &snapshot, claimed.items.is_empty());
             let now = Instant::now();
             if known.whole_at <= now {
                 known.is_whole_due = true;

@@ -172,7 +172,7 @@ impl Postgres {
         let engine = Self::new(address, WHOLE)?;
         match engine.reach().await {
             Ok(()) => Ok(engine),
-            Err(fault) => Err(ConnectError::of(engine.address.shown(), fault)),
+            Err(fault) => Err(ConnectError::from_engine(engine.address.shown(), fault)),
         }
     }
 

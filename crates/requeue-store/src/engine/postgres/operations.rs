@@ -409,7 +409,7 @@ impl ClaimAnswer {
             asked: Asked {
                 adds: unsigned(adds[n]),
                 reasons: reasons[n].cast_unsigned(),
-                priority: Priority::of(priorities[n].into()),
+                priority: Priority::from_number(priorities[n].into()),
             },
             failures: unsigned(failures[n]),
             queued: until(0, queued[n]),

@@ -60,11 +60,11 @@ pub(super) async fn check(sessions: &Sessions, steps: &[&str]) -> Result<(), Eng
     let client = session.client();
     let found = version(client).await?;
     let Some(found) = found else {
-        session.end();
+        session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
     let may_upgrade = missing(found, steps).is_some() && owns_schema(client).await?;
-    session.end();
+    session.put_back();
     match found {
         VERSION => Ok(()),
         _ if may_upgrade => migrate(sessions, steps).await,
@@ -143,7 +143,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
     if let Some(version) = version(client).await?
         && missing(version, steps).is_none()
     {
-        session.end();
+        session.put_back();
         return if version == VERSION { Ok(()) } else { Err(mismatch(version, steps)) };
     }
     let row =
@@ -181,6 +181,6 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
         }
     }
     run(client, "commit").await?;
-    session.end();
+    session.put_back();
     Ok(())
 }

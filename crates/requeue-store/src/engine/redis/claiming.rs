@@ -98,7 +98,7 @@ impl Redis {
             let first = others.remove(first);
             all.take(self.claim_of(queue, &shards, first, claim).await);
             if others.is_empty() || all.items.len() >= claim.max {
-                return all.end();
+                return all.combined();
             }
             others.retain(|&number| {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
@@ -129,7 +129,7 @@ impl Redis {
         for claimed in join_all(claims).await {
             all.take(claimed);
         }
-        all.end()
+        all.combined()
     }
 }
 
@@ -166,7 +166,7 @@ impl Gathered {
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
-    fn end(self) -> Result<Claimed, EngineError> {
+    fn combined(self) -> Result<Claimed, EngineError> {
         let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {

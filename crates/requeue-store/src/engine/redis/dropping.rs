@@ -172,7 +172,7 @@ impl Dropping<'_> {
             let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
             // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-            let mut answer = Values::of(answer)?;
+            let mut answer = Values::from_array(answer)?;
             if answer.number::<u8>()? == 0 {
                 return Err(EngineError::absent("another process is dropping the queue"));
             }

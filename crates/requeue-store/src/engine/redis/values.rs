@@ -18,7 +18,7 @@ use crate::types::key::Key;
 /// The value of `most` if no number of failures parks a key.
 const NEVER_PARKED: u64 = 1 << 33;
 
-pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
+pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
     let Add { after, merge, priority, reasons, .. } = ask.add;
     let merge = match merge {
         Merge::Earliest => "earliest",
@@ -36,7 +36,7 @@ pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
 }
 
 /// Appends a completion. `epoch` is the fencing token of the shard.
-pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
+pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
     let said = match &end.how {
         Finish::Succeed => "succeed".to_owned(),
         Finish::RequeueAfter(delay, priority) => {
@@ -78,7 +78,7 @@ pub(super) fn expired(failing: &Failing) -> String {
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    pub(super) fn of(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn from_array(value: Value) -> Result<Self, EngineError> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
             _ => Err(garbled()),
@@ -189,7 +189,7 @@ pub(super) struct ClaimAnswer {
 
 impl ClaimAnswer {
     pub(super) fn read(value: Value) -> Result<Self, EngineError> {
-        let mut values = Values::of(value)?;
+        let mut values = Values::from_array(value)?;
         let next = values.number_if_any()?.map(Duration::from_micros);
         let (is_damaged, dropped) = (values.is_true()?, values.number()?);
         let claimed = Claimed {
@@ -214,7 +214,7 @@ pub(super) struct PeekAnswer {
 
 impl PeekAnswer {
     pub(super) fn read(value: Value) -> Result<Self, EngineError> {
-        let mut values = Values::of(value)?;
+        let mut values = Values::from_array(value)?;
         Ok(Self {
             due: values.number::<u32>()? as usize,
             next: values.number_if_any()?.map(Duration::from_micros),
@@ -225,7 +225,7 @@ impl PeekAnswer {
 
 /// Decodes the keys that a claim has delivered, each with the parameters of its run.
 fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, packed) = (values.bytes()?.into(), values.bytes()?);
@@ -246,7 +246,7 @@ fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
 
 /// Decodes a list of keys that were set aside, each with the reason.
 pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     let mut aside = Vec::new();
     while !values.is_empty() {
         let key = values.bytes()?.into();
@@ -258,7 +258,7 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
 
 /// Decodes a list of keys that a claim has parked, each with its failures.
 fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
     while !values.is_empty() {
         parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
@@ -284,7 +284,7 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Returns the state of a key without a run in flight.
-    pub(super) const fn of(packed: Vec<u8>) -> Self {
+    pub(super) const fn without_run(packed: Vec<u8>) -> Self {
         Self { packed, cancelled: None }
     }
 
@@ -421,7 +421,7 @@ impl Fields<'_> {
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
 pub(super) fn counts(value: Value) -> Result<StateCounts, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,

@@ -26,7 +26,7 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Returns the reserve of a file, or `None` for a database in memory.
-    pub(super) fn of(file: &Path) -> Option<Self> {
+    pub(super) fn beside(file: &Path) -> Option<Self> {
         let beside = |suffix: &str| {
             let mut name = file.as_os_str().to_owned();
             name.push(suffix);

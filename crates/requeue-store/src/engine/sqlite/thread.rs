@@ -221,7 +221,7 @@ impl Server {
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(path, &error))?;
-        let (reserve, path) = (Reserve::of(&place), path.to_owned());
+        let (reserve, path) = (Reserve::beside(&place), path.to_owned());
         Ok(Self {
             connection,
             path,
@@ -370,7 +370,7 @@ impl Server {
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
             let reading = clock();
-            let time = Time::of(transaction, &reading)?;
+            let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
                 let part = transaction.savepoint()?;

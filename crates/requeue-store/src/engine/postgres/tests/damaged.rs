@@ -36,7 +36,7 @@ async fn run(engine: &Postgres, sql: &str) {
     sessions::run(session.client(), sql)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {}", error.source));
-    session.end();
+    session.put_back();
 }
 
 /// The number of characters of an error that readers get.
@@ -111,7 +111,7 @@ async fn an_extreme_value_is_refused_or_harms_no_other_key() {
             let session = engine.sessions.session().await.expect("the server is reachable");
             match sessions::run(session.client(), &sql).await {
                 Ok(()) => {
-                    session.end();
+                    session.put_back();
                     taken += 1;
                     let (is_damaged, _) = scene_of.check(&how).await;
                     assert!(!is_damaged, "{how}");
