@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use requeue_servers::{Mishap, Point, did_not_run};
-use requeue_store::{Counts, Queue, ReadError, Store, UpdateError};
+use requeue_store::{Queue, ReadError, StateCounts, Store, UpdateError};
 use tokio::sync::watch;
 
 use crate::check::{Losses, Pause, Violation, examine};
@@ -179,7 +179,7 @@ where
 
 /// Returns the contents of the queue. Tries twice, because the connection may have been cut since
 /// its last use.
-async fn left(queue: &Queue) -> Result<Counts, ReadError> {
+async fn left(queue: &Queue) -> Result<StateCounts, ReadError> {
     match queue.counts().await {
         Ok(left) => Ok(left),
         Err(_) => queue.counts().await,

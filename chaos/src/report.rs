@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use requeue_store::Counts;
+use requeue_store::StateCounts;
 
 use crate::check::Tally;
 
@@ -69,7 +69,7 @@ pub struct Report {
     /// Descriptions of the violations.
     pub violations: Vec<String>,
     /// The contents of the queue at the end.
-    pub left: Counts,
+    pub left: StateCounts,
     pub(crate) store: String,
     pub(crate) length: Duration,
     pub(crate) tally: Tally,
@@ -90,7 +90,7 @@ impl Report {
     /// Returns true if the store kept its promises.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.violations.is_empty() && self.left == Counts::default()
+        self.violations.is_empty() && self.left == StateCounts::default()
     }
 
     /// Returns the number of deliveries.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use requeue_store::{Add, FinishError, Item, Priority, Queue, Store};
+use requeue_store::{Add, CompleteError, Item, Priority, Queue, Store};
 use tokio::task::JoinSet;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -201,14 +201,14 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         let ended = end(item, ending.load(Ordering::SeqCst), &mut rng).await;
         let outcome = match ended {
             Ok(()) => Outcome::Held,
-            Err(FinishError::Lost) => Outcome::Lost,
+            Err(CompleteError::Lost) => Outcome::Lost,
             Err(_) => Outcome::Unsure,
         };
         report(key, Kind::Ended { epoch, begun, outcome });
     }
 }
 
-async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), FinishError> {
+async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), CompleteError> {
     match rng.u8(..20) {
         _ if is_over => item.succeed().await,
         0..3 => item.retry("it failed").await,
@@ -217,7 +217,7 @@ async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), F
         6 => item.release().await,
         7 => {
             drop(item);
-            Err(FinishError::Unsure)
+            Err(CompleteError::Unsure)
         }
         _ => item.succeed().await,
     }

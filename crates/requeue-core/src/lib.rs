@@ -35,7 +35,7 @@ pub mod wait;
 
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, GroupId, Order};
-pub use crate::queue::{BUCKETS, Cursor, Entry, Histogram, Page, States, Totals};
+pub use crate::queue::{BUCKETS, Cursor, Entry, Histogram, Page, StateCounts, Totals};
 pub use crate::types::add::{Add, Added, Cancelled, Merge, ReaddPolicy, When};
 pub use crate::types::cancel::{CancelReason, CancelledRun, InFlightPolicy};
 pub use crate::types::lifecycle::Phase;

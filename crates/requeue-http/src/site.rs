@@ -135,9 +135,8 @@ impl Site {
     /// Keys and their numbers are those of all processes. Counters, rates, latencies and the status of the queue are
     /// those of this process.
     ///
-    /// The numbers are read from the store each second, and less often if that takes long: see
-    /// [`recent_counts`](requeue_store::Queue::recent_counts). The dashboard and the API show their age. The store is
-    /// asked each second whether the queue is paused. If it does not answer within 5 s, `/readyz` returns 503. The keys that have run the
+    /// The numbers are read from the store each second, and less often if that takes long: the reads take at most about
+    /// a fifth of the time. The dashboard and the API show their age. The store is asked each second whether the queue is paused. If it does not answer within 5 s, `/readyz` returns 503. The keys that have run the
     /// longest are chosen among the first 256 running keys, in the order of the keys.
     ///
     /// # Examples

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use requeue_store::{Add, Added, CancelledRun, Counts, Entry, Key, Priority, Queue, State};
+use requeue_store::{Add, Added, CancelledRun, Entry, Key, Priority, Queue, State, StateCounts};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -44,7 +44,7 @@ struct Seen {
     /// The number of pauses and resumes of this site. A read that began before one of them is out of date.
     pauses: u64,
     /// The last counts, and their time; `None` before the first.
-    counts: Option<(Counts, Instant)>,
+    counts: Option<(StateCounts, Instant)>,
     /// The keys that have run the longest, the longest first, and the time of the read.
     longest: Option<(Vec<Entry>, Instant)>,
 }
@@ -59,7 +59,7 @@ impl Seen {
         }
     }
 
-    fn take_counts(&mut self, counts: Counts, age: Duration) {
+    fn take_counts(&mut self, counts: StateCounts, age: Duration) {
         if counts.processing == 0 {
             self.longest = None;
         }
@@ -235,7 +235,7 @@ impl Stored {
     async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
         let adds = keys.into_iter().map(|new| {
             let add = Add::after(new.delay.unwrap_or_default());
-            let add = add.priority(Priority::of(new.priority));
+            let add = add.priority(Priority::from_number(new.priority));
             Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
         });
         let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
@@ -263,7 +263,7 @@ impl Stored {
     }
 
     async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {
-        if key.len() > Key::LONGEST {
+        if key.len() > Key::MAX_LENGTH {
             return Ok(Found::NoKey);
         }
         let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
@@ -297,7 +297,7 @@ impl Source for Stored {
     fn gauges(&self) -> Gauges {
         let seen = self.seen();
         let (counts, at) = seen.counts.unzip();
-        let Counts { ready, waiting, processing, dirty, parked, damaged, .. } =
+        let StateCounts { ready, waiting, processing, dirty, parked, damaged, .. } =
             counts.unwrap_or_default();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         let longest = seen.longest().next().and_then(|key| key.since);
@@ -364,7 +364,7 @@ impl Source for Stored {
 
 fn key(bytes: Vec<u8>) -> Result<Key, Problem> {
     match bytes.len() {
-        0..=Key::LONGEST => Ok(Key::from(bytes)),
+        0..=Key::MAX_LENGTH => Ok(Key::from(bytes)),
         _ => Err(Problem::parameter("keys", "a key of a store has 2,048 bytes at most")),
     }
 }
@@ -448,7 +448,7 @@ mod tests {
     async fn numbers_have_an_age_and_a_long_count_is_no_outage() {
         let mut seen = Seen::default();
         assert_eq!((seen.is_away, seen.counts), (false, None));
-        let mut counts = Counts::default();
+        let mut counts = StateCounts::default();
         (counts.ready, counts.processing) = (3, 1);
         seen.take_counts(counts, Duration::ZERO);
         tokio::time::advance(40 * EVERY).await;

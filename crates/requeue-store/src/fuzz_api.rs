@@ -1,8 +1,11 @@
 //! Rows of stores as plain values, for fuzz targets. The types of this crate stay private.
 
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::damage::Raw;
+use crate::engine::columns::{Columns, Source, Value};
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
 use crate::types::add::{Add, Merge, Priority, ReaddPolicy};
@@ -12,57 +15,39 @@ use crate::types::inspect::State;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row(row::Row);
 
-/// The values of a row, in the order of the fields of `Raw`. `None` is SQL's null.
+/// The numbers of a row, in the order of the columns. `None` is SQL's null.
 pub type Fields = [Option<i64>; 18];
 
-/// Reads a row of the table of SQLite or PostgreSQL.
-///
-/// # Errors
-///
-/// Returns a message about the invalid value.
-pub fn table_row(
+/// Reads a row of the table of SQLite or PostgreSQL, whose constraints have accepted it.
+#[must_use]
+pub fn table_row(fields: Fields, error: Option<String>, worker: Option<String>) -> Row {
+    let stored = Stored { fields, error, worker };
+    let Ok(columns) = Columns::read(&stored);
+    Row(columns.into())
+}
+
+/// The columns of a table: its numbers in their order, and its texts.
+struct Stored {
     fields: Fields,
     error: Option<String>,
     worker: Option<String>,
-) -> Result<Row, String> {
-    let [state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, ..] =
-        fields;
-    let [
-        ..,
-        priority,
-        adds,
-        reasons,
-        failures,
-        steps,
-        until,
-        not_before,
-        since,
-        bound,
-        cancel_epoch,
-    ] = fields;
-    let raw = Raw {
-        state,
-        at,
-        epoch,
-        lease_until,
-        run_since,
-        run_priority,
-        run_adds,
-        run_reasons,
-        priority,
-        adds,
-        reasons,
-        failures,
-        steps,
-        until,
-        not_before,
-        since,
-        bound,
-        cancel_epoch,
-        error,
-        worker,
-    };
-    raw.read().map(Row).map_err(|damage| damage.said)
+}
+
+impl Source for Stored {
+    type Error = Infallible;
+
+    fn number(&self, position: usize) -> Result<Option<i64>, Infallible> {
+        let texts = Columns::ALL[..position].iter().filter(|column| column.is_text);
+        Ok(self.fields[position - texts.count()])
+    }
+
+    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
+        let text = match Columns::ALL[position].name {
+            "error" => &self.error,
+            _ => &self.worker,
+        };
+        Ok(text.as_deref().map(Cow::from))
+    }
 }
 
 /// Reads a row in the packed format of Redis.
@@ -97,34 +82,15 @@ impl Row {
     /// Returns its values, its error, and the name of its worker.
     #[must_use]
     pub fn fields(&self) -> (Fields, Option<String>, Option<String>) {
-        let row = &self.0;
-        let run = row.run;
-        let state = match (row.parked, run) {
-            (true, _) => 2,
-            (false, Some(_)) => 1,
-            (false, None) => 0,
-        };
-        let fields = [
-            Some(state),
-            row.at,
-            run.map(|run| run.epoch),
-            run.map(|run| run.lease_until),
-            run.map(|run| run.since),
-            run.map(|run| run.asked.priority.number().into()),
-            run.map(|run| run.asked.adds.into()),
-            run.map(|run| run.asked.reasons.into()),
-            Some(row.asked.priority.number().into()),
-            Some(row.asked.adds.into()),
-            Some(row.asked.reasons.into()),
-            Some(row.failures.into()),
-            Some(row.steps.into()),
-            Some(row.until),
-            Some(row.not_before),
-            Some(row.since),
-            row.bound,
-            run.filter(|run| run.is_cancelled).map(|run| run.epoch),
-        ];
-        (fields, row.error.clone(), row.worker.as_deref().map(str::to_owned))
+        let columns = Columns::from(&self.0);
+        let numbers = columns.values().into_iter().filter_map(|value| match value {
+            Value::Number(number) => Some(number),
+            Value::Text(_) => None,
+        });
+        let mut fields = Fields::default();
+        fields.iter_mut().zip(numbers).for_each(|(field, number)| *field = number);
+        let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+        (fields, text(&columns.error), text(&columns.worker))
     }
 
     /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.

@@ -190,19 +190,19 @@ mod types;
 pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
-pub use crate::api::item::{Completed, Item};
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
+pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
 pub use crate::types::add::{
     Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy,
 };
 pub use crate::types::error::{
-    AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
+    AddError, CompleteError, ConnectError, ConnectErrorKind, DropError, MigrateError, OpenError,
     ReadError, UpdateError,
 };
-pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+pub use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 pub use crate::types::key::Key;
 
 #[cfg(doctest)]

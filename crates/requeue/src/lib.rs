@@ -213,7 +213,7 @@ pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
     GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
-    States, Time, Totals, When,
+    StateCounts, Time, Totals, When,
 };
 
 pub use crate::clock::Clock;

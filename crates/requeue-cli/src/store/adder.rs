@@ -90,8 +90,8 @@ impl Adder {
 
     async fn take(&mut self, change: Change<'_>) -> Result<(), Refused> {
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
-        if key.len() > Key::LONGEST && matches!(self.target, Target::Store(_)) {
-            let (bytes, most) = (key.len() as u64, Key::LONGEST);
+        if key.len() > Key::MAX_LENGTH && matches!(self.target, Target::Store(_)) {
+            let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
             return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
         }
         match change {
@@ -162,7 +162,7 @@ impl Adder {
         let priority = if options.priority == 0 {
             self.unsaid.priority
         } else {
-            Priority::of(options.priority)
+            Priority::from_number(options.priority)
         };
         // The due time of a record replaces both defaults.
         let debounce =

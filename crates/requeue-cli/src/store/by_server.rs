@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
-use requeue_store::{Counts, State};
+use requeue_store::{State, StateCounts};
 use serde_json::{Value, json};
 
 use super::server::{Part, Server};
@@ -60,7 +60,7 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     }
     let summary = server.get("summary", &[]).await?.unwrap_or_default();
     let now = &summary["now"];
-    let mut counts = Counts::default();
+    let mut counts = StateCounts::default();
     counts.ready = number(&now["ready"]);
     counts.waiting = number(&now["waiting"]) + number(&now["backing_off"]);
     counts.processing = number(&now["running"]);

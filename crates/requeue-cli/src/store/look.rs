@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use requeue_store::{
-    Bulk, CancelledRun, Counts, Entry, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State,
+    Bulk, CancelledRun, Entry, Key, ParkedAdd, Queue, QueueInfo, ReaddPolicy, State, StateCounts,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -77,10 +77,10 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
         let store = patiently(wait.wait, open).await?;
         let dropped = match force {
             true => store.force_drop_queue(queue).await,
-            false => store.drop_queue(queue).await.map(|()| Counts::default()),
+            false => store.drop_queue(queue).await.map(|()| StateCounts::default()),
         };
         match dropped {
-            Ok(Counts { ready, waiting, processing, parked, damaged, .. }) => {
+            Ok(StateCounts { ready, waiting, processing, parked, damaged, .. }) => {
                 let keys = ready + waiting + processing + parked + damaged;
                 let with = match keys {
                     0 => String::new(),
@@ -173,7 +173,7 @@ fn in_flight_text(entries: Option<&[Entry]>) -> String {
 }
 
 /// Lists the damaged keys, one per line. They are rare, and each must be added again or cancelled.
-fn damaged_text(counts: &Counts, listed: &[Entry]) -> String {
+fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
     if counts.damaged == 0 {
         return String::new();
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use requeue_store::{Counts, Entry, State};
+use requeue_store::{Entry, State, StateCounts};
 use serde::Serialize;
 
 use crate::args::store::state_name;
@@ -15,8 +15,8 @@ use crate::input::json::Written;
 use crate::key::{escaped, shown};
 
 /// Returns the output of `requeue status`.
-pub(super) fn status_text(counts: &Counts) -> String {
-    let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
+pub(super) fn status_text(counts: &StateCounts) -> String {
+    let StateCounts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
     let name = |state| format!("{:11} ", state_name(state));
     let mut text = format!("{}{ready}", name(State::Ready));
     if ready > 0 {
@@ -32,7 +32,7 @@ pub(super) fn status_text(counts: &Counts) -> String {
 
 /// Returns the output of `requeue status --json`.
 pub(super) fn status_json(
-    counts: &Counts,
+    counts: &StateCounts,
     in_flight: Option<&[Entry]>,
     damaged_keys: &[Entry],
 ) -> String {
@@ -84,7 +84,8 @@ pub(super) fn status_json(
         why: entry.error.as_deref().unwrap_or_default(),
     });
     let damaged_keys = damaged_keys.collect();
-    let Counts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } = *counts;
+    let StateCounts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } =
+        *counts;
     let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
     let status = Status {
         ready,

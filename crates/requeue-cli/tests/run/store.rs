@@ -588,39 +588,6 @@ fn a_worker_whose_queue_is_dropped_ends_and_so_does_its_command() {
 }
 
 #[test]
-fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
-    let dir = directory("store_damaged");
-    add(&dir, &["a", "bad", "b"]);
-    let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("it opens");
-    file.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
-    let changed = file.execute("update keys set failures = -1 where key = cast('bad' as blob)", []);
-    assert_eq!(changed.expect("it is changed"), 1);
-    drop(file);
-
-    let ended = work(&dir, &["-j1", "-c", "echo $1"]);
-    assert_eq!(ended.sorted(), ["a", "b"], "{}", ended.stderr);
-    let reported: Vec<_> = ended.stderr.lines().filter(|line| line.contains("damaged")).collect();
-    assert_eq!(reported.len(), 1, "{}", ended.stderr);
-    assert!(reported[0].contains("bad") && reported[0].contains("failures is -1"), "{reported:?}");
-    let text = call(&dir, "status", &[]).text();
-    assert!(text.contains("damaged     1; add the keys again, or cancel them:\n  bad\t"), "{text}");
-    let json: serde_json::Value =
-        serde_json::from_str(&call(&dir, "status", &["--json"]).text()).expect("it is JSON");
-    assert_eq!((&json["damaged"], &json["damaged_keys"][0]["key"]), (&1.into(), &"bad".into()));
-
-    let text = call(&dir, "status", &["--in-flight", "--json"]).text();
-    let json: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
-    assert_eq!((&json["damaged"], &json["in_flight"]), (&1.into(), &serde_json::json!([])));
-    let ended = call(&dir, "drop", &["default"]);
-    assert_eq!(ended.code(), Some(1));
-    assert!(ended.stderr.contains("0 parked, 1 damaged)"), "{}", ended.stderr);
-
-    add(&dir, &["bad"]);
-    assert_eq!(work(&dir, &["-c", "echo $1"]).sorted(), ["bad"]);
-    assert_eq!(status(&dir), [0; 4]);
-}
-
-#[test]
 fn adds_are_debounced_up_to_a_bound() {
     let dir = directory("store_debounced");
     let due = || -> f64 {

@@ -24,6 +24,39 @@ fn add(url: &str, keys: &[&str]) {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
+#[test]
+fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
+    let Some(server) = Redis::start() else { return };
+    let url = server.url("");
+    assert_eq!(end(&mut requeue(&["store", "init"], &url, &[]), "").code(), Some(0));
+    add(&url, &["a", "bad", "b"]);
+    let rows = server.cli(&["keys", "*:rows"]);
+    server.cli(&["hset", rows.trim(), "bad", "not a row"]);
+
+    let work = |args: &[&str]| call("work", &url, &[&["--until-empty"], args].concat());
+    let ended = work(&["-j1", "-c", "echo $1"]);
+    assert_eq!(ended.sorted(), ["a", "b"], "{}", ended.stderr);
+    let reported: Vec<_> = ended.stderr.lines().filter(|line| line.contains("damaged")).collect();
+    assert_eq!(reported.len(), 1, "{}", ended.stderr);
+    assert!(reported[0].contains("bad") && reported[0].contains("9 bytes"), "{reported:?}");
+    let text = call("status", &url, &[]).text();
+    assert!(text.contains("damaged     1; add the keys again, or cancel them:\n  bad\t"), "{text}");
+    let status = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&call("status", &url, args).text()).expect("it is JSON")
+    };
+    let json = status(&["--json"]);
+    assert_eq!((&json["damaged"], &json["damaged_keys"][0]["key"]), (&1.into(), &"bad".into()));
+    let json = status(&["--in-flight", "--json"]);
+    assert_eq!((&json["damaged"], &json["in_flight"]), (&1.into(), &serde_json::json!([])));
+    let ended = call("drop", &url, &["default"]);
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stderr.contains("0 parked, 1 damaged)"), "{}", ended.stderr);
+
+    add(&url, &["bad"]);
+    assert_eq!(work(&["-c", "echo $1"]).sorted(), ["bad"]);
+    assert_eq!(status(&["--json"])["damaged"], 0);
+}
+
 /// The variables with the password of each kind of store, by its schemes.
 const PASSWORDS: [(&str, &str); 4] = [
     ("postgres", "PGPASSWORD"),

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::Queue;
-use super::stats::States;
+use super::stats::StateCounts;
 use super::walk::Walk;
 use crate::order::{Fair, GroupId, Ready};
 use crate::types::cancel::CancelReason;
@@ -59,14 +59,14 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the number of keys of a group in each state.
     #[must_use]
-    pub fn group_states(&self, group: GroupId) -> States {
-        let Some(groups) = self.ready.groups() else { return States::default() };
+    pub fn group_states(&self, group: GroupId) -> StateCounts {
+        let Some(groups) = self.ready.groups() else { return StateCounts::default() };
         let [ready, in_flight, dirty, waiting, backing_off] = groups.counts(group);
         let (waiting, backing_off) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => (waiting - backing_off, backing_off),
         };
-        States { ready, waiting, backing_off, in_flight, dirty }
+        StateCounts { ready, waiting, backing_off, in_flight, dirty }
     }
 
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which

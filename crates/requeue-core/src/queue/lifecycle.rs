@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Queue;
-use super::stats::States;
+use super::stats::StateCounts;
 use crate::order::{Fair, Ready};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -164,7 +164,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the number of keys in each state.
     #[must_use]
-    pub fn states(&self) -> States {
+    pub fn states(&self) -> StateCounts {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => {
@@ -172,7 +172,7 @@ impl<K: Eq + Clone> Queue<K> {
                 (self.timers.len() - waiting, self.counters.failing() - failing)
             }
         };
-        States {
+        StateCounts {
             ready: self.counters.ready(),
             waiting: waiting - failing,
             backing_off: failing,

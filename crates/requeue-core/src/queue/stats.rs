@@ -34,7 +34,7 @@ pub struct Totals {
 /// first four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct States {
+pub struct StateCounts {
     /// Ready keys, including throttled ones.
     pub ready: usize,
     /// Keys that wait for a due time and have not failed.
@@ -48,14 +48,14 @@ pub struct States {
     pub dirty: usize,
 }
 
-impl States {
+impl StateCounts {
     /// Returns the sum of the four states.
     ///
     /// # Examples
     ///
     /// ```
     /// # use requeue_core as requeue;
-    /// assert_eq!(requeue::States::default().total(), 0);
+    /// assert_eq!(requeue::StateCounts::default().total(), 0);
     /// ```
     #[must_use]
     pub const fn total(&self) -> usize {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::api::queue::{Queue, Shared};
+use crate::api::queue::Queue;
+use crate::client::shared::Shared;
 use crate::engine::{Cursor, by_shard};
 use crate::types::add::Cancelled;
 use crate::types::error::{EngineError, Kind, UpdateError};
@@ -396,8 +397,8 @@ impl Bulk {
 fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
     let (done, fault) = (change.done(), fault.of_a_key());
     match changed {
-        0 => UpdateError::of(format!("not all keys were {done}"), fault),
-        n => UpdateError::of(format!("not all keys were {done}, only {n} of them"), fault),
+        0 => UpdateError::from_engine(format!("not all keys were {done}"), fault),
+        n => UpdateError::from_engine(format!("not all keys were {done}, only {n} of them"), fault),
     }
 }
 

@@ -1,9 +1,6 @@
 //! The public types with behaviour: stores, queues, items and bulk changes.
 
 pub(crate) mod bulk;
-pub(crate) mod cache;
-pub(crate) mod item;
-pub(crate) mod options;
 pub(crate) mod queue;
 mod reads;
 pub(crate) mod store;

@@ -5,22 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::CancelledRun;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::cache::Cache;
-use crate::api::item::Item;
-use crate::api::options::Options;
 use crate::client::adding::{self, Adding};
 use crate::client::ahead::Unstarted;
-use crate::client::batcher::{Lanes, MOST};
+use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{self, Waiter};
-use crate::client::finishing::Finishing;
-use crate::client::leases::Leases;
+use crate::client::item::Item;
+use crate::client::options::Options;
+use crate::client::shared::{Shared, Shutdown};
 use crate::engine::{Ask, Engine, Place};
 use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReaddPolicy};
 use crate::types::error::{AddError, EngineError, UpdateError};
-use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
@@ -33,53 +30,9 @@ pub struct Queue {
     getters: mpsc::UnboundedSender<Waiter>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) place: Arc<Place>,
-    pub(crate) options: Options,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) adding: Lanes<Adding>,
-    pub(crate) finishing: Lanes<Finishing>,
-    pub(crate) ending: watch::Sender<Ending>,
-    pub(crate) counts: Arc<Cache<Counts>>,
-    pub(crate) longest: Arc<Cache<Vec<Entry>>>,
-}
-
-/// The state of the shutdown of the queue in this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ending {
-    No,
-    WhenIdle,
-    Now,
-    /// This process has found that the queue was dropped.
-    Dropped,
-}
-
-impl Ending {
-    /// Returns true if no more keys are delivered.
-    pub(crate) const fn is_final(self) -> bool {
-        matches!(self, Self::Now | Self::Dropped)
-    }
-}
-
 impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
-        let place = Arc::new(place);
-        let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
-        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
-        let ending = watch::Sender::new(Ending::No);
-        let (counts, longest) = (Cache::new(), Cache::new());
-        let shared = Arc::new(Shared {
-            engine,
-            place,
-            options,
-            leases,
-            adding,
-            finishing,
-            ending,
-            counts,
-            longest,
-        });
+        let shared = Shared::new(engine, place, options);
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(claim_loop::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }
@@ -119,6 +72,25 @@ impl Queue {
     /// # Cancel safety
     ///
     /// If the future is dropped, the key may have been added. Adding it again is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::Added;
+    ///
+    /// let queue = store.queue("mail").open().await?;
+    /// assert_eq!(queue.add("alice").await?, Added::New);
+    /// assert_eq!(queue.add("alice").await?, Added::Coalesced);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn add(&self, key: impl Into<Key>) -> Result<Added, AddError> {
         self.add_with(key, Add::now()).await
     }
@@ -212,7 +184,7 @@ impl Queue {
         loop {
             let mut part: Vec<Key> = keys
                 .by_ref()
-                .take(MOST)
+                .take(MAX_BATCH)
                 .map(|key| checked(key.into()))
                 .collect::<Result<_, _>>()?;
             if part.is_empty() {
@@ -229,7 +201,7 @@ impl Queue {
             let asks = asks.collect();
             let added = adding::add_all(engine, place, asks, deadline).await;
             all += added.map_err(|(unsure, fault)| {
-                AddError::of("not all keys were added", unsure, fault)
+                AddError::from_engine("not all keys were added", unsure, fault)
             })?;
         }
     }
@@ -243,6 +215,25 @@ impl Queue {
     ///
     /// If the future is dropped, a key that was claimed for this call returns to its place in the order,
     /// without a failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!((item.as_str(), item.attempt()), (Some("alice"), 1));
+    /// item.succeed().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn get(&self) -> Option<Item> {
         self.get_many(1).await.pop()
     }
@@ -281,10 +272,30 @@ impl Queue {
     ///
     /// If the future is dropped, the key may have been cancelled. Repeating the call also
     /// removes a later add.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// assert!(queue.cancel("alice").await?.ready);
+    /// assert_eq!(queue.look_up("alice").await?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
-        cancelled.map_err(|fault| UpdateError::of("the key was not cancelled", fault.of_a_key()))
+        cancelled.map_err(|fault| {
+            UpdateError::from_engine("the key was not cancelled", fault.of_a_key())
+        })
     }
 
     /// Cancels the run of a key in flight, in whichever process it runs. The key runs again only if it was added
@@ -335,7 +346,9 @@ impl Queue {
         let Shared { engine, place, .. } = &*self.shared;
         let key = key.into();
         let cancelled = engine.cancel_running(place, &key).await;
-        cancelled.map_err(|fault| UpdateError::of("the run was not cancelled", fault.of_a_key()))
+        cancelled.map_err(|fault| {
+            UpdateError::from_engine("the run was not cancelled", fault.of_a_key())
+        })
     }
 
     /// Pauses the queue, in the store: no process gets a key of it until [`resume`](Self::resume). Everything else
@@ -394,7 +407,10 @@ impl Queue {
 
     async fn set_paused(&self, paused: bool, what: &'static str) -> Result<(), UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
-        engine.set_paused(place, paused).await.map_err(|fault| UpdateError::of(what, fault))
+        engine
+            .set_paused(place, paused)
+            .await
+            .map_err(|fault| UpdateError::from_engine(what, fault))
     }
 
     /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
@@ -429,7 +445,8 @@ impl Queue {
     pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
-        revived.map_err(|fault| UpdateError::of("the key was not revived", fault.of_a_key()))
+        revived
+            .map_err(|fault| UpdateError::from_engine("the key was not revived", fault.of_a_key()))
     }
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
@@ -437,7 +454,7 @@ impl Queue {
     /// Items that this process holds can still be completed. Adds still work, because other processes run
     /// their keys.
     pub fn shut_down(&self) {
-        self.shared.end(Ending::Now);
+        self.shared.stop_deliveries(Shutdown::Now);
     }
 
     /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
@@ -467,10 +484,10 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shut_down_when_idle(&self) {
-        self.shared.ending.send_if_modified(|ending| {
-            let is_open = *ending == Ending::No;
+        self.shared.shutdown.send_if_modified(|shutdown| {
+            let is_open = *shutdown == Shutdown::No;
             if is_open {
-                *ending = Ending::WhenIdle;
+                *shutdown = Shutdown::WhenIdle;
             }
             is_open
         });
@@ -479,7 +496,7 @@ impl Queue {
     /// Returns true if the queue is shut down in this process.
     #[must_use]
     pub fn shutting_down(&self) -> bool {
-        self.shared.ending.borrow().is_final()
+        self.shared.shutdown.borrow().is_final()
     }
 
     /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
@@ -509,7 +526,7 @@ impl Queue {
     /// ```
     #[must_use]
     pub fn is_dropped(&self) -> bool {
-        *self.shared.ending.borrow() == Ending::Dropped
+        *self.shared.shutdown.borrow() == Shutdown::Dropped
     }
 
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
@@ -556,21 +573,8 @@ impl Queue {
     /// Returns the number of keys that this process holds, including those that are
     /// [claimed ahead](crate::OpenOptions::claim_ahead).
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn leased(&self) -> usize {
         self.shared.leases.len()
-    }
-}
-
-impl Shared {
-    /// Stops deliveries, unless they are stopped already.
-    pub(crate) fn end(&self, why: Ending) {
-        self.ending.send_if_modified(|ending| {
-            let is_open = !ending.is_final();
-            if is_open {
-                *ending = why;
-            }
-            is_open
-        });
     }
 }
 
@@ -584,7 +588,7 @@ fn checked(key: Key) -> Result<Key, AddError> {
         let (length, start) = (key.len(), Key::from(&key[..64]));
         let said = format!(
             "\"{start}...\": the key has {length} bytes; at most {} are allowed",
-            Key::LONGEST
+            Key::MAX_LENGTH
         );
         return Err(AddError::new(said));
     }
@@ -592,17 +596,11 @@ fn checked(key: Key) -> Result<Key, AddError> {
 }
 
 fn late(why: &str) -> AddError {
-    AddError::of("the key was not added", true, EngineError::unsure(why))
+    AddError::from_engine("the key was not added", true, EngineError::unsure(why))
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
     }
 }

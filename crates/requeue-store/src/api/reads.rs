@@ -1,21 +1,33 @@
 //! Reads of a queue: counts, single keys and pages of keys.
 
-use crate::api::queue::{Queue, Shared};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use requeue::metrics::{Sample, Scrape};
+
+use crate::api::queue::Queue;
+use crate::client::shared::Shared;
 use crate::types::error::ReadError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
+
+/// The maximum number of keys in flight that are searched for the longest runs.
+const RUNNING: usize = 256;
 
 impl Queue {
     /// Counts the keys in each state. The engine reads all keys for that.
-    /// [`recent_counts`](Self::recent_counts) limits how often it does so.
     ///
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
-    pub async fn counts(&self) -> Result<Counts, ReadError> {
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    pub async fn counts(&self) -> Result<StateCounts, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let counted = engine.counts(place).await;
-        counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
+        counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
     /// Returns the entry of a key, or `None` if the key has no state: it was never added, for example, or
@@ -24,11 +36,15 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let mut found = match engine.look_up(place, &key.into()).await {
             Ok(found) => Vec::from_iter(found),
-            Err(fault) => return Err(ReadError::of("the key was not looked up", fault)),
+            Err(fault) => return Err(ReadError::from_engine("the key was not looked up", fault)),
         };
         self.note_pause(&mut found).await?;
         Ok(found.pop())
@@ -39,10 +55,15 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn is_paused(&self) -> Result<bool, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let is_paused = engine.is_paused(place).await;
-        is_paused.map_err(|fault| ReadError::of("the state of the queue was not read", fault))
+        is_paused
+            .map_err(|fault| ReadError::from_engine("the state of the queue was not read", fault))
     }
 
     async fn note_pause(&self, entries: &mut [Entry]) -> Result<(), ReadError> {
@@ -62,6 +83,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     ///
     /// # Examples
     ///
@@ -91,7 +116,8 @@ impl Queue {
     ) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let page = engine.page(place, state, after, limit).await;
-        let mut page = page.map_err(|fault| ReadError::of("the keys were not listed", fault))?;
+        let mut page =
+            page.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
         self.note_pause(&mut page).await?;
         Ok(page)
     }
@@ -101,6 +127,10 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, ReadError> {
         self.snapshot(Some(State::Parked), after, limit).await
     }
@@ -110,9 +140,115 @@ impl Queue {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<String, ReadError> {
         let key = key.into();
         let found = self.look_up(&key).await?;
         Ok(found.map_or_else(|| format!("{key}: not in the queue"), |entry| entry.explain()))
+    }
+
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration
+    /// of the last two counts. The shorter one decides, so that a stall of the store makes no long pause:
+    ///
+    /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
+    /// - Up to 7.5 s: the pause is 30 s.
+    /// - Over 7.5 s: the pause is four times the duration.
+    ///
+    /// So counts that take a similar time take at most a fifth of the time of the engine, and at most a fiftieth if
+    /// they take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that
+    /// reach their time limit, can take more.
+    ///
+    /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
+    /// without waiting, and their age.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails.
+    /// After a failure, the engine is not queried again for 1 s to 10 s. If several counts in a row take too
+    /// long, the pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// A count continues if its callers are dropped.
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
+        self.shared.recent_counts().await
+    }
+
+    /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
+    /// as often as [`recent_counts`](Self::recent_counts). The times of an entry count up or down to now.
+    ///
+    /// If more than 256 keys are in flight, only the first 256 by key are considered.
+    ///
+    /// # Errors
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
+        let Shared { engine, place, longest, .. } = &*self.shared;
+        let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+        let look = async move {
+            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
+            let mut running = running.await?;
+            running.sort_by_key(|entry| Reverse(entry.since));
+            Ok(running)
+        };
+        let longest = longest.or(look).await;
+        let (mut longest, age) =
+            longest.map_err(|fault| ReadError::from_engine("the keys were not listed", fault))?;
+        for Entry { since, due, bound, lease, .. } in &mut longest {
+            *since = since.map(|since| since.saturating_add(age));
+            for until in [due, bound, lease] {
+                *until = until.map(|until| until.saturating_sub(age));
+            }
+        }
+        Ok(longest)
+    }
+
+    /// Returns the values of the queue's metrics, or `None` before the first
+    /// [`recent_counts`](Self::recent_counts).
+    ///
+    /// The numbers of keys are those of all processes, as of the last `recent_counts`: `counts_age` is their
+    /// age. The other values describe this process:
+    ///
+    /// - A completion counts when the worker makes it, even if the store does not accept it. A success after
+    ///   the lease has expired counts as a failure, as in the store. A worker that was killed counts nothing.
+    /// - Adds are those of this process, including delayed ones.
+    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
+    ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
+    ///   it becomes ready.
+    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or
+    ///   reached the limit of failures. If such a key was added during its last run, it is not parked but
+    ///   runs again with its failures reset. It includes the keys that claims of this process have parked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_all(["alice", "bob"]).await?;
+    /// assert_eq!(queue.sample(), None);
+    /// queue.recent_counts().await?;
+    /// assert_eq!(queue.sample().map(|sample| sample.depth), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(hidden)] // For `requeue-http`.
+    #[must_use]
+    pub fn sample(&self) -> Option<Sample> {
+        self.shared.scrape()
     }
 }

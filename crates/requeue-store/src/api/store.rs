@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::options::Options;
 use crate::api::queue::Queue;
+use crate::client::options::Options;
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
@@ -13,11 +13,11 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
-use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
+use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::worker::{invalid_worker, this_process};
 
 /// The longest duration of an option: one year. Adding it to a time overflows no clock.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A store of queues: a file, a database, or one or more servers.
 ///
@@ -68,6 +68,10 @@ impl Store {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the connections that it has opened are closed.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
@@ -79,8 +83,10 @@ impl Store {
                 });
                 match opened.await {
                     Ok(Ok(engine)) => Arc::new(engine),
-                    Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
-                    Err(error) => return Err(ConnectError::of(said, EngineError::absent(error))),
+                    Ok(Err(fault)) => return Err(ConnectError::from_engine(said, fault)),
+                    Err(error) => {
+                        return Err(ConnectError::from_engine(said, EngineError::absent(error)));
+                    }
                 }
             }
             #[cfg(feature = "postgres")]
@@ -91,7 +97,7 @@ impl Store {
             Address::Redis(options) => {
                 let said = options.shown();
                 let connected = crate::engine::redis::Redis::connect(options).await;
-                Arc::new(connected.map_err(|fault| ConnectError::of(said, fault))?)
+                Arc::new(connected.map_err(|fault| ConnectError::from_engine(said, fault))?)
             }
         };
         Ok(Self { engine })
@@ -128,9 +134,15 @@ impl Store {
     ///
     /// Returns an error if the schema has a later version or belongs to another program, or the store
     /// cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schema may have been created or upgraded. Repeating the call is harmless.
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
-        migrated.map_err(|fault| MigrateError::of("the schema was not created or updated", fault))
+        migrated.map_err(|fault| {
+            MigrateError::from_engine("the schema was not created or updated", fault)
+        })
     }
 
     /// Returns all queues of the store, sorted by name, with their settings and whether they have keys.
@@ -140,6 +152,10 @@ impl Store {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or has no schema of this version.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
     ///
     /// # Examples
     ///
@@ -162,7 +178,7 @@ impl Store {
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
         let queues = self.engine.queues().await;
         let mut queues =
-            queues.map_err(|fault| ReadError::of("the queues cannot be listed", fault))?;
+            queues.map_err(|fault| ReadError::from_engine("the queues cannot be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
     }
@@ -220,7 +236,7 @@ impl Store {
     ///
     /// Runs in flight continue until their processes detect the loss of their leases at the next renewal. The
     /// completion of such a run changes nothing, and fails with
-    /// [`FinishError::Dropped`](crate::FinishError::Dropped).
+    /// [`CompleteError::Dropped`](crate::CompleteError::Dropped).
     ///
     /// Apart from that, it behaves as [`drop_queue`](Self::drop_queue).
     ///
@@ -231,16 +247,18 @@ impl Store {
     /// # Cancel safety
     ///
     /// As [`drop_queue`](Self::drop_queue).
-    pub async fn force_drop_queue(&self, name: &str) -> Result<Counts, DropError> {
+    pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, DropError> {
         self.dropped(name, true).await
     }
 
-    async fn dropped(&self, name: &str, keys_too: bool) -> Result<Counts, DropError> {
+    async fn dropped(&self, name: &str, keys_too: bool) -> Result<StateCounts, DropError> {
         match self.engine.drop_queue(name, keys_too).await {
             Ok(Dropped::Yes(counts)) => Ok(counts),
             Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
             Ok(Dropped::Missing) => Err(DropError::missing(name, self.similar(name).await)),
-            Err(fault) => Err(DropError::of(format!("queue {name:?} was not dropped"), fault)),
+            Err(fault) => {
+                Err(DropError::from_engine(format!("queue {name:?} was not dropped"), fault))
+            }
         }
     }
 
@@ -361,7 +379,7 @@ impl OpenOptions {
     /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the
     /// duration, as long as it lives and reaches the store.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.clamp(Duration::from_millis(1), LONGEST);
+        self.options.lease = lease.clamp(Duration::from_millis(1), MAX_DURATION);
         self
     }
 
@@ -430,7 +448,7 @@ impl OpenOptions {
     /// Sets how long an add waits for a store that cannot be reached, or for a key that another transaction
     /// has locked. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
-        self.options.add_timeout = timeout.min(LONGEST);
+        self.options.add_timeout = timeout.min(MAX_DURATION);
         self
     }
 
@@ -528,8 +546,7 @@ impl OpenOptions {
     /// let queue = store.queue("mail").metrics(&metrics).open().await?;
     /// queue.add("alice").await?;
     ///
-    /// // Counts now, instead of within 10 s.
-    /// queue.recent_counts().await?;
+    /// # queue.recent_counts().await?;
     /// let mut body = String::new();
     /// text::encode(&mut body, &registry)?;
     /// assert!(body.contains("\nworkqueue_adds_total{name=\"mail\"} 1\n"));
@@ -560,6 +577,26 @@ impl OpenOptions {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the queue may have been created. Repeating the call is harmless.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").max_failures(10).open().await?;
+    /// assert_eq!(queue.name(), "mail");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, options } = self;
         let bad = |why: &str| OpenError::invalid(format!("queue {name:?}: {why}"));
@@ -585,7 +622,7 @@ impl OpenOptions {
         };
         let opened = opened.map_err(|fault| {
             let retry = if fault.kind.is_final() { "" } else { " at the moment" };
-            OpenError::of(format!("queue {name:?} cannot be opened{retry}"), fault)
+            OpenError::from_engine(format!("queue {name:?} cannot be opened{retry}"), fault)
         })?;
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));
@@ -614,7 +651,7 @@ impl OpenOptions {
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = metrics {
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
-            tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
+            tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
         Ok(queue)
     }

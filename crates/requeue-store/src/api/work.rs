@@ -7,10 +7,10 @@ use requeue::clock::{Clock, TokioClock};
 use requeue::workers::{Error, WorkItem, WorkQueue};
 use requeue::{CancelReason, Completion, Drained};
 
-use crate::api::item::Item;
 use crate::api::queue::Queue;
+use crate::client::item::Item;
 use crate::types::add::Priority;
-use crate::types::error::{FinishError, chain};
+use crate::types::error::{CompleteError, chain};
 use crate::types::key::Key;
 
 /// Lets [`requeue::workers::Workers`] run on the queue.
@@ -65,7 +65,7 @@ impl WorkQueue for Queue {
     /// Returns the number of keys that this process holds. Ready keys are not counted: other processes may
     /// run them.
     fn left(&self) -> Drained<Key> {
-        Drained::new(0, self.held(), Vec::new())
+        Drained::new(0, self.leased(), Vec::new())
     }
 
     fn settled(&self) -> impl Future<Output = ()> + Send {
@@ -103,7 +103,7 @@ impl WorkItem for Item {
 
     /// Sets a low priority for a number below 0, and a high one for a number above 0.
     fn set_priority(&mut self, priority: i32) {
-        Self::set_priority(self, Priority::of(priority));
+        Self::set_priority(self, Priority::from_number(priority));
     }
 
     fn epoch(&self) -> u64 {
@@ -134,7 +134,7 @@ impl WorkItem for Item {
     }
 }
 
-fn report(key: &dyn Display, error: &FinishError) {
+fn report(key: &dyn Display, error: &CompleteError) {
     let error = chain(error);
     tracing::warn!(%key, error, "a completion had no effect");
 }

@@ -36,7 +36,7 @@ impl Adding {
     /// Answers the caller, which may have been dropped.
     fn answer(self, answer: Result<Added, (bool, EngineError)>) {
         let answer = answer.map_err(|(unsure, fault)| {
-            AddError::of("the key was not added", unsure || self.unsure, fault)
+            AddError::from_engine("the key was not added", unsure || self.unsure, fault)
         });
         let _ = self.reply.send(answer);
     }

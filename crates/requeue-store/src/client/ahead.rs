@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::api::item::Item;
-use crate::api::options::Options;
+use crate::client::item::Item;
+use crate::client::options::Options;
 
 /// The bounds of the horizon. With a shorter horizon, claims would cost the engine more than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));

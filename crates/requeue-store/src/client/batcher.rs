@@ -17,7 +17,7 @@ use crate::engine::{Engine, Place};
 use crate::types::key::Key;
 
 /// The maximum number of requests in a batch.
-pub(crate) const MOST: usize = 256;
+pub(crate) const MAX_BATCH: usize = 256;
 /// After this many batches of one request in a row, no concurrent request is expected.
 const LONELY: u32 = 8;
 
@@ -83,14 +83,14 @@ impl<T: Wish> Batcher<T> {
             loop {
                 // The semaphore is never closed.
                 let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
-                if batch.is_empty() && come.recv_many(&mut batch, MOST).await == 0 {
+                if batch.is_empty() && come.recv_many(&mut batch, MAX_BATCH).await == 0 {
                     return;
                 }
                 if lone < LONELY {
                     // Other tasks that are ready to run may be about to send requests.
                     yield_now().await;
                 }
-                while batch.len() < MOST
+                while batch.len() < MAX_BATCH
                     && let Ok(what) = come.try_recv()
                 {
                     batch.push(what);
@@ -114,7 +114,7 @@ impl<T: Wish> Batcher<T> {
                 tokio::select! {
                     biased;
                     () = poll_fn(|at| unless_it_panics(submitting.as_mut(), at)) => {}
-                    _ = come.recv_many(&mut batch, MOST) => {
+                    _ = come.recv_many(&mut batch, MAX_BATCH) => {
                         tokio::spawn(submitting);
                     }
                 }

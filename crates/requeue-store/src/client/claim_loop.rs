@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::api::item::Item;
-use crate::api::queue::{Ending, Shared};
 use crate::client::ahead::{Ahead, Unstarted};
-use crate::client::batcher::MOST;
+use crate::client::batcher::MAX_BATCH;
+use crate::client::item::Item;
+use crate::client::shared::{Shared, Shutdown};
 use crate::engine::Claim;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
@@ -29,16 +29,16 @@ pub(crate) struct Waiter {
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
 /// dropped.
 pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
-    let Some((mut wakes, mut ending, mut desk)) = shared.upgrade().map(|shared| {
-        let (wakes, ending) = (shared.engine.wakes(&shared.place), shared.ending.subscribe());
-        (wakes, ending, Desk::new(&shared))
+    let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
+        let (wakes, shutdown) = (shared.engine.wakes(&shared.place), shared.shutdown.subscribe());
+        (wakes, shutdown, Desk::new(&shared))
     }) else {
         return;
     };
     let mut claiming: Option<Claiming> = None;
     // The time of the next claim. A new getter or a change of `now` causes a claim immediately.
     let mut pause: Option<Instant> = None;
-    let mut now = Ending::No;
+    let mut now = Shutdown::No;
     loop {
         // Other tasks that are ready to run may be about to call `get`.
         yield_now().await;
@@ -48,7 +48,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         }
         desk.deliver();
         desk.ahead.unclaim_late(Instant::now());
-        let before = std::mem::replace(&mut now, *ending.borrow_and_update());
+        let before = std::mem::replace(&mut now, *shutdown.borrow_and_update());
         if now.is_final() {
             break;
         }
@@ -63,7 +63,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
             answer = answered(&mut claiming) => {
                 claiming = None;
                 // A getter that arrived during the claim may know of more keys.
-                let is_known = !desk.has_newcomers && now == answer.ending;
+                let is_known = !desk.has_newcomers && now == answer.shutdown;
                 pause = desk.answered(answer).filter(|_| is_known);
             }
             waiter = come.recv() => match waiter {
@@ -73,7 +73,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                 }
                 None => break,
             },
-            changed = ending.changed() => {
+            changed = shutdown.changed() => {
                 if changed.is_err() {
                     break;
                 }
@@ -128,7 +128,7 @@ struct Found {
 struct Answered {
     found: Result<Found, EngineError>,
     /// The state of the shutdown when the claim began.
-    ending: Ending,
+    shutdown: Shutdown,
     /// The number of keys that it asked for, and its duration.
     max: usize,
     took: Duration,
@@ -177,10 +177,10 @@ impl Desk {
     }
 
     /// Begins a claim if keys are wanted.
-    fn claim(&mut self, shared: Arc<Shared>, ending: Ending) -> Option<Claiming> {
+    fn claim(&mut self, shared: Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
         let waited_for = self.waiters.iter().map(|waiter| waiter.max);
         let waited_for = waited_for.fold(0, usize::saturating_add);
-        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MOST);
+        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MAX_BATCH);
         if max == 0 {
             return None;
         }
@@ -196,7 +196,7 @@ impl Desk {
         let is_waited_for = waited_for > 0;
         let asked = if is_waited_for { poll } else { Duration::ZERO };
         let claim = Claim { max, oldest, lease, expired, poll: asked };
-        let may_end = is_waited_for && ending == Ending::WhenIdle;
+        let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
         Some(Box::pin(async move {
             let since = Instant::now();
             let found = self::claim(&shared, claim, since).await;
@@ -206,15 +206,15 @@ impl Desk {
                 && items.is_empty()
                 && is_idle(&shared).await
             {
-                shared.end(Ending::Now);
+                shared.stop_deliveries(Shutdown::Now);
             }
-            Answered { found, ending, max, took, poll }
+            Answered { found, shutdown, max, took, poll }
         }))
     }
 
     /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
-        let Answered { found, ending: _, max, took, poll } = answer;
+        let Answered { found, shutdown: _, max, took, poll } = answer;
         let wait = match found {
             Ok(Found { items, next, is_paused }) => {
                 self.delay = RetryDelay::new();
@@ -254,7 +254,7 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Result<Fou
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
             tracing::warn!(queue = place.name, "{}: deliveries stop", fault.source);
-            shared.end(Ending::Dropped);
+            shared.stop_deliveries(Shutdown::Dropped);
         } else {
             place.note_failure(Part::all(engine, place), fault);
         }

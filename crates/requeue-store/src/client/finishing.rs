@@ -10,12 +10,12 @@ use crate::client::leases::Ending;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{End, Engine, Failure, Place};
-use crate::types::error::{EngineError, FinishError, Kind, chain};
+use crate::types::error::{CompleteError, EngineError, Kind, chain};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
 /// The caller of a completion. The answer is whether the key was parked.
-pub(crate) type Reply = oneshot::Sender<Result<bool, FinishError>>;
+pub(crate) type Reply = oneshot::Sender<Result<bool, CompleteError>>;
 
 /// A completion that is being sent.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Finishing {
     }
 
     /// Answers the caller, or logs an error if there is none.
-    fn answer(self, place: &Place, ended: Result<bool, FinishError>) {
+    fn answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
         // The caller must see that this process no longer holds the key.
         drop(lease);
@@ -77,10 +77,10 @@ impl Finishing {
     /// Answers the caller of a completion that is not sent again.
     fn fail(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
-            Some(fault) if fault.kind == Kind::Dropped => FinishError::Dropped,
-            _ if self.unsure => FinishError::Unsure,
-            Some(fault) => FinishError::Unreachable(fault.source.to_string().into()),
-            None => FinishError::Lost,
+            Some(fault) if fault.kind == Kind::Dropped => CompleteError::Dropped,
+            _ if self.unsure => CompleteError::Unsure,
+            Some(fault) => CompleteError::Unreachable(fault.source.to_string().into()),
+            None => CompleteError::Lost,
         };
         self.answer(place, Err(error));
     }

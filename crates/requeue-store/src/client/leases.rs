@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::batcher::MOST;
+use crate::client::batcher::MAX_BATCH;
 use crate::engine::outage::Part;
 use crate::engine::{Engine, Place, Renewed, by_shard};
 use crate::types::error::{EngineError, Kind};
@@ -300,7 +300,7 @@ async fn renew(
 ) {
     let shard = held.first().map_or(0, |(key, _)| engine.shard(&place, key));
     let shard = Part::Shard(shard);
-    for part in held.chunks(MOST) {
+    for part in held.chunks(MAX_BATCH) {
         let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
         match engine.renew(&place, part.to_vec(), lease).await {
             Ok(answers) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::client::batcher::{MOST, Tried, Wish};
+use crate::client::batcher::{MAX_BATCH, Tried, Wish};
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place};
 use crate::types::key::Key;
@@ -79,7 +79,7 @@ impl<T: Wish> LockedKeys<T> {
             sleep(delay.wait()).await;
             let keys: Vec<Key> = self.lock().by_key.keys().cloned().collect();
             let mut freed = false;
-            for keys in keys.chunks(MOST) {
+            for keys in keys.chunks(MAX_BATCH) {
                 let batch = self.take(keys);
                 let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
                 let left = T::submit(engine, place, batch, Tried::InVain).await;

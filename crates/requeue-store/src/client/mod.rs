@@ -4,7 +4,11 @@
 pub(crate) mod adding;
 pub(crate) mod ahead;
 pub(crate) mod batcher;
+pub(crate) mod cache;
 pub(crate) mod claim_loop;
 pub(crate) mod finishing;
+pub(crate) mod item;
 pub(crate) mod leases;
 pub(crate) mod locked_keys;
+pub(crate) mod options;
+pub(crate) mod shared;

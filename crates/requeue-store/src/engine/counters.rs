@@ -7,7 +7,7 @@ use requeue::metrics::Sample;
 
 use crate::engine::{Ask, Delivery, Finish};
 use crate::types::add::Added;
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// The counters of one queue in one process.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Counters {
 
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// lists how long this process has had each of its keys.
-    pub(crate) fn sample(&self, counts: Counts, ago: Duration, held: Vec<Duration>) -> Sample {
+    pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
         let mut sample = *self.lock();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);

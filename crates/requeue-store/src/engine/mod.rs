@@ -1,6 +1,7 @@
 //! The interface of a storage engine. Each operation takes a batch of keys.
 
 pub(crate) mod address;
+pub(crate) mod columns;
 pub(crate) mod counters;
 pub(crate) mod damage;
 pub(crate) mod outage;
@@ -33,7 +34,7 @@ use crate::engine::parked::OnParked;
 use crate::engine::receipts::Attempts;
 use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -266,16 +267,16 @@ pub(crate) enum Renewed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dropped {
     /// Dropped. Has the counts from before the drop.
-    Yes(Counts),
+    Yes(StateCounts),
     /// Not dropped: the queue has keys.
-    HasKeys(Counts),
+    HasKeys(StateCounts),
     Missing,
 }
 
 impl Dropped {
     /// Returns true if a queue with these keys is not dropped.
-    pub(crate) const fn keeps(counts: &Counts, keys_too: bool) -> bool {
-        let Counts { ready, waiting, processing, parked, damaged, .. } = *counts;
+    pub(crate) const fn keeps(counts: &StateCounts, keys_too: bool) -> bool {
+        let StateCounts { ready, waiting, processing, parked, damaged, .. } = *counts;
         !keys_too && ready + waiting + processing + parked + damaged > 0
     }
 }
@@ -455,13 +456,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
         limit: usize,
     ) -> Answer<'a, Vec<Entry>>;
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts>;
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts>;
 
     /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
     /// keys.
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
-            let Counts { ready, waiting, processing, .. } = self.counts(queue).await?;
+            let StateCounts { ready, waiting, processing, .. } = self.counts(queue).await?;
             Ok(ready + waiting + processing == 0)
         })
     }

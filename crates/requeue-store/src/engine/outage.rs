@@ -56,7 +56,7 @@ enum Trouble {
 
 impl Trouble {
     /// Returns the trouble of this kind, or `None` if the store works.
-    const fn of(kind: Kind) -> Option<Self> {
+    const fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Absent | Kind::Unsure => Some(Self::Unreachable),
             Kind::Unable | Kind::Unconfirmed => Some(Self::Unable),
@@ -95,7 +95,7 @@ impl Part {
 impl Place {
     /// Records the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
-        let Some(trouble) = Trouble::of(fault.kind) else { return };
+        let Some(trouble) = Trouble::from_kind(fault.kind) else { return };
         let now = Instant::now();
         let mut state = self.outage.lock();
         state.failing.insert(part, now);

@@ -46,7 +46,7 @@ pub(crate) struct Receipts(Mutex<Vec<u64>>);
 
 impl Receipts {
     /// Returns the receipt of the next attempt.
-    pub(crate) fn of(&self, attempts: &mut Attempts) -> Receipt {
+    pub(crate) fn for_attempt(&self, attempts: &mut Attempts) -> Receipt {
         let lasts = attempts.deadline.saturating_duration_since(Instant::now());
         let lasts = lasts.saturating_add(GRACE);
         let new = || {

@@ -79,7 +79,7 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
     }
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     assert!(!item.is_lost());
-    assert_eq!(queue.held(), 1);
+    assert_eq!(queue.leased(), 1);
     item.succeed().await.expect("the lease is held");
 }
 

@@ -14,7 +14,7 @@ use crate::engine::{
 };
 use crate::types::add::{Add, Added, Cancelled};
 use crate::types::error;
-use crate::types::inspect::{Counts, State};
+use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 
 /// The key whose row is overwritten.
@@ -154,7 +154,7 @@ impl Scene {
     }
 
     /// Lists, counts, and walks over all keys.
-    async fn looks(&self, how: &str) -> Counts {
+    async fn looks(&self, how: &str) -> StateCounts {
         let (engine, place) = (&self.engine, &self.place);
         for state in STATES.map(Some).into_iter().chain([None]) {
             let page = engine.page(place, state, None, 100).await;
@@ -295,8 +295,8 @@ impl Scene {
     pub(crate) async fn check_drop(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let counts = self.looks(how).await;
-        let expected = |found: Counts| {
-            assert_eq!(Counts { oldest_ready: counts.oldest_ready, ..found }, counts, "{how}");
+        let expected = |found: StateCounts| {
+            assert_eq!(StateCounts { oldest_ready: counts.oldest_ready, ..found }, counts, "{how}");
         };
         let dropped = engine.drop_queue(&place.name, false).await;
         match dropped.unwrap_or_else(|error| panic!("{how}: {}", error.source)) {
@@ -314,7 +314,7 @@ impl Scene {
         let settings = Settings { re_add: place.re_add, parked_add: place.parked_add };
         let later = engine.open(&place.name, settings).await.expect("the queue is created");
         assert!(engine.look_up(&later, &BAD.into()).await.expect("looked up").is_none(), "{how}");
-        assert_eq!(engine.counts(&later).await.expect("counted"), Counts::default(), "{how}");
+        assert_eq!(engine.counts(&later).await.expect("counted"), StateCounts::default(), "{how}");
     }
 
     /// Makes one of the final checks, chosen at random.

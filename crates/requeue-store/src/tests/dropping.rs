@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::api::store::Store;
 use crate::types::add::ParkedAdd;
-use crate::types::inspect::{Counts, State};
+use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 
 /// A time limit that is longer than a test takes.
@@ -19,7 +19,7 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
     timeout(LONG, what).await.expect("in time")
 }
 
-fn numbers(counts: &Counts) -> [u64; 4] {
+fn numbers(counts: &StateCounts) -> [u64; 4] {
     [counts.ready, counts.waiting, counts.processing, counts.parked]
 }
 
@@ -101,7 +101,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     // The run detects it by the next renewal, and its completion does no harm.
     within(item.lost()).await;
     let error = item.succeed().await.expect_err("the queue was dropped");
-    assert!(matches!(error, FinishError::Lost | FinishError::Dropped), "{error:?}");
+    assert!(matches!(error, CompleteError::Lost | CompleteError::Dropped), "{error:?}");
     within(queue.settled()).await;
     assert!(one.drop_queue(name).await.expect_err("the queue was dropped").is_missing());
     let reopened = other.queue(name).must_exist().open().await;
@@ -120,7 +120,9 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     kept.add("a").await.expect("added");
     // The getter or the workers have had the key.
     let got = within(async {
-        while kept.counts().await.expect("counted") != Counts::default() && !getting.is_finished() {
+        while kept.counts().await.expect("counted") != StateCounts::default()
+            && !getting.is_finished()
+        {
             tokio::task::yield_now().await;
         }
         getting.is_finished()
@@ -145,7 +147,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     one.force_drop_queue(name).await.expect("dropped");
     let settings = one.queue(name).readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
-    assert_eq!(new.counts().await.expect("counted"), Counts::default());
+    assert_eq!(new.counts().await.expect("counted"), StateCounts::default());
     new.add("a").await.expect("added");
     new.add_after("c", LONG).await.expect("added");
 
@@ -247,11 +249,11 @@ async fn a_run_that_is_in_flight_at_a_drop_loses_its_lease() {
     engine.drop_queue("q", true).await.expect("dropped");
     let begin = Instant::now();
     let error = one.succeed().await.expect_err("the queue was dropped");
-    assert!(matches!(error, FinishError::Dropped), "{error:?}");
+    assert!(matches!(error, CompleteError::Dropped), "{error:?}");
     assert_eq!(begin.elapsed(), Duration::ZERO, "no retry");
     other.lost().await;
     assert!(begin.elapsed() <= 10 * SECOND, "by the next renewal: {:?}", begin.elapsed());
-    assert!(matches!(other.succeed().await, Err(FinishError::Lost)));
+    assert!(matches!(other.succeed().await, Err(CompleteError::Lost)));
     let error = queue.add("c").await.expect_err("the queue was dropped");
     assert!(error.is_dropped());
     assert!(begin.elapsed() <= 10 * SECOND, "no retry");

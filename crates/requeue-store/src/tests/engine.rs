@@ -14,7 +14,7 @@ use crate::engine::time::{Micros, after, until};
 use crate::engine::{Answer, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, Priority};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// A failure that a test injects into a call.
@@ -393,16 +393,16 @@ impl Engine for Memory {
         })
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let counts = self.operation(0, move |rows, now| {
             let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
-            Counts {
+            StateCounts {
                 ready: count(State::Ready),
                 waiting: count(State::Waiting),
                 processing: count(State::Processing),
                 parked: count(State::Parked),
                 dirty: rows.values().filter(|row| row.is_dirty_with_a_worker(now)).count() as u64,
-                ..Counts::default()
+                ..StateCounts::default()
             }
         });
         Box::pin(async move {

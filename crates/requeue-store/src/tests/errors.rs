@@ -5,7 +5,7 @@ use std::error::Error;
 
 use super::*;
 use crate::types::error::*;
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// Returns an error of each public type, made in each way that has a source or none.
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
@@ -15,31 +15,31 @@ fn all() -> Vec<(&'static str, Box<dyn Error>)> {
             "ConnectError",
             Box::new(ConnectError::new("sqlite: the file name is missing, as in sqlite:jobs.db")),
         ),
-        ("ConnectError", Box::new(ConnectError::of("redis://h:1", fault()))),
+        ("ConnectError", Box::new(ConnectError::from_engine("redis://h:1", fault()))),
         (
             "MigrateError",
-            Box::new(MigrateError::of("the schema was not created or updated", fault())),
+            Box::new(MigrateError::from_engine("the schema was not created or updated", fault())),
         ),
         ("OpenError", Box::new(OpenError::invalid("queue \"\": invalid name: use 1 to 200 bytes"))),
         ("OpenError", Box::new(OpenError::missing("mial", vec!["mail".to_owned()]))),
-        ("OpenError", Box::new(OpenError::of("the queue \"q\" can't be opened", fault()))),
-        ("DropError", Box::new(DropError::has_keys("mail", Counts::default()))),
+        ("OpenError", Box::new(OpenError::from_engine("the queue \"q\" can't be opened", fault()))),
+        ("DropError", Box::new(DropError::has_keys("mail", StateCounts::default()))),
         ("DropError", Box::new(DropError::missing("mial", vec!["mail".to_owned()]))),
-        ("DropError", Box::new(DropError::of("queue \"mail\" was not dropped", fault()))),
-        ("ReadError", Box::new(ReadError::of("the keys were not counted", fault()))),
-        ("UpdateError", Box::new(UpdateError::of("the key was not revived", fault()))),
+        ("DropError", Box::new(DropError::from_engine("queue \"mail\" was not dropped", fault()))),
+        ("ReadError", Box::new(ReadError::from_engine("the keys were not counted", fault()))),
+        ("UpdateError", Box::new(UpdateError::from_engine("the key was not revived", fault()))),
         ("AddError", Box::new(AddError::new("a key of 3000 bytes"))),
-        ("AddError", Box::new(AddError::of("the key was not added", true, fault()))),
-        ("FinishError", Box::new(FinishError::Lost)),
-        ("FinishError", Box::new(FinishError::Unsure)),
-        ("FinishError", Box::new(FinishError::Dropped)),
-        ("FinishError", Box::new(FinishError::Unreachable("connection refused".into()))),
+        ("AddError", Box::new(AddError::from_engine("the key was not added", true, fault()))),
+        ("CompleteError", Box::new(CompleteError::Lost)),
+        ("CompleteError", Box::new(CompleteError::Unsure)),
+        ("CompleteError", Box::new(CompleteError::Dropped)),
+        ("CompleteError", Box::new(CompleteError::Unreachable("connection refused".into()))),
     ]
 }
 
 #[test]
 fn a_drop_that_is_refused_names_damaged_keys_if_there_are_any() {
-    let mut counts = Counts { ready: 2, ..Counts::default() };
+    let mut counts = StateCounts { ready: 2, ..StateCounts::default() };
     for (damaged, end) in [(0, "0 parked)"), (3, "0 parked, 3 damaged)")] {
         counts.damaged = damaged;
         let said = DropError::has_keys("mail", counts).to_string();
@@ -52,15 +52,15 @@ fn an_error_of_a_change_says_whether_it_may_have_happened() {
     let lost = || EngineError::unsure("the connection was closed");
     let absent = || EngineError::absent("the connection was refused");
     let update = |fault| {
-        let error = UpdateError::of("the key was not revived", fault);
+        let error = UpdateError::from_engine("the key was not revived", fault);
         (error.to_string(), error.may_have_happened())
     };
     let migrate = |fault| {
-        let error = MigrateError::of("the schema was not created or updated", fault);
+        let error = MigrateError::from_engine("the schema was not created or updated", fault);
         (error.to_string(), error.may_have_happened())
     };
     let drop = |fault| {
-        let error = DropError::of("queue \"q\" was not dropped", fault);
+        let error = DropError::from_engine("queue \"q\" was not dropped", fault);
         (error.to_string(), error.may_have_happened())
     };
     // A second cancel, revive or drop may also affect later adds.
@@ -73,7 +73,7 @@ fn an_error_of_a_change_says_whether_it_may_have_happened() {
         assert_eq!((unsure, sure.1), ((expected, true), false));
     }
     // A query changes nothing.
-    let error = ReadError::of("the keys were not counted", lost());
+    let error = ReadError::from_engine("the keys were not counted", lost());
     assert_eq!(error.to_string(), "the keys were not counted");
 }
 

@@ -19,7 +19,7 @@ use crate::engine::{
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
 use crate::types::add::{Added, Cancelled, Priority, ReaddPolicy};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl InMemory {
         while claimed.items.len() < claim.max
             && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
-            let priority = Priority::of(item.priority());
+            let priority = Priority::from_number(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
             let epoch = i64::try_from(item.epoch()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +219,7 @@ impl InMemory {
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
-            priority: Priority::of(entry.priority),
+            priority: Priority::from_number(entry.priority),
             adds: entry.adds,
             reasons: entry.reasons,
             error: None,
@@ -372,15 +372,15 @@ impl Engine for InMemory {
         answer(self.entries().into_iter().filter(fits).take(limit).collect())
     }
 
-    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, StateCounts> {
         let queue = self.queue();
         let processing = queue.in_flight() as u64;
         let waiting = self.all().iter().filter(|entry| waits(entry)).count();
-        answer(Counts {
+        answer(StateCounts {
             ready: queue.len() as u64,
             waiting: waiting as u64,
             processing,
-            ..Counts::default()
+            ..StateCounts::default()
         })
     }
 

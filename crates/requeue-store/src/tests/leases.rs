@@ -14,7 +14,7 @@ async fn a_lease_is_renewed_as_long_as_the_item_is_held() {
     }
     assert!(engine.row("a").expect("the key has a row").run.is_some());
     item.succeed().await.expect("the lease is held");
-    assert_eq!((engine.row("a"), queue.held()), (None, 0));
+    assert_eq!((engine.row("a"), queue.leased()), (None, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,7 +26,10 @@ async fn a_lease_that_can_not_be_renewed_is_lost_before_the_engine_says_so() {
     engine.fail([Mishap::Silent, Mishap::Absent, Mishap::Absent]);
     item.lost().await;
     assert_eq!(start.elapsed().as_secs(), 30);
-    assert!(matches!(item.succeed().await, Err(FinishError::Lost | FinishError::Unreachable(_))));
+    assert!(matches!(
+        item.succeed().await,
+        Err(CompleteError::Lost | CompleteError::Unreachable(_))
+    ));
     // The run has failed, and the key is delivered again.
     let item = get(&queue).await;
     assert_eq!((item.attempt(), item.epoch()), (2, 2));
@@ -47,7 +50,7 @@ async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
     item.lost().await;
     assert_eq!(start.elapsed().as_secs(), 30);
     drop(gate);
-    assert!(matches!(item.succeed().await, Err(FinishError::Lost)));
+    assert!(matches!(item.succeed().await, Err(CompleteError::Lost)));
     assert!(first.is_lost());
 }
 
@@ -67,7 +70,10 @@ async fn who_has_lost_a_key_changes_nothing() {
     drop(gate);
     let again = get(&other).await;
     assert!(again.epoch() > item.epoch() && item.is_lost());
-    assert!(matches!(item.succeed().await, Err(FinishError::Lost | FinishError::Unreachable(_))));
+    assert!(matches!(
+        item.succeed().await,
+        Err(CompleteError::Lost | CompleteError::Unreachable(_))
+    ));
     assert!(engine.row("a").expect("the key has a row").run.is_some());
     again.succeed().await.expect("the lease is held");
 }
@@ -84,13 +90,13 @@ async fn an_end_is_tried_as_long_as_the_lease_lasts() {
     queue.add("a").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Unheard]);
-    assert!(matches!(item.succeed().await, Err(FinishError::Unsure)));
+    assert!(matches!(item.succeed().await, Err(CompleteError::Unsure)));
 
     queue.add("a").await.expect("added");
     let (start, item) = (Instant::now(), get(&queue).await);
     engine.fail(std::iter::repeat_n(Mishap::Absent, 1000));
     let error = item.succeed().await.expect_err("the store is unreachable");
-    assert!(matches!(error, FinishError::Unreachable(_)), "{error}");
+    assert!(matches!(error, CompleteError::Unreachable(_)), "{error}");
     assert!(start.elapsed() <= Duration::from_secs(30));
 }
 
@@ -100,5 +106,5 @@ async fn an_end_that_may_have_happened_is_not_said_to_have_failed() {
     queue.add("a").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Unheard].into_iter().chain(std::iter::repeat_n(Mishap::Absent, 1000)));
-    assert!(matches!(item.succeed().await, Err(FinishError::Unsure)));
+    assert!(matches!(item.succeed().await, Err(CompleteError::Unsure)));
 }

@@ -313,7 +313,7 @@ async fn metrics_have_the_queue_as_long_as_it_is_there() {
     let metrics = Metrics::register(&mut registry);
     let (_engine, queue) = queue();
     metrics.add("q", &queue.shared).expect("the name is free");
-    tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
+    tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
     let shown = || {
         let mut body = String::new();
         text::encode(&mut body, &registry).expect("valid UTF-8");

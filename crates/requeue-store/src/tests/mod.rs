@@ -36,12 +36,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::engine::{Memory, Mishap};
-use crate::api::item::Item;
-use crate::api::options::Options;
 use crate::api::queue::Queue;
+use crate::client::item::Item;
+use crate::client::options::Options;
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
-use crate::types::error::{FinishError, chain};
+use crate::types::error::{CompleteError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 

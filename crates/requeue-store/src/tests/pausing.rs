@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::api::item::Item;
 use crate::api::queue::Queue;
 use crate::api::store::Store;
+use crate::client::item::Item;
 use crate::types::add::{Add, Added};
 use crate::types::inspect::State;
 

@@ -4,7 +4,7 @@ use requeue::workers::{Action, Context, Error, Workers};
 
 use super::engine::{Memory, Mishap};
 use super::{SECOND, get, polled, queue, queue_with, settle};
-use crate::api::options::Options;
+use crate::client::options::Options;
 use crate::types::key::Key;
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +42,7 @@ async fn an_end_that_is_under_way_is_waited_for_and_an_item_that_is_held_is_not(
     drop(gate);
     settled.await;
     assert!(engine.row("a").expect("the key has a row").run.is_none());
-    assert_eq!(queue.held(), 1);
+    assert_eq!(queue.leased(), 1);
     b.succeed().await.expect("the lease is still held");
 }
 
@@ -56,7 +56,7 @@ async fn with_a_store_that_is_gone_it_is_settled_when_the_leases_are_over() {
     engine.fail([Mishap::Absent; 100]);
     drop(item);
     queue.settled().await;
-    assert_eq!(queue.held(), 0);
+    assert_eq!(queue.leased(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,12 +79,12 @@ impl Priority {
     /// ```
     /// use requeue_store::Priority;
     ///
-    /// let priorities = [-7, 0, 1].map(Priority::of);
+    /// let priorities = [-7, 0, 1].map(Priority::from_number);
     /// assert_eq!(priorities, [Priority::Low, Priority::Normal, Priority::High]);
     /// assert_eq!(priorities.map(Priority::number), [-1, 0, 1]);
     /// ```
     #[must_use]
-    pub const fn of(number: i32) -> Self {
+    pub const fn from_number(number: i32) -> Self {
         match number {
             ..0 => Self::Low,
             0 => Self::Normal,

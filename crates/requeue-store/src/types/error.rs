@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// The message of an engine about a store that was never migrated.
 pub(crate) const UNPREPARED: &str =
@@ -200,7 +200,7 @@ macro_rules! error {
         }
 
         impl $name {
-            pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+            pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
@@ -312,7 +312,7 @@ impl ConnectError {
         Self { said: said.into(), kind: ConnectErrorKind::Address, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         let kind = match fault.source.downcast_ref::<Reason>() {
             Some(reason) => reason.kind,
             None if fault.kind == Kind::Refused => ConnectErrorKind::Refused,
@@ -365,7 +365,7 @@ impl OpenError {
         Self(NotOpened::Missing(queue.to_owned(), similar))
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         Self(NotOpened::Failed(said.into(), fault))
     }
 
@@ -427,14 +427,14 @@ pub struct DropError(NotDropped);
 
 #[derive(Debug)]
 enum NotDropped {
-    HasKeys(String, Counts),
+    HasKeys(String, StateCounts),
     /// The name, and the similar names of existing queues.
     Missing(String, Vec<String>),
     Failed(String, EngineError),
 }
 
 impl DropError {
-    pub(crate) fn has_keys(queue: &str, counts: Counts) -> Self {
+    pub(crate) fn has_keys(queue: &str, counts: StateCounts) -> Self {
         Self(NotDropped::HasKeys(queue.to_owned(), counts))
     }
 
@@ -442,13 +442,13 @@ impl DropError {
         Self(NotDropped::Missing(queue.to_owned(), similar))
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, fault: EngineError) -> Self {
         Self(NotDropped::Failed(said.into(), fault))
     }
 
     /// Returns the number of keys in each state, if they are the reason. The queue is unchanged.
     #[must_use]
-    pub const fn counts(&self) -> Option<Counts> {
+    pub const fn counts(&self) -> Option<StateCounts> {
         match self.0 {
             NotDropped::HasKeys(_, counts) => Some(counts),
             NotDropped::Missing(..) | NotDropped::Failed(..) => None,
@@ -480,7 +480,7 @@ impl fmt::Display for DropError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             NotDropped::HasKeys(queue, counts) => {
-                let Counts { ready, waiting, processing, parked, damaged, .. } = counts;
+                let StateCounts { ready, waiting, processing, parked, damaged, .. } = counts;
                 write!(
                     f,
                     "queue {queue:?} was not dropped: it has keys \
@@ -523,7 +523,7 @@ impl AddError {
         Self { said: said.into(), unsure: false, is_dropped: false, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
+    pub(crate) fn from_engine(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
         let unsure = unsure || fault.kind.may_have_happened();
         let is_dropped = fault.kind == Kind::Dropped;
         Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }
@@ -563,7 +563,7 @@ impl Error for AddError {
 /// The error of a completion: it had no effect, as far as is known.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum FinishError {
+pub enum CompleteError {
     /// The lease had expired. Nothing was changed: the run counts as failed, and its key is delivered
     /// again, or parked.
     Lost,
@@ -576,7 +576,7 @@ pub enum FinishError {
     Unreachable(Box<dyn Error + Send + Sync>),
 }
 
-impl fmt::Display for FinishError {
+impl fmt::Display for CompleteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost => f.write_str(
@@ -593,7 +593,7 @@ impl fmt::Display for FinishError {
     }
 }
 
-impl Error for FinishError {
+impl Error for CompleteError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Lost | Self::Unsure | Self::Dropped => None,

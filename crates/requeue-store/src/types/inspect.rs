@@ -99,7 +99,7 @@ pub struct QueueInfo {
 /// The number of keys in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct StateCounts {
     /// Keys that may be delivered now.
     pub ready: u64,
     /// Keys that are due in the future.

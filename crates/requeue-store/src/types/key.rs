@@ -24,7 +24,7 @@ pub struct Key(Arc<[u8]>);
 
 impl Key {
     /// The greatest length of a key in bytes. An index of PostgreSQL cannot contain a longer key.
-    pub const LONGEST: usize = 2048;
+    pub const MAX_LENGTH: usize = 2048;
 
     /// Returns the key as text, or `None` if it is not valid UTF-8.
     #[must_use]
@@ -33,7 +33,7 @@ impl Key {
     }
 
     pub(crate) fn is_too_long(&self) -> bool {
-        self.0.len() > Self::LONGEST
+        self.0.len() > Self::MAX_LENGTH
     }
 }
 

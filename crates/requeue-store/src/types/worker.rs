@@ -3,13 +3,13 @@
 use super::text::prefix;
 
 /// The greatest length of a name in bytes.
-const LONGEST_WORKER: usize = 100;
+const MAX_WORKER: usize = 100;
 
 /// Returns the reason why a name is invalid, or `None` if it is valid.
 pub(crate) fn invalid_worker(label: &str) -> Option<String> {
-    if label.is_empty() || label.len() > LONGEST_WORKER || label.contains(char::is_control) {
+    if label.is_empty() || label.len() > MAX_WORKER || label.contains(char::is_control) {
         return Some(format!(
-            "invalid worker name {label:?}: use 1 to {LONGEST_WORKER} bytes \
+            "invalid worker name {label:?}: use 1 to {MAX_WORKER} bytes \
              without control characters"
         ));
     }
@@ -20,7 +20,7 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 pub(crate) fn this_process() -> String {
     let host = host();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
-    let host = prefix(&host, LONGEST_WORKER - 20);
+    let host = prefix(&host, MAX_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }
 

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use requeue_core::{GroupId, States};
+use requeue_core::{GroupId, StateCounts};
 
 use super::Queue;
 use super::drainers::Until;
@@ -263,8 +263,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn states(&self) -> States {
-        self.queue.settled().map_or_else(States::default, |(state, _)| {
+    pub fn states(&self) -> StateCounts {
+        self.queue.settled().map_or_else(StateCounts::default, |(state, _)| {
             let states = state.core.group_states(self.group);
             self.shared().release(state);
             states

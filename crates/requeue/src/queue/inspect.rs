@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Cursor, Entry, Histogram, Operation, Page, Phase, States, Time, Totals, Walk};
+use requeue_core::{Cursor, Entry, Histogram, Operation, Page, Phase, StateCounts, Time, Totals, Walk};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -231,8 +231,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
-    pub fn states(&self) -> States {
-        self.settled().map_or_else(States::default, |(state, _)| {
+    pub fn states(&self) -> StateCounts {
+        self.settled().map_or_else(StateCounts::default, |(state, _)| {
             let states = state.core.states();
             self.shared.release(state);
             states

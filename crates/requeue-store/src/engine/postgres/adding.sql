@@ -92,9 +92,8 @@ begin
             a.priority, a.reasons, a.adds, requeue.asking(a.how), requeue.later(t, a.most)
         from asked a order by a.key
         on conflict (queue, key) do update set
-            (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
-             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, bound,
-             cancel_epoch, said) = (
+            (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error, bound,
+             said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -108,14 +107,6 @@ begin
                     case when o.anew then 0 else k.until end,
                     case when not w.is_due and w.at <= t then 0 else o.not_before end,
                     case when o.anew then null else k.error end,
-                    -- No value of an unreadable row is kept.
-                    case when o.is_damaged then null else k.epoch end,
-                    case when o.is_damaged then null else k.lease_until end,
-                    case when o.is_damaged then null else k.run_since end,
-                    case when o.is_damaged then null else k.run_adds end,
-                    case when o.is_damaged then null else k.run_reasons end,
-                    case when o.is_damaged then null else k.run_priority end,
-                    case when o.is_damaged then null else k.worker end,
                     case
                         when w.is_due or w.at <= t then null
                         when excluded.bound is not null
@@ -124,9 +115,8 @@ begin
                         when not requeue.wants_latest(excluded.said) then least(o.bound, w.at)
                         when w.at <= o.at then o.bound
                     end,
-                    case when o.is_damaged then null else k.cancel_epoch end,
                     case
-                        when k.state = 2 and not o.is_damaged then 6
+                        when k.state = 2 then 6
                         when w.at > w.wanted then 3
                         when w.is_due then 1
                         when w.at <= t then case o.state when 1 then 2 else 0 end
@@ -135,19 +125,15 @@ begin
                     end
                 from (
                     -- The values that the key keeps. A key that starts over keeps none.
-                    select b.anew, b.is_damaged,
-                        case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
+                    select b.anew,
+                        case when k.state = 2 then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
                         case when b.anew then null else k.bound end as bound,
                         case when b.anew then 0 else k.adds end as adds,
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
                     from (
-                        select d.is_damaged,
-                            d.is_damaged or k.state = 2 or requeue.wants_exactly(excluded.said)
-                                as anew
-                        -- (With `offset 0`, the server checks the row once, not once for each value.)
-                        from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
+                        select k.state = 2 or requeue.wants_exactly(excluded.said) as anew
                     ) b
                 ) o, lateral (
                     -- The due time that this add requests. A debounced add postpones the run at most to
@@ -173,7 +159,6 @@ begin
                 ) w
             )
         where k.state <> 2 or place.revive or requeue.wants_revival(excluded.said)
-            or requeue.damage_of(k) is not null
         returning k.key, k.state, k.at, k.said
     )
     select array_agg(

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::listening::{QueueWakes, Task};
+use super::operations::ClaimAnswer;
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place};
@@ -94,9 +95,8 @@ impl Claims {
             // Keys that were added before the server knew of this process did not cause a notification.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
-            let damaged = [claimed.damaged, again.damaged].concat();
             let parked = [claimed.parked, again.parked].concat();
-            claimed = Claimed { next, damaged, parked, ..again };
+            claimed = Claimed { next, parked, ..again };
             self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
         }
         if claimed.items.is_empty() {
@@ -122,7 +122,7 @@ impl Claims {
             begun.lows = LOWEST;
         }
         let sessions = &self.0.sessions;
-        let (mut claimed, lows, snapshot) =
+        let ClaimAnswer { mut claimed, lows, snapshot } =
             sessions.claim(queue, claim, &begun.lows, begun.names_newest).await?;
         if is_each_whole {
             let (_, lease) = sessions.passed_over(queue.id, &LOWEST, &lows).await?;
@@ -131,7 +131,7 @@ impl Claims {
             }
         }
         let scans = self.0.with(queue.id, |known| {
-            known.watermark.end(&begun, lows, &snapshot, claimed.items.is_empty());
+            known.watermark.note_claim(&begun, lows, &snapshot, claimed.items.is_empty());
             let now = Instant::now();
             if known.whole_at <= now {
                 known.is_whole_due = true;

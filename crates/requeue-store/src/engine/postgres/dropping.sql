@@ -65,15 +65,12 @@ begin
             count(*) filter (where x.state = 0 and x.at > t),
             count(*) filter (where x.state = 1),
             count(*) filter (where x.state = 1 and x.at <= t),
-            count(*) filter (where x.state = 2),
-            count(*) filter (where x.state is null)
-        into ready, waiting, processing, dirty, parked, damaged
-        from (
-            -- (With `offset 0`, the server checks each row once.)
-            select case when requeue.is_readable(k) then k.state end as state, k.at
-            from requeue.keys k where k.queue = in_queue offset 0
-        ) x;
-        dropped := force or ready + waiting + processing + parked + damaged = 0;
+            count(*) filter (where x.state = 2)
+        into ready, waiting, processing, dirty, parked
+        from requeue.keys x where x.queue = in_queue;
+        -- The constraints of the table refuse damaged rows.
+        damaged := 0;
+        dropped := force or ready + waiting + processing + parked = 0;
         if not dropped then
             return;
         end if;

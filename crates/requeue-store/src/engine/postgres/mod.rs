@@ -136,7 +136,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, Cancelled};
 use crate::types::error::{ConnectError, EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The minimum interval of scans of all keys below the watermark.
@@ -172,7 +172,7 @@ impl Postgres {
         let engine = Self::new(address, WHOLE)?;
         match engine.reach().await {
             Ok(()) => Ok(engine),
-            Err(fault) => Err(ConnectError::of(engine.address.shown(), fault)),
+            Err(fault) => Err(ConnectError::from_engine(engine.address.shown(), fault)),
         }
     }
 
@@ -330,7 +330,7 @@ impl Engine for Postgres {
         })
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(async move {
             let _turn = self.looks.acquire().await;
             named(queue, self.sessions.counts(queue).await)

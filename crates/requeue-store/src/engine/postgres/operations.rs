@@ -10,16 +10,15 @@ use super::faults;
 use super::params::Param;
 use super::sessions::Sessions;
 use super::values::{
-    COLUMNS, Rest, asked, count, failing, how_to_end, is_hold, number, number_of, numbers, place,
-    seen, unsigned,
+    Rest, columns, count, failing, how_to_end, is_hold, number, number_of, numbers, place, seen,
+    unsigned,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
-use crate::engine::damage::{Damage, Damaged};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ParkedAdd};
+use crate::engine::{Ask, Asked, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, ParkedAdd, Priority};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The SQL row of all parameters of completions.
@@ -86,7 +85,7 @@ impl Sessions {
         name: &str,
         keys_too: bool,
     ) -> Result<Dropped, EngineError> {
-        let sql = "select dropped, ready, waiting, processing, dirty, parked, damaged \
+        let sql = "select dropped, ready, waiting, processing, dirty, parked \
                    from requeue.drop_queue($1, $2)";
         let row = self.row(sql, &[&name, &keys_too]).await;
         let row = row.map_err(|fault| match fault.kind {
@@ -100,14 +99,13 @@ impl Sessions {
         })?;
         let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
         let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
-        let counts = Counts {
+        let counts = StateCounts {
             ready: count(1),
             waiting: count(2),
             processing: count(3),
             dirty: count(4),
             parked: count(5),
-            damaged: count(6),
-            ..Counts::default()
+            ..StateCounts::default()
         };
         Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
     }
@@ -133,17 +131,16 @@ impl Sessions {
         batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
-    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in
-    /// progress. The newest of them are included only with `names_newest`.
+    /// Claims keys. The answer includes the newest transactions in progress only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Result<(Claimed, Lows, Snapshot), EngineError> {
-        let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows, \
-                   snapshot, damage \
+    ) -> Result<ClaimAnswer, EngineError> {
+        let sql = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
+                   parked_failures, next_due, lows, snapshot, is_paused \
                    from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
@@ -165,36 +162,7 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
-        let mut rows = self.rows(sql, &params).await?;
-        let Some(last) = rows.pop() else {
-            return Err(EngineError::refused("the server returned no row"));
-        };
-        let next: Option<i64> = last.get(6);
-        let found: Vec<i64> = last.get(7);
-        let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
-        let is_paused = last.get::<_, Option<&str>>(9).is_some();
-        let (rows, others): (Vec<SqlRow>, Vec<SqlRow>) =
-            rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
-        let (parked, aside): (Vec<SqlRow>, Vec<SqlRow>) =
-            others.into_iter().partition(|row| row.get::<_, Option<i32>>(5).is_some());
-        let parked = parked
-            .iter()
-            .map(|row| ParkedKey::expired(row.get::<_, &[u8]>(0).into(), unsigned(row.get(5))));
-        let damaged = aside.iter().map(|row| Damaged {
-            key: row.get::<_, &[u8]>(0).into(),
-            damage: Damage::new(row.get::<_, Option<String>>(9).unwrap_or_default()),
-        });
-        let items = rows.iter().map(|row| Delivery {
-            key: row.get::<_, &[u8]>(0).into(),
-            epoch: row.get(1),
-            asked: asked(row, 2),
-            failures: unsigned(row.get(5)),
-            queued: until(0, row.get(6)),
-        });
-        let next = next.map(|next| until(0, next));
-        let (items, damaged) = (items.collect(), damaged.collect());
-        let claimed = Claimed { items, next, damaged, parked: parked.collect(), is_paused };
-        Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
+        self.row(sql, &params).await.map(|row| ClaimAnswer::read(&row))
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
@@ -303,7 +271,7 @@ impl Sessions {
         for (n, took) in numbers(&row, 1).into_iter().zip(took) {
             let has = |bit| took & bit != 0;
             let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
-            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: has(16) });
+            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: false });
         }
         Ok(cancelled)
     }
@@ -343,14 +311,15 @@ impl Sessions {
         key: &Key,
     ) -> Result<Option<Entry>, EngineError> {
         let sql = format!(
-            "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
-             where k.queue = $1 and k.key = $2"
+            "select {} from requeue.keys k cross join (select requeue.now() as t) n \
+             where k.queue = $1 and k.key = $2",
+            columns()
         );
         let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
         if rows.is_empty() {
             self.check_queue(queue).await?;
         }
-        Ok(rows.first().map(seen))
+        rows.first().map(seen).transpose()
     }
 
     pub(super) async fn page(
@@ -367,34 +336,31 @@ impl Sessions {
         if rows.is_empty() {
             self.check_queue(queue).await?;
         }
-        Ok(rows.iter().map(seen).collect())
+        rows.iter().map(seen).collect()
     }
 
-    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
-        // (With `offset 0`, the server checks each row once.)
+    pub(super) async fn counts(&self, queue: &Place) -> Result<StateCounts, EngineError> {
         let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                    count(*) filter (where k.state = 0 and k.at > n.t), \
                    count(*) filter (where k.state = 1), \
                    count(*) filter (where k.state = 1 and k.at <= n.t), \
                    count(*) filter (where k.state = 2), \
-                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
-                   count(*) filter (where k.state is null) \
-                   from (select case when requeue.is_readable(x) then x.state end as state, \
-                       x.at, x.since from requeue.keys x where x.queue = $1 offset 0) k \
-                   cross join (select requeue.now() as t) n";
+                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+                   from requeue.keys k cross join (select requeue.now() as t) n \
+                   where k.queue = $1";
         let row = self.row(sql, &[&number(queue)]).await?;
         let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
         let oldest: Option<i64> = row.get(5);
-        let counts = Counts {
+        let counts = StateCounts {
             ready: count(0),
             waiting: count(1),
             processing: count(2),
             dirty: count(3),
             parked: count(4),
-            damaged: count(6),
+            damaged: 0,
             oldest_ready: until(0, oldest.unwrap_or(0)),
         };
-        if counts == Counts::default() {
+        if counts == StateCounts::default() {
             self.check_queue(queue).await?;
         }
         Ok(counts)
@@ -418,20 +384,72 @@ impl Sessions {
     }
 }
 
+/// The answer to a claim.
+pub(super) struct ClaimAnswer {
+    pub(super) claimed: Claimed,
+    /// The lower bounds for the next claim.
+    pub(super) lows: Lows,
+    /// The transactions that were in progress.
+    pub(super) snapshot: Snapshot,
+}
+
+impl ClaimAnswer {
+    /// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
+    fn read(row: &SqlRow) -> Self {
+        let keys: Vec<&[u8]> = row.get("keys");
+        let epochs: Vec<i64> = row.get("epochs");
+        let priorities: Vec<i16> = row.get("priorities");
+        let adds: Vec<i32> = row.get("adds");
+        let reasons: Vec<i32> = row.get("reasons");
+        let failures: Vec<i32> = row.get("failures");
+        let queued: Vec<i64> = row.get("queued");
+        let delivery = |(n, key): (usize, &&[u8])| Delivery {
+            key: Key::from(*key),
+            epoch: epochs[n],
+            asked: Asked {
+                adds: unsigned(adds[n]),
+                reasons: reasons[n].cast_unsigned(),
+                priority: Priority::from_number(priorities[n].into()),
+            },
+            failures: unsigned(failures[n]),
+            queued: until(0, queued[n]),
+        };
+        let parked: Vec<&[u8]> = row.get("parked");
+        let last_failures: Vec<i32> = row.get("parked_failures");
+        let parked = parked.into_iter().zip(last_failures);
+        let next_due: Option<i64> = row.get("next_due");
+        let claimed = Claimed {
+            items: keys.iter().enumerate().map(delivery).collect(),
+            next: next_due.map(|time| until(0, time)),
+            parked: parked.map(|(key, n)| ParkedKey::expired(key.into(), unsigned(n))).collect(),
+            is_paused: row.get("is_paused"),
+            ..Claimed::default()
+        };
+        let lows: Vec<i64> = row.get("lows");
+        Self {
+            claimed,
+            lows: lows.try_into().unwrap_or(LOWEST),
+            snapshot: Snapshot::parse(row.get("snapshot")).unwrap_or_default(),
+        }
+    }
+}
+
 /// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
 /// the page.
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",
-        Some(State::Ready) => "and k.state = 0 and k.at <= n.t and requeue.is_readable(k)",
-        Some(State::Waiting) => "and k.state = 0 and k.at > n.t and requeue.is_readable(k)",
-        Some(State::Processing) => "and k.state = 1 and requeue.is_readable(k)",
-        Some(State::Parked) => "and k.state = 2 and requeue.is_readable(k)",
-        Some(State::Damaged) => "and requeue.damage_of(k) is not null",
+        Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
+        Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
+        Some(State::Processing) => "and k.state = 1",
+        Some(State::Parked) => "and k.state = 2",
+        // The constraints of the table refuse damaged rows.
+        Some(State::Damaged) => "and false",
     };
     let after_this = if is_next { "k.key > $3" } else { "$3::bytea is null" };
     format!(
-        "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
-         where k.queue = $1 and {after_this} {which} order by k.key limit $2"
+        "select {} from requeue.keys k cross join (select requeue.now() as t) n \
+         where k.queue = $1 and {after_this} {which} order by k.key limit $2",
+        columns()
     )
 }

@@ -64,46 +64,25 @@ create or replace function requeue.newest(first bigint) returns text language sq
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
--- Sets aside a key whose row is damaged, and keeps the row as text. Returns a description of the damage.
-create or replace function requeue.set_aside(in_queue integer, in_key bytea) returns text
-language plpgsql as $$
-declare
-    k requeue.keys;
-    why text;
-begin
-    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key;
-    why := requeue.damage_of(k);
-    -- The text of a whole row can exceed the limit of 1 GB, which would fail all claims.
-    k.error := left(k.error, 1000);
-    k.worker := left(k.worker, 1000);
-    update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
-        not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
-        lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-        run_priority = null, worker = null, bound = null, cancel_epoch = null,
-        error = why || '; the row was ' || left(k::text, 2000)
-    where x.queue = in_queue and x.key = in_key;
-    return why;
-end $$;
-
 -- Claims keys for delivery, after counting a failure for each expired lease.
 --
 -- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
 -- Below them, the index has the entries of past deliveries. As long as a transaction is open elsewhere,
--- each claim would read them all. The last row of the result is not a key. It returns the bounds for the
--- next claim. Its `queued` is the time until the next key may be ready, and its `snapshot` names the
--- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them. Its `damage` is
--- `paused` if the queue is paused: then the claim only handles the expired leases.
+-- each claim would read them all. `lows` has the bounds for the next claim.
 --
--- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
--- description of the damage. Parks the keys whose expired lease was their last permitted failure. Returns
--- them without a fencing token, and with their failures.
+-- Returns one row. The keys that were claimed are in arrays: their fencing tokens, the parameters of their runs,
+-- and the times for which they were ready. Two more arrays have the keys that the claim has parked, because
+-- their expired lease was their last permitted failure. `next_due` is the time until the next key may be ready.
+-- `snapshot` names the transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of
+-- them. If the queue is paused, the claim only handles the expired leases.
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
-    in_newest boolean default false, in_worker text default null
-) returns table (
-    key bytea, epoch bigint, priority smallint, adds integer, reasons integer, failures integer,
-    queued bigint, lows bigint[], snapshot text, damage text
+    in_newest boolean default false, in_worker text default null,
+    out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
+    out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
+    out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
+    out is_paused boolean
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -127,11 +106,10 @@ declare
     wanted integer;
     met integer;
     next_at bigint;
-    bad bytea[];
-    aside bytea[] := '{}';
-    is_paused boolean;
 begin
     lows := in_lows;
+    parked := '{}';
+    parked_failures := '{}';
     select q.paused into is_paused from requeue.queues q where q.id = in_queue;
     if not found then
         perform requeue.check_queue(in_queue);
@@ -152,10 +130,6 @@ begin
         order by x.lease_until limit most_expired for update skip locked
     loop
         expired := expired + 1;
-        if requeue.damage_of(k) is not null then
-            aside := aside || k.key;
-            continue;
-        end if;
         continue when not requeue.decides(k.epoch);
         select r.lease_until into renewed_until from requeue.renewals r
         where r.epoch = k.epoch and r.lease_until > t;
@@ -171,8 +145,8 @@ begin
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k);
         if k.state = 2 then
-            return query select k.key, null::bigint, null::smallint, null::integer, null::integer,
-                k.failures, null::bigint, null::bigint[], null::text, null::text;
+            parked := parked || k.key;
+            parked_failures := parked_failures || k.failures;
         end if;
     end loop;
     if expired < most_expired then
@@ -197,56 +171,48 @@ begin
                      and x.at <= t and x.at >= lows[3] order by x.at limit in_oldest)
             ) b order by b.at limit in_oldest
         ) o;
-        select coalesce(array_agg(o.id) filter (where not o.bad), '{}'),
-            array_agg(o.key) filter (where o.bad)
-        into eldest, bad from (
+        select coalesce(array_agg(o.id), '{}') into eldest from (
             -- (`+ 0`: prevents the planner from using the index of all ready keys.)
-            select x.ctid as id, x.key, requeue.damage_of(x) is not null as bad
-            from requeue.keys x
+            select x.ctid as id from requeue.keys x
             where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
                 and x.at + 0 <= t
             order by x.at for update skip locked
         ) o;
-        aside := aside || bad;
     end if;
     taken := eldest;
     for band in reverse 3 .. 1 loop
         wanted := in_max - cardinality(taken);
         exit when wanted = 0;
-        select array_agg(o.id) filter (where not o.bad), max(o.at), count(*),
-            array_agg(o.key) filter (where o.bad)
-        into here, until_at, met, bad from (
-            select x.ctid as id, x.at, x.key, requeue.damage_of(x) is not null as bad
-            from requeue.keys x
+        select array_agg(o.id), max(o.at), count(*) into here, until_at, met from (
+            select x.ctid as id, x.at from requeue.keys x
             where x.queue = in_queue and x.state = 0 and x.priority = band - 2
                 and x.at <= t and x.at >= lows[band] and x.ctid <> all (eldest)
             order by x.at limit wanted for update skip locked
         ) o;
         taken := taken || here;
-        aside := aside || bad;
-        lows[band] := case when met = wanted then greatest(until_at, 0) else t end - slack;
+        lows[band] := case when met = wanted then until_at else t end - slack;
     end loop;
 
     if cardinality(taken) > 0 then
         perform requeue.raise_epochs();
     end if;
-    return query
-    update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0, reasons = 0,
-        epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
-        run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority,
-        worker = in_worker
-    from unnest(taken) with ordinality as p (id, n)
-    where x.ctid = p.id
-    returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
-        greatest(t - x.since, 0), null::bigint[], null::text, null::text;
+    with claimed as (
+        update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
+            reasons = 0, epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease),
+            run_since = t, run_adds = greatest(x.adds, 1), run_reasons = x.reasons,
+            run_priority = x.priority, worker = in_worker
+        from unnest(taken) with ordinality as p (id, n)
+        where x.ctid = p.id
+        returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
+            greatest(t - x.since, 0) as queued
+    )
+    select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
+        coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
+        coalesce(array_agg(c.run_reasons), '{}'), coalesce(array_agg(c.failures), '{}'),
+        coalesce(array_agg(c.queued), '{}')
+    into keys, epochs, priorities, adds, reasons, failures, queued
+    from claimed c;
 
-    if aside <> '{}' then
-        return query
-        select distinct on (b.key) b.key, null::bigint, null::smallint, null::integer, null::integer,
-            null::integer, null::bigint, null::bigint[], null::text,
-            requeue.set_aside(in_queue, b.key)
-        from (select distinct a.key from unnest(aside) a (key)) b;
-    end if;
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from (
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
@@ -259,13 +225,8 @@ begin
                  and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
         ) o;
         -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
-        queued := case when next_at <= t then 20000 else next_at - t end;
-    else
-        queued := null;
+        next_due := case when next_at <= t then 20000 else next_at - t end;
     end if;
-    key := null;
-    damage := case when is_paused then 'paused' end;
-    return next;
 end $$;
 
 -- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that has begun before may still
@@ -359,7 +320,6 @@ begin
             select x.ctid as id, x.at from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
-                and requeue.is_readable(x)
             for update
         ) h
     ) f;
@@ -369,9 +329,7 @@ begin
     if again is not null then
         with ended as (
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
-                steps = 0, until = 0, not_before = 0, error = null, epoch = null,
-                lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-                run_priority = null, worker = null, cancel_epoch = null,
+                steps = 0, until = 0, not_before = 0, error = null, {no_run},
                 bound = case when x.at > t then x.bound end
             where x.ctid = any (again)
             returning x.at
@@ -431,7 +389,6 @@ begin
             select x.ctid as id, x.cancel_epoch = x.epoch as is_cancelled from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
-                and requeue.is_readable(x)
             for update skip locked
         ) h
     ) f;
@@ -458,8 +415,7 @@ begin
         -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
         select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
-            and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
-            and requeue.is_readable(x);
+            and (x.lease_until > t or requeue.is_renewed(x.epoch, t));
         if found then
             insert into requeue.renewals as r (epoch, lease_until)
             values (in_epochs[n], requeue.later(t, in_lease))
@@ -511,9 +467,9 @@ begin
     end if;
 end $$;
 
--- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked, 4
--- damaged. Returns the numbers of the keys that matched, and for each the sum of what was cancelled: 1
--- ready, 2 dirty, 4 waiting, 8 parked, 16 damaged.
+-- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked. Returns the
+-- numbers of the keys that matched, and for each the sum of what was cancelled: 1 ready, 2 dirty, 4 waiting,
+-- 8 parked.
 create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
@@ -531,13 +487,11 @@ begin
     locked := held.locked;
     t := requeue.now();
     select coalesce(array_agg(f.n), '{}'), coalesce(array_agg(f.took), '{}'),
-        array_agg(f.id) filter (where f.state <> 1 or f.stands = 4),
-        array_agg(f.id) filter (where f.state = 1 and f.stands <> 4)
+        array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1)
     into cancelled, took, gone, running
     from (
         select p.n, x.ctid as id, x.state,
             case
-                when x.is_damaged then 16
                 when x.state = 2 then 8
                 when x.at is null then 0
                 when x.at > t then 4
@@ -545,16 +499,13 @@ begin
                 else 1
             end as took,
             case
-                when x.is_damaged then 4
                 when x.state = 1 then 2
                 when x.state = 2 then 3
                 when x.at <= t then 0
                 else 1
             end as stands
-        from unnest(held.numbers, held.ids) as p (n, id), lateral (
-            select y.ctid, y.state, y.at, requeue.damage_of(y) is not null as is_damaged
-            from requeue.keys y where y.ctid = p.id
-        ) x
+        from unnest(held.numbers, held.ids) as p (n, id), requeue.keys x
+        where x.ctid = p.id
     ) f
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
@@ -575,7 +526,7 @@ declare
     k requeue.keys;
 begin
     select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key for update;
-    if not found or k.state <> 1 or not requeue.is_readable(k) then
+    if not found or k.state <> 1 then
         perform requeue.check_queue(in_queue);
         return 0;
     elsif k.cancel_epoch = k.epoch then
@@ -606,7 +557,7 @@ begin
         update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
             not_before = 0, error = null, bound = null
         from unnest(held.numbers, held.ids) as p (n, id)
-        where x.ctid = p.id and requeue.is_readable(x)
+        where x.ctid = p.id
             and (in_state = 3 and x.state = 2 or in_state = 1 and x.state = 0 and x.at > t)
         returning p.n
     )
@@ -626,9 +577,9 @@ begin
     perform requeue.check_queue(in_queue);
     return not exists (
             select from requeue.keys x
-            where x.queue = in_queue and x.state = 0 and requeue.is_readable(x)
+            where x.queue = in_queue and x.state = 0
         ) and not exists (
             select from requeue.keys x
-            where x.queue = in_queue and x.state = 1 and requeue.is_readable(x)
+            where x.queue = in_queue and x.state = 1
         );
 end $$;

@@ -1,19 +1,5 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
-create or replace function requeue.damage_of(k requeue.keys) returns text language sql immutable
-    return case
-        when octet_length(k.key) > 2048 then 'the key has ' || octet_length(k.key)::text || ' bytes'
-        else requeue.damage(
-            k.state, k.priority, k.at, k.since, k.until, k.not_before, k.adds, k.reasons,
-            k.failures, k.steps, k.epoch, k.lease_until, k.run_since, k.run_priority, k.run_adds,
-            k.run_reasons, k.worker, k.bound, k.cancel_epoch
-        )
-    end;
-
--- (The planner assumes that this accepts half of all rows. With `is null`, it would assume one in 200.)
-create or replace function requeue.is_readable(k requeue.keys) returns boolean language sql immutable
-    return case when requeue.damage_of(k) is null then true else false end;
-
 -- The only clock.
 create or replace function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
@@ -131,14 +117,7 @@ begin
     if k.state = 1 then
         k.state := 0;
     end if;
-    k.epoch := null;
-    k.lease_until := null;
-    k.run_since := null;
-    k.run_adds := null;
-    k.run_reasons := null;
-    k.run_priority := null;
-    k.worker := null;
-    k.cancel_epoch := null;
+    {k.no_run}
     if how = 6 then
         -- Adds during the delivery have coalesced, as for any ready key.
         k.at := place;
@@ -163,12 +142,7 @@ begin
     if k.state = 0 and k.at is null then
         delete from requeue.keys x where x.queue = k.queue and x.key = k.key;
     else
-        update requeue.keys x set state = k.state, priority = k.priority, at = k.at,
-            since = k.since, until = k.until, not_before = k.not_before, adds = k.adds,
-            reasons = k.reasons, failures = k.failures, steps = k.steps, epoch = k.epoch,
-            lease_until = k.lease_until, run_since = k.run_since, run_adds = k.run_adds,
-            run_reasons = k.run_reasons, run_priority = k.run_priority, worker = k.worker,
-            error = k.error, bound = k.bound, cancel_epoch = k.cancel_epoch
+        update requeue.keys x set ({columns}) = row({k.columns})
         where x.queue = k.queue and x.key = k.key;
     end if;
 end $$;

@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::faults;
 use super::sessions::{BEGIN, Sessions, run};
+use crate::engine::columns::Columns;
 use crate::types::error::{EngineError, Kind, newer, older};
 
 /// The version of the schema that this program creates and uses.
@@ -22,10 +23,9 @@ const OLDEST_SERVER: i32 = 140_000;
 const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 
 /// Creates the tables of a new schema.
-const TABLES: &str =
-    concat!("create schema requeue;", include_str!("damage.sql"), include_str!("schema.sql"));
+const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
-/// Creates the functions, or replaces those of an older version.
+/// Creates the functions, or replaces those of an older version. See [`functions`] for the names in braces.
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
@@ -34,6 +34,16 @@ const FUNCTIONS: &str = concat!(
     include_str!("dropping.sql"),
     include_str!("public.sql"),
 );
+
+/// Returns [`FUNCTIONS`] with the lists of columns inserted, so that a new column of a key is named once.
+fn functions() -> String {
+    let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
+    FUNCTIONS
+        .replace("{columns}", &Columns::list(|column| column.name.to_owned()))
+        .replace("{k.columns}", &Columns::list(|column| format!("k.{}", column.name)))
+        .replace("{no_run}", &run(|name| format!("{name} = null")).join(", "))
+        .replace("{k.no_run}", &run(|name| format!("k.{name} := null;")).concat())
+}
 
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
@@ -50,11 +60,11 @@ pub(super) async fn check(sessions: &Sessions, steps: &[&str]) -> Result<(), Eng
     let client = session.client();
     let found = version(client).await?;
     let Some(found) = found else {
-        session.end();
+        session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
     let may_upgrade = missing(found, steps).is_some() && owns_schema(client).await?;
-    session.end();
+    session.put_back();
     match found {
         VERSION => Ok(()),
         _ if may_upgrade => migrate(sessions, steps).await,
@@ -133,7 +143,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
     if let Some(version) = version(client).await?
         && missing(version, steps).is_none()
     {
-        session.end();
+        session.put_back();
         return if version == VERSION { Ok(()) } else { Err(mismatch(version, steps)) };
     }
     let row =
@@ -149,7 +159,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
     match version(client).await? {
         None => {
             let record = format!("insert into requeue.version values ({VERSION})");
-            run(client, &[TABLES, FUNCTIONS, &record].concat()).await?;
+            run(client, &[TABLES, &functions(), &record].concat()).await?;
         }
         Some(VERSION) => {}
         Some(version) => {
@@ -162,7 +172,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
                 BEGIN_UPGRADE,
                 &missing.join(";"),
                 ";",
-                FUNCTIONS,
+                &functions(),
                 END_UPGRADE,
                 &record,
             ];
@@ -171,6 +181,6 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Result<(), EngineEr
         }
     }
     run(client, "commit").await?;
-    session.end();
+    session.put_back();
     Ok(())
 }

@@ -17,43 +17,49 @@ create table requeue.queues (
 -- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
 
--- One row for each key that has a state.
+-- One row for each key that has a state. The constraints refuse each row that requeue cannot read, so that no
+-- operation checks rows again. (Times are from 1970 on, so that the difference between two times never
+-- overflows.)
 create table requeue.keys (
     queue integer not null,
-    -- 0: ready or waiting; 1: in flight; 2: parked; 3: set aside, with the damage in `error`.
-    state smallint not null,
-    priority smallint not null,
+    -- 0: ready or waiting; 1: in flight; 2: parked.
+    state smallint not null check (state between 0 and 2),
+    priority smallint not null check (priority between -1 and 1),
     -- The due time of the pending run.
-    at bigint,
-    since bigint not null,
-    until bigint not null default 0,
-    not_before bigint not null default 0,
-    adds integer not null,
+    at bigint check (at >= 0),
+    since bigint not null check (since >= 0),
+    until bigint not null default 0 check (until >= 0),
+    not_before bigint not null default 0 check (not_before >= 0),
+    adds integer not null check (adds >= 0),
+    -- 32 bits.
     reasons integer not null,
-    failures integer not null default 0,
-    steps integer not null default 0,
+    failures integer not null default 0 check (failures >= 0),
+    steps integer not null default 0 check (steps >= 0),
     -- For a key in flight: its delivery, and the parameters of its run.
-    epoch bigint,
-    lease_until bigint,
-    run_since bigint,
-    run_adds integer,
+    epoch bigint check (epoch > 0),
+    lease_until bigint check (lease_until >= 0),
+    run_since bigint check (run_since >= 0),
+    run_adds integer check (run_adds >= 0),
     run_reasons integer,
-    run_priority smallint,
+    run_priority smallint check (run_priority between -1 and 1),
     -- The answer to the last add, or the encoded request of that add: see `asking`.
     said smallint not null,
-    key bytea not null,
+    key bytea not null check (octet_length(key) <= 2048),
     error text,
-    -- For a key in flight: the name of its worker.
-    worker text,
+    -- For a key in flight: the name of its worker, without control characters.
+    worker text check (octet_length(worker) <= 100 and worker !~ '[\u0001-\u001f\u007f-\u009f]'),
     -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
-    bound bigint,
+    bound bigint check (bound >= 0),
     -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
     -- another token, and is not cancelled.
-    cancel_epoch bigint,
-    constraint readable check (state = 3 or octet_length(key) <= 2048 and requeue.damage(
-        state, priority, at, since, until, not_before, adds, reasons, failures, steps, epoch, lease_until,
-        run_since, run_priority, run_adds, run_reasons, worker, bound, cancel_epoch
-    ) is null),
+    cancel_epoch bigint check (cancel_epoch > 0),
+    constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
+    constraint in_flight check (
+        case state
+            when 1 then num_nulls(epoch, lease_until, run_since, run_priority, run_adds, run_reasons) = 0
+            else epoch is null
+        end
+    ),
     primary key (queue, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 

@@ -123,7 +123,7 @@ impl Sessions {
             }
         };
         let rows = rows.await;
-        session.end();
+        session.put_back();
         rows.map_err(|error| faults::of_statement(&error))
     }
 
@@ -148,12 +148,13 @@ impl Session {
     pub(super) fn client(&self) -> &Object {
         match &self.0 {
             Some(client) => client,
-            // Only `end` and `drop` take the client.
+            // Only `put_back` and `drop` take the client.
             None => unreachable!("the session has ended"),
         }
     }
 
-    pub(super) fn end(mut self) {
+    /// Returns the connection to the pool. A session that is dropped closes its connection instead.
+    pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
 }
@@ -185,9 +186,9 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Engi
             let _ = run(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }
-        other.end();
+        other.put_back();
     }
-    one.end();
+    one.put_back();
     Ok(())
 }
 

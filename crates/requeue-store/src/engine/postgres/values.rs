@@ -3,23 +3,43 @@
 use std::borrow::Cow;
 
 use tokio_postgres::Row as SqlRow;
-use tokio_postgres::types::FromSql;
 
-use crate::engine::damage::{Damage, Damaged, Raw, check_length};
+use super::faults;
+use crate::engine::columns::{Columns, Source};
+use crate::engine::row::Row;
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
-use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReaddPolicy};
+use crate::types::add::{Add, Merge, ParkedAdd, ReaddPolicy};
+use crate::types::error::EngineError;
 use crate::types::inspect::{Entry, State};
-use crate::types::key::Key;
 
-/// The columns that [`seen`] reads. The library writes at most 4096 characters of an error. A longer error,
-/// which another program has written, would fill the memory of a reader. The first 101 characters of a
-/// worker's name show whether it is too long.
-pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
-     greatest(k.lease_until, \
-         (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
-     k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
-     k.not_before, k.since, k.bound, k.cancel_epoch, left(k.error, 4096), left(k.worker, 101)";
+/// The columns that [`seen`] reads: those of a key, then the key and the time.
+///
+/// The library writes at most 4096 characters of an error. A longer error, which another program has written,
+/// would fill the memory of a reader.
+pub(super) fn columns() -> String {
+    let columns = Columns::list(|column| match column.name {
+        "lease_until" => "greatest(k.lease_until, \
+             (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
+            .to_owned(),
+        "error" => "left(k.error, 4096)".to_owned(),
+        name if column.is_text => format!("k.{name}"),
+        name => format!("k.{name}::bigint"),
+    });
+    format!("{columns}, k.key, n.t")
+}
+
+impl Source for SqlRow {
+    type Error = tokio_postgres::Error;
+
+    fn number(&self, position: usize) -> Result<Option<i64>, Self::Error> {
+        self.try_get(position)
+    }
+
+    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error> {
+        Ok(self.try_get::<_, Option<&str>>(position)?.map(Cow::from))
+    }
+}
 
 /// The parameters of a batch of completions, except the way to complete.
 #[derive(Default)]
@@ -87,6 +107,7 @@ pub(super) const fn number_of(state: State) -> i32 {
         State::Waiting => 1,
         State::Processing => 2,
         State::Parked => 3,
+        // No key is in this state.
         State::Damaged => 4,
     }
 }
@@ -147,60 +168,8 @@ pub(super) fn numbers(row: &SqlRow, column: usize) -> Vec<usize> {
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Reads priority, adds and reasons from three columns, starting at `first`.
-pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
-    Asked {
-        priority: Priority::of(row.get::<_, i16>(first).into()),
-        adds: unsigned(row.get(first + 1)),
-        reasons: row.get::<_, i32>(first + 2).cast_unsigned(),
-    }
-}
-
-/// Returns the entry of a row that has [`COLUMNS`] and the time.
-pub(super) fn seen(row: &SqlRow) -> Entry {
-    let key = Key::from(row.get::<_, &[u8]>(0));
-    let read = raw(row).and_then(Raw::read);
-    match read.and_then(|kept| check_length(&key).map(|()| kept)) {
-        Ok(kept) => kept.seen(key, row.get(21)),
-        Err(damage) => Damaged { key, damage }.seen(),
-    }
-}
-
-/// Reads the columns from the second on.
-fn raw(row: &SqlRow) -> Result<Raw, Damage> {
-    Ok(Raw {
-        state: small(row, 1)?,
-        at: value(row, 2)?,
-        epoch: value(row, 3)?,
-        lease_until: value(row, 4)?,
-        run_since: value(row, 5)?,
-        run_priority: small(row, 6)?,
-        run_adds: value::<i32>(row, 7)?.map(i64::from),
-        run_reasons: bits(row, 8)?,
-        priority: small(row, 9)?,
-        adds: value::<i32>(row, 10)?.map(i64::from),
-        reasons: bits(row, 11)?,
-        failures: value::<i32>(row, 12)?.map(i64::from),
-        steps: value::<i32>(row, 13)?.map(i64::from),
-        until: value(row, 14)?,
-        not_before: value(row, 15)?,
-        since: value(row, 16)?,
-        bound: value(row, 17)?,
-        cancel_epoch: value(row, 18)?,
-        error: value(row, 19)?,
-        worker: value(row, 20)?,
-    })
-}
-
-/// Returns `None` if the column is null. A column of an unexpected type is damaged.
-fn value<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<Option<T>, Damage> {
-    row.try_get(column).map_err(|error| Damage::new(error.to_string()))
-}
-
-fn small(row: &SqlRow, column: usize) -> Result<Option<i64>, Damage> {
-    Ok(value::<i16>(row, column)?.map(i64::from))
-}
-
-fn bits(row: &SqlRow, column: usize) -> Result<Option<i64>, Damage> {
-    Ok(value::<i32>(row, column)?.map(|bits| bits.cast_unsigned().into()))
+/// Returns the entry of a row of [`columns`].
+pub(super) fn seen(row: &SqlRow) -> Result<Entry, EngineError> {
+    let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
+    Ok(Row::from(columns).seen(row.get::<_, &[u8]>("key").into(), row.get("t")))
 }

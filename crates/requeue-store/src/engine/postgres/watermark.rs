@@ -126,7 +126,13 @@ impl Watermark {
     }
 
     /// Records the results of a claim. A claim that fails is not recorded.
-    pub(super) fn end(&mut self, begun: &Begun, lows: Lows, snapshot: &Snapshot, is_empty: bool) {
+    pub(super) fn note_claim(
+        &mut self,
+        begun: &Begun,
+        lows: Lows,
+        snapshot: &Snapshot,
+        is_empty: bool,
+    ) {
         self.was_empty = is_empty;
         if begun.lowered == self.lowered {
             self.lower = None;
@@ -214,7 +220,7 @@ mod tests {
         let mut mark = Watermark::new(start);
         claims.map(|(at, low, seen)| {
             let begun = mark.begin(start + Duration::from_millis(at));
-            mark.end(&begun, [low; 4], &snapshot(seen), false);
+            mark.note_claim(&begun, [low; 4], &snapshot(seen), false);
             mark.take_suspect().map(|(floors, _)| floors[0])
         })
     }
@@ -277,7 +283,7 @@ mod tests {
         assert!(asks(&mark, 0));
         for (is_empty, expected) in [(true, [true, true]), (false, [false, true])] {
             let begun = mark.begin(now);
-            mark.end(&begun, [100; 4], &snapshot("5:5:"), is_empty);
+            mark.note_claim(&begun, [100; 4], &snapshot("5:5:"), is_empty);
             assert_eq!([asks(&mark, 100), asks(&mark, 101)], expected);
         }
     }
@@ -288,7 +294,7 @@ mod tests {
         let mut mark = Watermark::new(now);
         let none = snapshot("5:5:");
         let first = mark.begin(now);
-        mark.end(&first, [100; 4], &none, false);
+        mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.found([None; 4]));
         assert!(mark.found([None, Some(50), None, None]));
         // This claim fails.
@@ -297,10 +303,10 @@ mod tests {
         let second = mark.begin(now);
         // Another scan completes during the claim.
         assert!(mark.found([Some(40), None, None, None]));
-        mark.end(&second, [110; 4], &none, false);
+        mark.note_claim(&second, [110; 4], &none, false);
         let third = mark.begin(now);
         assert_eq!(third.lows, [40, 50, 110, 110]);
-        mark.end(&third, [120; 4], &none, false);
+        mark.note_claim(&third, [120; 4], &none, false);
         assert_eq!(mark.begin(now).lows, [120; 4]);
     }
 
@@ -309,15 +315,15 @@ mod tests {
         let now = Instant::now();
         let mut mark = Watermark::new(now);
         let begun = mark.begin(now);
-        mark.end(&begun, [100; 4], &snapshot("5:7:5,6"), true);
+        mark.note_claim(&begun, [100; 4], &snapshot("5:7:5,6"), true);
         mark.announced(&snapshot("5:7:5,6"), now);
         let later = now + Duration::from_secs(1);
         assert_eq!(mark.pause(now), Some(FIRST_PAUSE));
         assert_eq!(mark.pause(later), Some(Duration::from_millis(500)));
-        mark.end(&begun, [100; 4], &snapshot("5:8:5,7"), true);
+        mark.note_claim(&begun, [100; 4], &snapshot("5:8:5,7"), true);
         assert!(mark.pause(later).is_some());
         // Transaction 7 began later.
-        mark.end(&begun, [100; 4], &snapshot("7:8:7"), true);
+        mark.note_claim(&begun, [100; 4], &snapshot("7:8:7"), true);
         assert_eq!(mark.pause(later), None);
     }
 }

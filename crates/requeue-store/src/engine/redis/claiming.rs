@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::names::Shard;
 use super::node::Line;
-use super::values::{self, Values};
+use super::values::{self, ClaimAnswer, PeekAnswer};
 use super::{Redis, epoch_of, held, lock};
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Part;
@@ -47,7 +47,7 @@ impl Redis {
                 queue.note_failure(Part::Shard(number), fault);
             })?;
         queue.note_answer(|| Part::Shard(number));
-        let (mut claimed, health) = values::claimed(answer)?;
+        let ClaimAnswer { mut claimed, health } = ClaimAnswer::read(answer)?;
         claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(
@@ -76,9 +76,7 @@ impl Redis {
         let found = in_time(PEEKING, shard, run).await;
         let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
         queue.note_answer(|| Part::Shard(number));
-        let mut found = Values::of(found)?;
-        let due = found.number::<u32>()? as usize;
-        let (next, health) = found.next_or_damage()?;
+        let PeekAnswer { due, next, health } = PeekAnswer::read(found)?;
         Ok((due, self.heal(queue, shards, number, health).or(next)))
     }
 
@@ -100,7 +98,7 @@ impl Redis {
             let first = others.remove(first);
             all.take(self.claim_of(queue, &shards, first, claim).await);
             if others.is_empty() || all.items.len() >= claim.max {
-                return all.end();
+                return all.combined();
             }
             others.retain(|&number| {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
@@ -131,7 +129,7 @@ impl Redis {
         for claimed in join_all(claims).await {
             all.take(claimed);
         }
-        all.end()
+        all.combined()
     }
 }
 
@@ -168,7 +166,7 @@ impl Gathered {
     /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
     /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
     /// paused queue to the store, and would claim them again immediately.
-    fn end(self) -> Result<Claimed, EngineError> {
+    fn combined(self) -> Result<Claimed, EngineError> {
         let Self { items, next, damaged, parked, is_paused, answered, fault } = self;
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {

@@ -39,7 +39,7 @@ use super::walking::sum;
 use super::{Redis, epoch_of};
 use crate::engine::Dropped;
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::Counts;
+use crate::types::inspect::StateCounts;
 
 /// The time limit of steps 1 and 2. drop.lua lets other drops take over after twice that time.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ impl Redis {
         if !keys_too && !is_dropping {
             // Count without a seal first, so that adds continue if the queue is not dropped. A shard that
             // another drop has sealed is not counted.
-            let mut counts = Counts::default();
+            let mut counts = StateCounts::default();
             for shard in &shards {
                 let counted = self.scripts.counts.on(shard);
                 if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
@@ -71,7 +71,7 @@ impl Redis {
             if is_dropping {
                 // An earlier drop was interrupted.
                 remove(&nodes, &scripts, &shards).await?;
-                return Ok(Dropped::Yes(Counts::default()));
+                return Ok(Dropped::Yes(StateCounts::default()));
             }
             let dropping = Dropping { nodes: &nodes, scripts: &scripts, shards: &shards };
             let (counts, is_dropped) = dropping.decide(keys_too).await?;
@@ -139,7 +139,7 @@ struct Dropping<'a> {
 
 impl Dropping<'_> {
     /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
-    async fn decide(&self, keys_too: bool) -> Result<(Counts, bool), EngineError> {
+    async fn decide(&self, keys_too: bool) -> Result<(StateCounts, bool), EngineError> {
         let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
         let began = Instant::now();
         let decided = match self.seal(name).await {
@@ -166,25 +166,25 @@ impl Dropping<'_> {
     }
 
     /// Seals all shards. Returns the numbers of keys, and the last fencing token.
-    async fn seal(&self, name: u64) -> Result<(Counts, i64), EngineError> {
-        let (mut all, mut last_epoch) = (Counts::default(), 0);
+    async fn seal(&self, name: u64) -> Result<(StateCounts, i64), EngineError> {
+        let (mut all, mut last_epoch) = (StateCounts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
             let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
             // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-            let mut answer = Values::of(answer)?;
+            let mut answer = Values::from_array(answer)?;
             if answer.number::<u8>()? == 0 {
                 return Err(EngineError::absent("another process is dropping the queue"));
             }
             last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
-            let counts = Counts {
+            let counts = StateCounts {
                 ready: answer.number()?,
                 waiting: answer.number()?,
                 processing: answer.number()?,
                 dirty: answer.number()?,
                 parked: answer.number()?,
                 damaged: answer.number()?,
-                ..Counts::default()
+                ..StateCounts::default()
             };
             all = sum(all, counts);
         }

@@ -24,7 +24,7 @@ pub(super) struct Map {
 
 impl Map {
     /// Asks a server for its map. `known` returns the node of an address that the server names.
-    pub(super) async fn of(
+    pub(super) async fn ask_server(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
     ) -> Result<Self, EngineError> {

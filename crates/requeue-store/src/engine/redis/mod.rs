@@ -92,7 +92,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, Cancelled, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The default number of shards of a queue on a cluster.
@@ -225,13 +225,13 @@ impl Engine for Redis {
             let (shard, script) = (&shards[number], &self.scripts.add);
             let is_first = attempts.is_first();
             // Without `wait`, a batch is rarely sent again.
-            let receipt = (self.wait > 0).then(|| self.receipts.of(attempts));
+            let receipt = (self.wait > 0).then(|| self.receipts.for_attempt(attempts));
             let mut command = match receipt {
                 Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
                 None => script.on(shard),
             };
             command.arg(held(queue));
-            asks.iter().for_each(|ask| values::ask(&mut command, ask, queue));
+            asks.iter().for_each(|ask| values::push_add(&mut command, ask, queue));
             if let Some(Receipt { number, lasts, .. }) = receipt {
                 command.arg(number).arg(lasts.as_millis() as u64);
             }
@@ -307,7 +307,7 @@ impl Engine for Redis {
             let mut command = self.scripts.finish.on(&shards[number]);
             command.arg(held(queue));
             for end in &ends {
-                values::end(&mut command, end, end.epoch / shards.len() as i64);
+                values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
             }
             let answer = self.run(&shards[number], &self.scripts.finish, &command).await?;
             let digits = values::digits(answer, ends.len())?;
@@ -427,7 +427,7 @@ impl Engine for Redis {
             let mut command = self.scripts.look_up.on(&shards[number]);
             command.arg(&**key);
             let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
-            let mut answer = Values::of(answer)?;
+            let mut answer = Values::from_array(answer)?;
             let now = answer.number()?;
             let epoch = |epoch| epoch_of(epoch, number, shards.len());
             Ok(Stored::next(&mut answer).ok().map(|stored| stored.seen(key.clone(), epoch, now)))
@@ -444,7 +444,7 @@ impl Engine for Redis {
         Box::pin(self.paged(queue, state, after, limit))
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(self.counted(queue))
     }
 

@@ -12,7 +12,7 @@ use crate::types::key::Key;
 /// The number of slots of a cluster.
 const SLOTS: u16 = 16384;
 /// The maximum number of shards of a queue.
-pub(super) const MOST: u16 = 256;
+pub(super) const MAX_SHARDS: u16 = 256;
 
 /// The version of the data of all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";

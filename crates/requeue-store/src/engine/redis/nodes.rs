@@ -146,7 +146,7 @@ impl Nodes {
     async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, EngineError> {
         // The server counts as silent until it answers.
         node.note_silence();
-        Map::of(node, |address| self.node_at(node, address)).await
+        Map::ask_server(node, |address| self.node_at(node, address)).await
     }
 
     /// Returns the server at this address, which `from` has named.

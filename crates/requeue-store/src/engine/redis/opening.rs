@@ -99,13 +99,13 @@ impl Redis {
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
             return Ok(None);
         }
-        let mut said = Values::of(answer)?;
+        let mut said = Values::from_array(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let new = said.number::<u8>()?;
         let re_add = if held == 1 { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
-        if !(1..=names::MOST).contains(&count) {
+        if !(1..=names::MAX_SHARDS).contains(&count) {
             return Err(EngineError::refused(format!(
                 "{}: the record of the queue is invalid: it has {count} \
                  shards, and 1 to 256 are allowed",
@@ -177,56 +177,10 @@ impl Redis {
                     continue;
                 }
             }
-            let (mut others, mut damaged) = (None, Vec::new());
-            for shard in &*shards {
-                match self.checked(shard, count).await? {
-                    Checked::Ours { was_there, is_damaged } => {
-                        is_lost |= was_there && was_made;
-                        damaged.extend(is_damaged.then_some(shard));
-                    }
-                    Checked::Others(mark) => others = others.or(Some(mark)),
-                }
-            }
-            match others {
-                None => {
-                    // A drop in the meantime has removed the record or the marks.
-                    let now = self.settings(name, None).await?;
-                    let is_there =
-                        now.is_some_and(|now| now.generation == generation && !now.is_dropping);
-                    if !is_there {
-                        for shard in &*shards {
-                            // A tentative mark that remains is harmless.
-                            let _ = self.complete_mark(shard, "forget").await;
-                        }
-                        continue;
-                    }
-                    let mut is_marked = true;
-                    for shard in &*shards {
-                        is_marked &= self.complete_mark(shard, "confirm").await?;
-                    }
-                    if !is_marked {
-                        continue;
-                    }
-                    if is_new {
-                        let confirm = ["confirm".to_owned()];
-                        dropping::record(&self.nodes, &self.scripts, &of, &confirm).await?;
-                    }
-                    for shard in damaged {
-                        repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
-                    }
-                    break (settings, shards);
-                }
-                // Another process has marked a shard in the meantime: try again.
-                Some(_) if is_new => {}
-                Some(other) => {
-                    let now = self.settings(name, None).await?;
-                    if now.is_some_and(|now| now.generation == generation && !now.is_new) {
-                        // A failover has brought back a shard of a dropped queue.
-                        let left = Identity { generation: other, ..(*of).clone() };
-                        let left = names::shards(&Arc::new(left), count);
-                        dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
-                    }
-                }
+            let marked = self.mark_all(name, &record, &of, &shards).await?;
+            is_lost |= marked.had_data && was_made;
+            if marked.is_complete {
+                break (settings, shards);
             }
         };
         let count = shards.len();
@@ -245,12 +199,72 @@ impl Redis {
         Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
     }
 
+    /// Marks all shards with the generation of the record. The marks are not complete if another process has
+    /// changed the record or the marks meanwhile: the caller tries again.
+    async fn mark_all(
+        &self,
+        name: &str,
+        record: &Record,
+        of: &Arc<Identity>,
+        shards: &[Shard],
+    ) -> Result<Marked, EngineError> {
+        let (mut others, mut damaged, mut had_data) = (None, Vec::new(), false);
+        for shard in shards {
+            match self.checked(shard, record.shards).await? {
+                Checked::Ours { was_there, is_damaged } => {
+                    had_data |= was_there;
+                    damaged.extend(is_damaged.then_some(shard));
+                }
+                Checked::Others(mark) => others = others.or(Some(mark)),
+            }
+        }
+        let incomplete = Ok(Marked { had_data, is_complete: false });
+        if let Some(other) = others {
+            // If the queue is new, another process has marked a shard in the meantime.
+            if !record.is_new {
+                let now = self.settings(name, None).await?;
+                if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
+                    // A failover has brought back a shard of a dropped queue.
+                    let left = Identity { generation: other, ..(**of).clone() };
+                    let left = names::shards(&Arc::new(left), record.shards);
+                    dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
+                }
+            }
+            return incomplete;
+        }
+        // A drop in the meantime has removed the record or the marks.
+        let now = self.settings(name, None).await?;
+        let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
+        if !now.is_some_and(is_there) {
+            for shard in shards {
+                // A tentative mark that remains is harmless.
+                let _ = self.complete_mark(shard, "forget").await;
+            }
+            return incomplete;
+        }
+        let mut is_marked = true;
+        for shard in shards {
+            is_marked &= self.complete_mark(shard, "confirm").await?;
+        }
+        if !is_marked {
+            return incomplete;
+        }
+        if record.is_new {
+            let confirm = ["confirm".to_owned()];
+            dropping::record(&self.nodes, &self.scripts, of, &confirm).await?;
+        }
+        for shard in damaged {
+            repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+        }
+        Ok(Marked { had_data, is_complete: true })
+    }
+
     /// Checks a shard, and begins its mark if it has none.
     async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
         let mut check = self.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
         let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
-        let mut checked = Values::of(checked)?;
+        let mut checked = Values::from_array(checked)?;
         let was_there = checked.number::<u8>()? == 1;
         let is_damaged = checked.number::<u8>()? == 1;
         let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
@@ -280,9 +294,9 @@ impl Redis {
             let mut scan = cmd("HSCAN");
             scan.arg(names::QUEUES).arg(&cursor);
             let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
-            let mut found = Values::of(found)?;
+            let mut found = Values::from_array(found)?;
             cursor = found.bytes()?;
-            let mut names = Values::of(found.value()?)?;
+            let mut names = Values::from_array(found.value()?)?;
             while !names.is_empty() {
                 let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
                 names.value()?;
@@ -317,6 +331,13 @@ impl Redis {
         }
         Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty, is_paused }))
     }
+}
+
+/// The result of an attempt to mark all shards of a queue.
+struct Marked {
+    /// True if a shard had data of this generation before.
+    had_data: bool,
+    is_complete: bool,
 }
 
 /// The generation that a shard belongs to.

@@ -70,7 +70,7 @@ impl Options {
                 "wait" => value.parse().map(|wait| options.wait = wait).is_ok(),
                 "shards" => {
                     options.shards = value.parse().ok();
-                    options.shards.is_some_and(|shards| (1..=names::MOST).contains(&shards))
+                    options.shards.is_some_and(|shards| (1..=names::MAX_SHARDS).contains(&shards))
                 }
                 "eviction" => {
                     options.accepts_eviction = value == "accept";

@@ -62,7 +62,7 @@ pub(super) async fn repair(
             let mut command = scripts.repair.on(shard);
             command.arg(walked).arg(&cursor);
             let step = nodes.run(shard.slot, &command, Some(&scripts.repair)).await?;
-            let mut step = Values::of(step)?;
+            let mut step = Values::from_array(step)?;
             cursor = step.bytes()?;
             restored += step.number::<u64>()?;
             dropped += step.number::<u64>()?;

@@ -12,13 +12,13 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delivery, End, Failing, Finish, Place};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, ParkedKey, State};
+use crate::types::inspect::{Entry, ParkedKey, State, StateCounts};
 use crate::types::key::Key;
 
 /// The value of `most` if no number of failures parks a key.
 const NEVER_PARKED: u64 = 1 << 33;
 
-pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
+pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
     let Add { after, merge, priority, reasons, .. } = ask.add;
     let merge = match merge {
         Merge::Earliest => "earliest",
@@ -36,7 +36,7 @@ pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
 }
 
 /// Appends a completion. `epoch` is the fencing token of the shard.
-pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
+pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
     let said = match &end.how {
         Finish::Succeed => "succeed".to_owned(),
         Finish::RequeueAfter(delay, priority) => {
@@ -78,7 +78,7 @@ pub(super) fn expired(failing: &Failing) -> String {
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    pub(super) fn of(value: Value) -> Result<Self, EngineError> {
+    pub(super) fn from_array(value: Value) -> Result<Self, EngineError> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
             _ => Err(garbled()),
@@ -101,13 +101,16 @@ impl Values {
         number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
     }
 
-    /// Reads the time until the next key. -1 stands for never, and lower numbers for a damaged shard, whose
-    /// next time is unknown.
-    pub(super) fn next_or_damage(&mut self) -> Result<(Option<Duration>, Health), EngineError> {
-        let number = self.number::<i64>()?;
-        let dropped = u64::try_from(-2 - number);
-        let next = u64::try_from(number).ok().map(Duration::from_micros);
-        Ok((next, dropped.map_or(Health::Good, Health::Damaged)))
+    /// Reads a number that the script may not have.
+    fn number_if_any(&mut self) -> Result<Option<u64>, EngineError> {
+        match self.value()? {
+            Value::Nil => Ok(None),
+            value => Ok(Some(number(value)?.try_into().map_err(|_| garbled())?)),
+        }
+    }
+
+    fn is_true(&mut self) -> Result<bool, EngineError> {
+        Ok(self.number::<u8>()? == 1)
     }
 }
 
@@ -178,35 +181,72 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// Decodes the answer of claim.lua. The fencing tokens are those of the shard.
-pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
-    let mut values = Values::of(value)?;
-    let (next, health) = values.next_or_damage()?;
-    let damaged = set_aside(values.value()?)?;
-    let parked = parked(values.value()?)?;
-    // Keys come in pairs with their parameters.
-    let is_paused = values.0.len() == 1;
-    if is_paused {
-        values.value()?;
+/// The answer of claim.lua. The fencing tokens are those of the shard.
+pub(super) struct ClaimAnswer {
+    pub(super) claimed: Claimed,
+    pub(super) health: Health,
+}
+
+impl ClaimAnswer {
+    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+        let mut values = Values::from_array(value)?;
+        let next = values.number_if_any()?.map(Duration::from_micros);
+        let (is_damaged, dropped) = (values.is_true()?, values.number()?);
+        let claimed = Claimed {
+            next,
+            is_paused: values.is_true()?,
+            damaged: set_aside(values.value()?)?,
+            parked: parked(values.value()?)?,
+            items: delivered(values.value()?)?,
+        };
+        let health = if is_damaged { Health::Damaged(dropped) } else { Health::Good };
+        Ok(Self { claimed, health })
     }
+}
+
+/// The answer of peek.lua.
+pub(super) struct PeekAnswer {
+    /// The number of keys that a claim would find.
+    pub(super) due: usize,
+    pub(super) next: Option<Duration>,
+    pub(super) health: Health,
+}
+
+impl PeekAnswer {
+    pub(super) fn read(value: Value) -> Result<Self, EngineError> {
+        let mut values = Values::from_array(value)?;
+        Ok(Self {
+            due: values.number::<u32>()? as usize,
+            next: values.number_if_any()?.map(Duration::from_micros),
+            health: if values.is_true()? { Health::Damaged(0) } else { Health::Good },
+        })
+    }
+}
+
+/// Decodes the keys that a claim has delivered, each with the parameters of its run.
+fn delivered(value: Value) -> Result<Vec<Delivery>, EngineError> {
+    let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
-        let (key, said) = (values.bytes()?.into(), values.bytes()?);
-        let mut fields = Fields(&said);
-        let mut read = || {
-            let (epoch, asked) = (fields.time("epoch")?, fields.asked("priority")?);
-            Ok((epoch, asked, fields.small()?, fields.time("queued")?))
+        let (key, packed) = (values.bytes()?.into(), values.bytes()?);
+        let mut fields = Fields(&packed);
+        let read = || -> Result<Delivery, Damage> {
+            Ok(Delivery {
+                key,
+                epoch: fields.time("epoch")?,
+                asked: fields.asked("priority")?,
+                failures: fields.small()?,
+                queued: until(0, fields.time("queued")?),
+            })
         };
-        let (epoch, asked, failures, queued) = read().map_err(|_: Damage| garbled())?;
-        let queued = until(0, queued);
-        items.push(Delivery { key, epoch, asked, failures, queued });
+        items.push(read().map_err(|_: Damage| garbled())?);
     }
-    Ok((Claimed { items, next, damaged, parked, is_paused }, health))
+    Ok(items)
 }
 
 /// Decodes a list of keys that were set aside, each with the reason.
 pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     let mut aside = Vec::new();
     while !values.is_empty() {
         let key = values.bytes()?.into();
@@ -218,7 +258,7 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
 
 /// Decodes a list of keys that a claim has parked, each with its failures.
 fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
-    let mut values = Values::of(value)?;
+    let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
     while !values.is_empty() {
         parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
@@ -244,7 +284,7 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Returns the state of a key without a run in flight.
-    pub(super) const fn of(packed: Vec<u8>) -> Self {
+    pub(super) const fn without_run(packed: Vec<u8>) -> Self {
         Self { packed, cancelled: None }
     }
 
@@ -380,9 +420,9 @@ impl Fields<'_> {
 /// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
-pub(super) fn counts(value: Value) -> Result<Counts, EngineError> {
-    let mut values = Values::of(value)?;
-    Ok(Counts {
+pub(super) fn counts(value: Value) -> Result<StateCounts, EngineError> {
+    let mut values = Values::from_array(value)?;
+    Ok(StateCounts {
         ready: values.number()?,
         waiting: values.number()?,
         processing: values.number()?,

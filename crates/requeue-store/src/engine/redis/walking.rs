@@ -11,14 +11,14 @@ use super::{Redis, epoch_of};
 use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of parked keys per request.
 const STEP: usize = 500;
 
 impl Redis {
-    pub(super) async fn counted(&self, queue: &Place) -> Result<Counts, EngineError> {
+    pub(super) async fn counted(&self, queue: &Place) -> Result<StateCounts, EngineError> {
         let shards = self.shards_of(queue)?;
         let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
@@ -28,7 +28,7 @@ impl Redis {
         join_all(ran)
             .await
             .into_iter()
-            .try_fold(Counts::default(), |all, counts| Ok(sum(all, counts?)))
+            .try_fold(StateCounts::default(), |all, counts| Ok(sum(all, counts?)))
     }
 
     pub(super) async fn paged(
@@ -68,7 +68,7 @@ impl Redis {
             let mut command = self.scripts.parked.on(shard);
             command.arg(&at).arg(limit);
             let parked = self.run(shard, &self.scripts.parked, &command).await?;
-            let mut parked = Values::of(parked)?;
+            let mut parked = Values::from_array(parked)?;
             let _now: Micros = parked.number()?;
             let mut keys = Vec::with_capacity(limit);
             while !parked.is_empty() {
@@ -112,7 +112,7 @@ impl Redis {
         let mut command = self.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
         let walked = self.run(shard, &self.scripts.walk, &command).await?;
-        let mut walked = Values::of(walked)?;
+        let mut walked = Values::from_array(walked)?;
         let (cursor, now) = (walked.bytes()?, walked.number()?);
         let mut found = Vec::new();
         while !walked.is_empty() {
@@ -170,7 +170,7 @@ impl Redis {
             let mut command = self.scripts.parked.on(&shards[number]);
             command.arg(&from).arg(step);
             let parked = self.run(&shards[number], &self.scripts.parked, &command).await?;
-            let mut parked = Values::of(parked)?;
+            let mut parked = Values::from_array(parked)?;
             let now: Micros = parked.number()?;
             let mut met = 0;
             while !parked.is_empty() {
@@ -180,7 +180,7 @@ impl Redis {
                 // Another client may have removed the rows.
                 if let Value::BulkString(packed) = parked.value()? {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    let entry = Stored::of(packed).seen(key, epoch, now);
+                    let entry = Stored::without_run(packed).seen(key, epoch, now);
                     if entry.state != State::Parked {
                         continue;
                     }
@@ -197,8 +197,8 @@ impl Redis {
     }
 }
 
-pub(super) fn sum(one: Counts, other: Counts) -> Counts {
-    Counts {
+pub(super) fn sum(one: StateCounts, other: StateCounts) -> StateCounts {
+    StateCounts {
         ready: one.ready + other.ready,
         waiting: one.waiting + other.waiting,
         processing: one.processing + other.processing,

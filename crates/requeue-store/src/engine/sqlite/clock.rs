@@ -88,7 +88,7 @@ impl Time {
     ///
     /// Ignores a state that no clock explains, and that [`keep`](Self::keep) then replaces. Otherwise all leases
     /// would have expired.
-    pub(super) fn of(connection: &Connection, reading: &Reading) -> Result<Self> {
+    pub(super) fn read(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
             let (start, began, latest) = (row.get(0)?, row.get(1)?, row.get(2)?);

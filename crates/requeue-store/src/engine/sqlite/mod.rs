@@ -26,7 +26,7 @@ use crate::engine::{
 };
 use crate::types::add::{Added, Cancelled};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Entry, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The number of keys of a dropped queue that one transaction removes.
@@ -123,16 +123,8 @@ impl Sqlite {
     async fn sweep(&self) -> Result<(), EngineError> {
         // In most cases nothing is left, and nothing must be written.
         while let Some(queue) = self.reader().call(|at| at.left_over()).await? {
-            let queue = &queue;
-            let sweep = || {
-                let queue = queue.clone();
-                self.thread.call(move |at| at.sweep(&queue, SWEPT))
-            };
-            if patiently(move || Box::pin(sweep())).await? == 0 {
-                // Another process has removed them, or the queue number has a type that does not compare as
-                // equal.
-                break;
-            }
+            let sweep = move || self.thread.call(move |at| at.sweep(queue, SWEPT));
+            patiently(move || Box::pin(sweep())).await?;
         }
         Ok(())
     }
@@ -235,10 +227,8 @@ impl Engine for Sqlite {
             let place = queue.clone();
             let add =
                 move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.add(&queue, &asks));
-            let (added, replaced) =
-                self.thread.call_growing(add).await?.ok_or_else(|| gone(queue))?;
+            let added = self.thread.call_growing(add).await?.ok_or_else(|| gone(queue))?;
             self.wake(queue);
-            replaced.iter().for_each(|damaged| damaged.report_replaced(&queue.name));
             Ok(added)
         })
     }
@@ -342,7 +332,7 @@ impl Engine for Sqlite {
         )
     }
 
-    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, StateCounts> {
         Box::pin(self.look(self.reader(), queue, |at, queue| at.counts(&queue)))
     }
 

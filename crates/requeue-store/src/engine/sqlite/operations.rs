@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use requeue::CancelledRun;
-use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
-use super::rows::{COLUMNS, Found, READABLE, keep, load, read, set_aside, time};
+use super::rows::{COLUMNS, keep, load, read};
 use super::thread::Work;
-use crate::engine::damage::Damaged;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Delivery, Dropped, End, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReaddPolicy};
-use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
+use crate::types::inspect::{Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 
 /// The maximum number of expired leases that one claim handles.
@@ -75,8 +73,8 @@ impl Work<'_> {
         Ok((Dropped::Yes(counts), queue.id))
     }
 
-    /// Returns the number of a dropped queue that has keys left. In a damaged row, it may be of any type.
-    pub(super) fn left_over(&self) -> Result<Option<Value>> {
+    /// Returns the number of a dropped queue that has keys left.
+    pub(super) fn left_over(&self) -> Result<Option<i64>> {
         // This seeks once in the index for each queue.
         let sql = "with recursive found (queue) as ( \
                        select min(queue) from keys \
@@ -89,76 +87,42 @@ impl Work<'_> {
     }
 
     /// Removes up to `most` keys of a dropped queue. Returns their number.
-    pub(super) fn sweep(&self, queue: &Value, most: usize) -> Result<usize> {
+    pub(super) fn sweep(&self, queue: i64, most: usize) -> Result<usize> {
         let sql = "delete from keys where queue = ?1 and key in \
                    (select key from keys where queue = ?1 order by key limit ?2)";
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         self.connection.execute(sql, params![queue, most])
     }
 
-    /// Adds keys. Also returns the damaged rows that the adds have replaced before they were set aside.
-    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<(Vec<Added>, Vec<Damaged>)> {
-        let mut replaced = Vec::new();
+    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
         let add = |ask: &Ask| {
-            let was = match load(self.connection, queue.id, &ask.key)? {
-                Some(Err(damage)) => {
-                    if !damage.is_set_aside {
-                        replaced.push(Damaged { key: ask.key.clone(), damage });
-                    }
-                    None
-                }
-                was => was.and_then(std::result::Result::ok),
-            };
+            let was = load(self.connection, queue.id, &ask.key)?;
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep(self.connection, queue.id, &ask.key, Some(&row))?;
             }
             Ok(added)
         };
-        let added: Result<_> = asks.iter().map(add).collect();
-        Ok((added?, replaced))
+        asks.iter().map(add).collect()
     }
 
     pub(super) fn claim(&self, queue: &Place, claim: &Claim, is_paused: bool) -> Result<Claimed> {
-        let mut damaged = Vec::new();
-        let parked = self.expire(queue, claim, &mut damaged)?;
+        let parked = self.expire(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
-            return Ok(Claimed { items: Vec::new(), next, damaged, parked, is_paused });
+            return Ok(Claimed { next, parked, is_paused, ..Claimed::default() });
         }
         let mut items = Vec::new();
-        let oldest = claim.oldest.min(claim.max);
-        for (key, row) in self.oldest(queue, oldest, &mut damaged)? {
+        for (key, row) in self.oldest(queue, claim.oldest.min(claim.max))? {
             items.push(self.deliver(queue, &key, row, claim.lease)?);
         }
         for priority in Priority::ALL.into_iter().rev() {
-            for (key, row) in self.first(queue, priority, claim.max - items.len(), &mut damaged)? {
+            for (key, row) in self.first(queue, priority, claim.max - items.len())? {
                 items.push(self.deliver(queue, &key, row, claim.lease)?);
             }
         }
         let next = if items.len() < claim.max { self.next(queue)? } else { None };
-        Ok(Claimed { items, next, damaged, parked, is_paused })
-    }
-
-    /// Returns the rows that can be read, and sets aside the others.
-    fn readable(
-        &self,
-        queue: &Place,
-        found: Vec<Found>,
-        damaged: &mut Vec<Damaged>,
-    ) -> Result<Vec<(Key, Row)>> {
-        let mut readable = Vec::with_capacity(found.len());
-        for mut found in found {
-            match found.row {
-                Ok(row) => readable.push((found.key, row)),
-                Err(damage) => {
-                    found.row = Err(damage.clone());
-                    let aside = set_aside(self.connection, queue.id, self.now, found, damage)?;
-                    damaged.push(aside);
-                }
-            }
-        }
-        Ok(readable)
+        Ok(Claimed { items, next, parked, is_paused, ..Claimed::default() })
     }
 
     fn deliver(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<Delivery> {
@@ -173,19 +137,14 @@ impl Work<'_> {
     }
 
     /// Returns the ready keys of a priority, oldest first.
-    fn first(
-        &self,
-        queue: &Place,
-        priority: Priority,
-        limit: usize,
-        damaged: &mut Vec<Damaged>,
-    ) -> Result<Vec<(Key, Row)>> {
+    fn first(&self, queue: &Place, priority: Priority, limit: usize) -> Result<Vec<(Key, Row)>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
         let sql = format!(
-            "select {COLUMNS} from keys where queue = :queue and state = 0 \
-             and priority = :priority and at <= :now order by at limit :limit"
+            "select {} from keys where queue = :queue and state = 0 \
+             and priority = :priority and at <= :now order by at limit :limit",
+            *COLUMNS
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found = statement.query_map(
@@ -197,19 +156,14 @@ impl Work<'_> {
             },
             read,
         )?;
-        self.readable(queue, found.collect::<Result<_>>()?, damaged)
+        found.collect()
     }
 
     /// Returns the ready keys of all priorities, oldest first.
-    fn oldest(
-        &self,
-        queue: &Place,
-        limit: usize,
-        damaged: &mut Vec<Damaged>,
-    ) -> Result<Vec<(Key, Row)>> {
+    fn oldest(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
         let mut found = Vec::new();
         for priority in Priority::ALL {
-            found.extend(self.first(queue, priority, limit, damaged)?);
+            found.extend(self.first(queue, priority, limit)?);
         }
         found.sort_by_key(|(_, row)| row.at);
         found.truncate(limit);
@@ -217,21 +171,17 @@ impl Work<'_> {
     }
 
     /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks.
-    fn expire(
-        &self,
-        queue: &Place,
-        claim: &Claim,
-        damaged: &mut Vec<Damaged>,
-    ) -> Result<Vec<ParkedKey>> {
+    fn expire(&self, queue: &Place, claim: &Claim) -> Result<Vec<ParkedKey>> {
         let sql = format!(
-            "select {COLUMNS} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
-             order by lease_until limit {EXPIRED}"
+            "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
+             order by lease_until limit {EXPIRED}",
+            *COLUMNS
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
         let mut parked = Vec::new();
-        for (n, (key, row)) in (1..).zip(self.readable(queue, found, damaged)?) {
+        for (n, (key, row)) in (1..).zip(found) {
             let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             if let Some(row) = row.filter(|row| row.parked) {
@@ -248,7 +198,7 @@ impl Work<'_> {
         let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
         let mut due = self.connection.prepare_cached(sql)?;
         for priority in Priority::ALL {
-            sooner(due.query_row(params![queue.id, priority.number()], |row| time(row, 0))?);
+            sooner(due.query_row(params![queue.id, priority.number()], |row| row.get(0))?);
         }
         sooner(self.next_lease(queue)?);
         Ok(next.map(|at| until(self.now, at)))
@@ -256,12 +206,12 @@ impl Work<'_> {
 
     fn next_lease(&self, queue: &Place) -> Result<Option<Micros>> {
         let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
-        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| time(row, 0))
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
     pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
         let finish = |End { key, epoch, how }: End| {
-            let row = load(self.connection, queue.id, &key)?.and_then(std::result::Result::ok);
+            let row = load(self.connection, queue.id, &key)?;
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
@@ -279,7 +229,7 @@ impl Work<'_> {
         lease: Duration,
     ) -> Result<Vec<Renewed>> {
         let renew = |(key, epoch): &(Key, i64)| {
-            let row = load(self.connection, queue.id, key)?.and_then(std::result::Result::ok);
+            let row = load(self.connection, queue.id, key)?;
             let Some(mut row) = row.filter(|row| row.is_held(*epoch, self.now)) else {
                 return Ok(Renewed::Lost);
             };
@@ -298,13 +248,7 @@ impl Work<'_> {
         only: Option<State>,
     ) -> Result<Vec<Option<Cancelled>>> {
         let cancel = |key: &Key| {
-            let row = match load(self.connection, queue.id, key)? {
-                Some(Err(_)) if only.is_none_or(|only| only == State::Damaged) => {
-                    keep(self.connection, queue.id, key, None)?;
-                    return Ok(Some(Cancelled { damaged: true, ..Cancelled::default() }));
-                }
-                row => row.and_then(std::result::Result::ok),
-            };
+            let row = load(self.connection, queue.id, key)?;
             let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
             let Some(row) = row.filter(fits) else {
                 return Ok(Some(Cancelled::default()));
@@ -317,7 +261,7 @@ impl Work<'_> {
     }
 
     pub(super) fn cancel_running(&self, queue: &Place, key: &Key) -> Result<CancelledRun> {
-        let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
+        let Some(mut row) = load(self.connection, queue.id, key)? else {
             return Ok(CancelledRun::NotInFlight);
         };
         let cancelled = row.cancel_run();
@@ -343,7 +287,7 @@ impl Work<'_> {
         from: State,
     ) -> Result<Vec<Option<bool>>> {
         let make_ready = |key: &Key| {
-            let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
+            let Some(mut row) = load(self.connection, queue.id, key)? else {
                 return Ok(Some(false));
             };
             let is_changed = row.make_ready(from, self.now);
@@ -357,10 +301,7 @@ impl Work<'_> {
 
     pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {
         let row = load(self.connection, queue.id, &key)?;
-        Ok(row.map(|row| match row {
-            Ok(row) => row.seen(key, self.now),
-            Err(damage) => Damaged { key, damage }.seen(),
-        }))
+        Ok(row.map(|row| row.seen(key, self.now)))
     }
 
     pub(super) fn page(
@@ -375,35 +316,30 @@ impl Work<'_> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let found =
             statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read)?;
-        found.map(|found| found.map(|found| found.seen(self.now))).collect()
+        found.map(|found| found.map(|(key, row)| row.seen(key, self.now))).collect()
     }
 
-    pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
-        // (With `limit -1`, SQLite checks each row once.)
-        let sql = format!(
-            "select count(*) filter (where ok and state = 0 and at <= :now), \
-             count(*) filter (where ok and state = 0 and at > :now), \
-             count(*) filter (where ok and state = 1), \
-             count(*) filter (where ok and state = 1 and at <= :now), \
-             count(*) filter (where ok and state = 2), \
-             min(since) filter (where ok and state = 0 and at <= :now), \
-             count(*) filter (where not ok) \
-             from (select state, at, since, {READABLE} as ok from keys \
-                 where queue = :queue limit -1)"
-        );
+    pub(super) fn counts(&self, queue: &Place) -> Result<StateCounts> {
+        let sql = "select count(*) filter (where state = 0 and at <= :now), \
+                   count(*) filter (where state = 0 and at > :now), \
+                   count(*) filter (where state = 1), \
+                   count(*) filter (where state = 1 and at <= :now), \
+                   count(*) filter (where state = 2), \
+                   min(since) filter (where state = 0 and at <= :now) \
+                   from keys where queue = :queue";
         let found = self
             .connection
-            .prepare_cached(&sql)?
+            .prepare_cached(sql)?
             .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
-                let oldest = time(row, 5)?;
+                let oldest: Option<Micros> = row.get(5)?;
                 let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
-                Ok(Counts {
+                Ok(StateCounts {
                     ready: number(0)?,
                     waiting: number(1)?,
                     processing: number(2)?,
                     dirty: number(3)?,
                     parked: number(4)?,
-                    damaged: number(6)?,
+                    damaged: 0,
                     oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
                 })
             })
@@ -412,13 +348,11 @@ impl Work<'_> {
     }
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
-        let sql = format!(
-            "select not exists (select 1 from keys indexed by keys_ready \
-                 where queue = ?1 and state = 0 and {READABLE}) \
-             and not exists (select 1 from keys indexed by keys_leases \
-                 where queue = ?1 and state = 1 and {READABLE})"
-        );
-        self.connection.prepare_cached(&sql)?.query_row([queue.id], |row| row.get(0))
+        let sql = "select not exists (select 1 from keys indexed by keys_ready \
+                       where queue = ?1 and state = 0) \
+                   and not exists (select 1 from keys indexed by keys_leases \
+                       where queue = ?1 and state = 1)";
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 }
 
@@ -427,18 +361,19 @@ impl Work<'_> {
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are
     // common, so a scan in key order finds some soon.
-    let damaged = format!("and not {READABLE}");
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
         Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
-        Some(State::Damaged) => ("not indexed", &*damaged),
+        // The constraints of the table refuse damaged rows.
+        Some(State::Damaged) => ("", "and false"),
     };
     let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
     format!(
-        "select {COLUMNS} from keys {index} where queue = ?1 {which} {after} and ?3 is not null \
-         order by key limit ?2"
+        "select {} from keys {index} where queue = ?1 {which} {after} and ?3 is not null \
+         order by key limit ?2",
+        *COLUMNS
     )
 }

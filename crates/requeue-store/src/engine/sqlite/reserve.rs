@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The limits of the reserve's size, in bytes. No transaction and no checkpoint needs more than twice the
-/// size of the file and its log. With the log at its usual 4 MiB, none needs more than `MOST`.
-const LEAST: u64 = 256 << 10;
-const MOST: u64 = 8 << 20;
+/// size of the file and its log. With the log at its usual 4 MiB, none needs more than `MAX_SIZE`.
+const MIN_SIZE: u64 = 256 << 10;
+const MAX_SIZE: u64 = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct Reserve {
@@ -26,7 +26,7 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Returns the reserve of a file, or `None` for a database in memory.
-    pub(super) fn of(file: &Path) -> Option<Self> {
+    pub(super) fn beside(file: &Path) -> Option<Self> {
         let beside = |suffix: &str| {
             let mut name = file.as_os_str().to_owned();
             name.push(suffix);
@@ -41,7 +41,7 @@ impl Reserve {
     pub(super) fn allows_growth(&mut self) -> bool {
         let length = |path| fs::metadata(path).map_or(0, |found| found.len());
         let size = 2 * (length(&self.file) + length(&self.log));
-        let size = size.next_power_of_two().clamp(LEAST, MOST);
+        let size = size.next_power_of_two().clamp(MIN_SIZE, MAX_SIZE);
         let kept = length(&self.reserve);
         if self.is_short || kept < size {
             // Require twice the size, so that the new reserve does not take the last space from the

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Error, ffi};
 
-use super::rows::{CHECK, COLUMNS};
+use super::rows::COLUMNS;
 
 /// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -56,11 +56,11 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     // Another process may have migrated since the caller read the version.
     let found = found(transaction)?;
     if found == Found::Nothing {
-        transaction.execute_batch(&include_str!("schema.sql").replace("{readable}", CHECK))?;
+        transaction.execute_batch(include_str!("schema.sql"))?;
         transaction.pragma_update(None, "application_id", OURS)?;
     } else if let Some(missing) = found.missing(steps) {
         for step in missing {
-            transaction.execute_batch(&step.replace("{readable}", CHECK))?;
+            transaction.execute_batch(step)?;
         }
         verify(transaction)?;
         tracing::info!(to = VERSION, "the schema was upgraded");
@@ -75,7 +75,7 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
 pub(super) fn verify(connection: &Connection) -> rusqlite::Result<()> {
     let mut has =
         connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;
-    for (table, columns) in [("queues", QUEUES), ("keys", COLUMNS)] {
+    for (table, columns) in [("queues", QUEUES), ("keys", &**COLUMNS)] {
         for column in columns.split(", ") {
             if !has.exists([table, column])? {
                 let said = format!(

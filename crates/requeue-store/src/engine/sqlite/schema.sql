@@ -23,39 +23,50 @@ create table clock (
     latest integer not null
 ) strict;
 
--- One row for each key that has a state. Times are microseconds since 1970.
+-- One row for each key that has a state. Times are microseconds since 1970. The constraints refuse each row that
+-- requeue cannot read, so that no operation checks rows again.
 create table keys (
     queue integer not null,
-    key blob not null,
-    -- 0: ready or waiting; 1: in flight; 2: parked; 3: set aside, with the damage in `error`.
-    state integer not null,
+    key blob not null check (length(key) <= 2048),
+    -- 0: ready or waiting; 1: in flight; 2: parked.
+    state integer not null check (state between 0 and 2),
     -- The due time of the pending run.
-    at integer,
-    -- For a key in flight: its delivery, and the parameters of its run.
-    epoch integer,
-    lease_until integer,
-    run_since integer,
-    run_priority integer,
-    run_adds integer,
-    run_reasons integer,
-    priority integer not null,
-    adds integer not null,
-    reasons integer not null,
-    failures integer not null,
-    steps integer not null,
-    until integer not null,
-    not_before integer not null,
-    since integer not null,
-    error text,
-    -- For a key in flight: the name of its worker.
-    worker text,
+    at integer check (at >= 0),
+    priority integer not null check (priority between -1 and 1),
+    adds integer not null check (adds between 0 and 4294967295),
+    reasons integer not null check (reasons between 0 and 4294967295),
+    failures integer not null check (failures between 0 and 4294967295),
+    steps integer not null check (steps between 0 and 4294967295),
+    until integer not null check (until >= 0),
+    not_before integer not null check (not_before >= 0),
+    since integer not null check (since >= 0),
     -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
-    bound integer,
-    -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
-    -- another token, and is not cancelled.
-    cancel_epoch integer,
-    -- Other programs may write rows without this check: see `damage.rs`, which has the same rules.
-    constraint readable check (state = 3 or {readable}),
+    bound integer check (bound >= 0),
+    error text,
+    -- For a key in flight: its delivery, and the parameters of its run.
+    epoch integer check (epoch > 0),
+    lease_until integer check (lease_until >= 0),
+    run_since integer check (run_since >= 0),
+    run_priority integer check (run_priority between -1 and 1),
+    run_adds integer check (run_adds between 0 and 4294967295),
+    run_reasons integer check (run_reasons between 0 and 4294967295),
+    -- The name of its worker, without control characters.
+    worker text check (
+        length(cast(worker as blob)) <= 100
+        and worker not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
+        and instr(worker, char(0)) = 0
+    ),
+    -- The fencing token of the delivery whose run was cancelled. A later delivery has another token, and is not
+    -- cancelled.
+    cancel_epoch integer check (cancel_epoch > 0),
+    constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
+    constraint in_flight check (
+        case state
+            when 1 then epoch is not null and lease_until is not null and run_since is not null
+                and run_priority is not null and run_adds is not null and run_reasons is not null
+            else epoch is null
+        end
+    ),
     primary key (queue, key)
 ) strict, without rowid;
 

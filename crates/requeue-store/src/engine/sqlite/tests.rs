@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::clock::Reading;
-use super::thread::LONGEST_LOG;
+use super::thread::MAX_LOG;
 use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{
@@ -207,7 +207,7 @@ async fn queues_of_one_file_know_nothing_of_each_other() {
     let [one, other] = ["one", "o'ther {x}"].map(|name| store.queue(name).open());
     let (one, other) = (one.await.expect("the queue opens"), other.await.expect("the queue opens"));
     one.add("a").await.expect("added");
-    assert_eq!(other.counts().await.expect("counted"), Counts::default());
+    assert_eq!(other.counts().await.expect("counted"), StateCounts::default());
     assert_eq!(one.counts().await.expect("counted").ready, 1);
 }
 
@@ -248,7 +248,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
             item.succeed().await.expect("the lease is valid");
         }
     }
-    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "keys are left");
+    assert_eq!(queue.counts().await.expect("counted"), StateCounts::default(), "keys are left");
 }
 
 #[tokio::test]
@@ -695,7 +695,7 @@ async fn who_finds_nothing_writes_nothing() {
     for _ in 0..3 {
         machine.pass(HOUR);
         assert_eq!(claimed(&a).await, []);
-        assert_eq!(a.0.counts(&a.1).await.expect("counted"), Counts::default());
+        assert_eq!(a.0.counts(&a.1).await.expect("counted"), StateCounts::default());
     }
     assert_eq!(version(), before);
     a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
@@ -711,22 +711,22 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     let log = || std::fs::metadata(machine.dir.path().join("q-wal")).expect("the log exists").len();
     let read = |operation: &str| other.execute_batch(operation).expect("the statement succeeds");
     read("begin; select count(*) from keys");
-    let long = "k".repeat(Key::LONGEST - 10);
+    let long = "k".repeat(Key::MAX_LENGTH - 10);
     let add = async |n: u32| {
         engine.add(&place, ask(&format!("{n} {long}"), crate::Add::now())).await.expect("added")
     };
     let mut added = 0;
-    while log() <= LONGEST_LOG {
+    while log() <= MAX_LOG {
         add(added).await;
         added += 1;
     }
     add(added).await;
-    assert!(log() > LONGEST_LOG, "the log was truncated despite a reader");
+    assert!(log() > MAX_LOG, "the log was truncated despite a reader");
     read("end");
     // A second process restarts the log, because the first one has just tried and now pauses.
     let (engine, place) = machine.process().await;
     engine.add(&place, ask("k", crate::Add::now())).await.expect("added");
-    assert!(log() < LONGEST_LOG);
+    assert!(log() < MAX_LOG);
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!(counts.ready, u64::from(added) + 2);
 }

@@ -17,13 +17,12 @@ use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::place;
 use super::reserve::Reserve;
-use super::rows::define_readable;
 use super::schema::{self, Found, Steps, VERSION};
 use crate::engine::time::Micros;
 use crate::types::error::{self, ConnectErrorKind, EngineError, Reason, newer};
 
 /// The maximum number of operations in one transaction.
-const MOST: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 /// The maximum time that a transaction waits while another process has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The timeout of opening the file, and a queue in it. It equals the default timeout of an add.
@@ -36,7 +35,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(5);
 /// The maximum length of the log, in bytes. SQLite reuses the log from its start only while no process
 /// writes, or reads content that is not yet in the file. With several busy processes, that may never be the
 /// case.
-pub(super) const LONGEST_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
+pub(super) const MAX_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
 /// The time for which the restart of the log waits for other processes, and the pause after a failed
 /// attempt.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
@@ -217,13 +216,12 @@ impl Server {
         let open = || {
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
-            define_readable(&connection)?;
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(path, &error))?;
-        let (reserve, path) = (Reserve::of(&place), path.to_owned());
+        let (reserve, path) = (Reserve::beside(&place), path.to_owned());
         Ok(Self {
             connection,
             path,
@@ -304,7 +302,7 @@ impl Server {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
                     let until = Instant::now() + self.patience();
-                    while operations.len() < MOST {
+                    while operations.len() < MAX_OPERATIONS {
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
@@ -372,7 +370,7 @@ impl Server {
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // Read the time after taking the lock, which another process may have held for long.
             let reading = clock();
-            let time = Time::of(transaction, &reading)?;
+            let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
@@ -437,7 +435,7 @@ impl Server {
     fn shorten_log(&mut self) {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
-        let is_long = || std::fs::metadata(log).is_ok_and(|log| log.len() > LONGEST_LOG);
+        let is_long = || std::fs::metadata(log).is_ok_and(|log| log.len() > MAX_LOG);
         if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
             return;
         }

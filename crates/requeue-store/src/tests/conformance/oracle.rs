@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReaddPolicy};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, FAR, State};
+use crate::types::inspect::{FAR, State, StateCounts};
 use crate::types::key::Key;
 
 /// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
@@ -191,7 +191,7 @@ impl Pair {
     }
 
     async fn drop_queue(&mut self, keys_too: bool) {
-        let mut expected = Counts::default();
+        let mut expected = StateCounts::default();
         for which in 0..KEYS {
             match self.state(which) {
                 None => {}
@@ -214,7 +214,7 @@ impl Pair {
             Dropped::Missing => unreachable!("the queue exists"),
         };
         assert_eq!(
-            Counts { oldest_ready: Duration::ZERO, ..found },
+            StateCounts { oldest_ready: Duration::ZERO, ..found },
             expected,
             "the counts of the keys"
         );

@@ -141,7 +141,7 @@ impl Rig {
         }
         workers.join_all().await;
         let left = self.direct.counts().await.expect("counted");
-        assert_eq!(left, crate::Counts::default());
+        assert_eq!(left, crate::StateCounts::default());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The operations: the answer of each, and the state of a key before and after it.
 
-use crate::{Added, CancelledRun, FinishError, Item, Queue, State, UpdateError};
+use crate::{Added, CancelledRun, CompleteError, Item, Queue, State, UpdateError};
 
 use super::HOUR;
 
@@ -134,10 +134,10 @@ impl Operation {
     }
 }
 
-pub(super) async fn ended(ended: impl Future<Output = Result<(), FinishError>>) -> Said {
+pub(super) async fn ended(ended: impl Future<Output = Result<(), CompleteError>>) -> Said {
     match ended.await {
         Ok(()) => Said::Ended,
-        Err(FinishError::Unsure) => Said::Unsure,
+        Err(CompleteError::Unsure) => Said::Unsure,
         Err(error) => panic!("{error}"),
     }
 }

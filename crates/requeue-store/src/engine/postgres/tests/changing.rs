@@ -143,7 +143,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     }
     // Each key that was added after its last delivery must be in the queue. Keys whose adds waited long for
     // locks are found by a claim that searches all keys.
-    while engine.counts(&queue).await.expect("counted") != Counts::default() {
+    while engine.counts(&queue).await.expect("counted") != StateCounts::default() {
         let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
             taken[number(&out.key).expect("the key is a number")]
@@ -183,7 +183,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
             engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("finished"),
             [true]
         );
-        assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+        assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
     }
 }
 
@@ -195,7 +195,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     let adder = other(&url).await;
     adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
     adder.batch_execute("rollback").await.expect("rolled back");
-    assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+    assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
 
     engine.add(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
@@ -205,7 +205,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
     assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
-    assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+    assert_eq!(engine.counts(&queue).await.expect("counted"), StateCounts::default());
 }
 
 #[tokio::test]

@@ -251,7 +251,7 @@ async fn a_server_that_goes_comes_back() {
         queue.cancel("b").await.expect("cancelled");
     }
     item.succeed().await.expect("the lease was renewed throughout");
-    assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+    assert_eq!(queue.counts().await.expect("counted"), StateCounts::default());
 }
 
 #[tokio::test]

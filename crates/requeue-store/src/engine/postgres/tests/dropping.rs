@@ -141,7 +141,9 @@ impl Overlap {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
         let id: i32 = id.expect("the queue opens").get(0);
         let claim = format!(
-            "select key, epoch from requeue.claim({id}, false, 2, 0, 3600000000, 1, 1, 1, null, '{{0,0,0,0}}')"
+            "select k.key, k.epoch \
+             from requeue.claim({id}, false, 2, 0, 3600000000, 1, 1, 1, null, '{{0,0,0,0}}') c, \
+             unnest(c.keys, c.epochs) k (key, epoch)"
         );
         self.first
             .batch_execute("select requeue.add_many('q', array['held', 'parked'])")

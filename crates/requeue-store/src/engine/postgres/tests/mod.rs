@@ -48,7 +48,7 @@ const CLOCK: &str = "create table clock (now bigint not null); \
 async fn stop_time(engine: &Postgres) {
     let session = engine.sessions.session().await.expect("the server is reachable");
     sessions::run(session.client(), CLOCK).await.expect("the clock is created");
-    session.end();
+    session.put_back();
 }
 
 async fn set_time(engine: &Postgres, now: i64) {

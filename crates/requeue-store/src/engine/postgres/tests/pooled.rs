@@ -84,7 +84,7 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
         done.expect("the task does not panic");
     }
     let counts = queue.counts().await.expect("counted");
-    assert_eq!(counts, Counts::default());
+    assert_eq!(counts, StateCounts::default());
     assert_eq!(set(&clients).await, before);
 }
 

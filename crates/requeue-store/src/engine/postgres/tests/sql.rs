@@ -125,7 +125,7 @@ async fn a_trigger_feeds_a_queue() {
         async move { queue.get().await }
     });
     sql("begin; insert into orders values (1, 'tea'), (2, 'jam'); rollback");
-    assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+    assert_eq!(queue.counts().await.expect("counted"), StateCounts::default());
     sql("insert into orders values (3, 'tea')");
     let item = getting.await.expect("the task does not panic").expect("the queue is not shut down");
     assert_eq!(item.as_str(), Some("3"));
@@ -202,7 +202,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     for commits in [false, true] {
         let transaction = client.transaction().await.expect("begun");
         assert_eq!(add_in(&transaction, "q", adds()).await.expect("added"), answers);
-        assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+        assert_eq!(queue.counts().await.expect("counted"), StateCounts::default());
         match commits {
             true => transaction.commit().await.expect("committed"),
             false => transaction.rollback().await.expect("rolled back"),
@@ -217,7 +217,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);
     assert_eq!(add_in(&client, "q", [("", hour); 0]).await.expect("nothing to do"), []);
 
-    let long = "k".repeat(Key::LONGEST + 1);
+    let long = "k".repeat(Key::MAX_LENGTH + 1);
     for (queue, key, code, said) in [
         ("r", "a", "42704", "no such queue: 'r'"),
         ("q", &*long, "54000", "the key has 2049 bytes; at most 2048 are allowed"),

@@ -33,7 +33,7 @@ async fn create_older(url: &str) -> i64 {
 async fn run(engine: &Postgres, sql: &str) {
     let session = engine.sessions.session().await.expect("the server is reachable");
     sessions::run(session.client(), sql).await.expect(sql);
-    session.end();
+    session.put_back();
 }
 
 /// Upgrades the schema, as opening a queue does.
@@ -114,7 +114,7 @@ async fn an_upgrade_waits_for_open_transactions() {
         tokio::task::yield_now().await;
     }
     sessions::run(session.client(), "commit").await.expect("committed");
-    session.end();
+    session.put_back();
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
 }
 

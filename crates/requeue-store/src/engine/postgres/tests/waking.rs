@@ -211,7 +211,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let adder = other(&url).await;
     let claimed = async |lows: &Lows| {
         let claim = claim(9, PATIENCE);
-        let (claimed, lows, _) =
+        let operations::ClaimAnswer { claimed, lows, .. } =
             engine.sessions.claim(&queue, &claim, lows, true).await.expect("claimed");
         (claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>(), lows)
     };
@@ -258,7 +258,7 @@ async fn an_operation_reads_no_more_than_it_changes() {
         )
     };
     let take = format!(
-        "create temp table held as select key, epoch from {} c where key is not null",
+        "create temp table held as select k.key, k.epoch from {} c, unnest(c.keys, c.epochs) k (key, epoch)",
         of_this(30)
     );
     let renew = "select requeue.renew(1, array_agg(key), array_agg(epoch), 60000000) from held";

@@ -1,11 +1,11 @@
 -- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
 -- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, and the
 -- name of the worker. If the queue is paused, only handles expired leases.
--- Answers the time until the next key may be ready (-1 if unknown or never, -2 or less if the shard is
--- damaged: -2 minus the number of dropped places), a list of the keys that were set aside, each with the
--- reason, and a list of the keys that were parked, each with its failures. Then for each claimed key the
--- key itself, and a packed string, which values.rs reads: epoch, adds, reasons, priority, failures, and the
--- time for which it was ready. If the queue is paused, a single 1 instead of keys.
+-- Answers, in this order: the time until the next key may be ready, or false if that is unknown or never; 1 if the
+-- shard is damaged; the number of places without a row that were dropped; 1 if the queue is paused; the keys that
+-- were set aside, each with the reason; the keys that were parked, each with its failures; and the claimed keys,
+-- each with a packed string: epoch, adds, reasons, priority, failures, and the time for which it was ready.
+-- values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
@@ -106,7 +106,8 @@ if #some > 1 then
   end
 end
 
-local answer = { -1, aside, parked }
+-- Claimed keys, each followed by the parameters of its run.
+local delivered = {}
 if #keys > 0 then
   -- Each fencing token is greater than the last one. If the last one was lost, the clock makes the next one
   -- greater. The queue's token is the shard's token times the number of shards. So the shard counts in steps
@@ -170,8 +171,8 @@ if #keys > 0 then
     end
     if since then
       local queued = math.max(at - since, 0)
-      answer[#answer + 1] = key
-      answer[#answer + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+      delivered[#delivered + 1] = key
+      delivered[#delivered + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
     end
   end
   keep(changed, at)
@@ -184,22 +185,15 @@ if #keys > 0 then
     redis.call('ZADD', LEASES, unpack(leased))
   end
 end
-local due = is_paused and NEVER or next_due()
-if not is_paused and #answer == 3 + 2 * max then
+local due, next_in = is_paused and NEVER or next_due(), false
+if not is_paused and #delivered == 2 * max then
   if due <= at then
     -- Let another worker claim the remaining keys.
     wake()
   end
 else
   local next = math.min(due, first(LEASES))
-  if next < NEVER then
-    answer[1] = math.max(next - at, 0)
-  end
+  next_in = next < NEVER and math.max(next - at, 0)
 end
-if is_odd or #answer == 3 and is_damaged() then
-  answer[1] = -2 - removed
-end
-if is_paused then
-  answer[4] = 1
-end
-return answer
+local damaged = is_odd or #delivered == 0 and is_damaged()
+return { next_in, damaged and 1 or 0, removed, is_paused and 1 or 0, aside, parked, delivered }

@@ -1,5 +1,5 @@
--- Answers the number of keys that a claim would find, and the time until there may be one: -1 if never, -2
--- if the shard is damaged.
+-- Answers the number of keys that a claim would find; the time until there may be one, or false if there will be
+-- none or it is unknown; and 1 if the shard is damaged.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
 local is_paused = redis.call('GET', PAUSED) == generation
@@ -7,7 +7,7 @@ for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end
 if due == 0 and is_damaged() then
-  return { 0, -2 }
+  return { 0, false, 1 }
 end
 local next = math.min(is_paused and NEVER or next_due(), first(LEASES))
-return { due, next < NEVER and math.max(next - at, 0) or -1 }
+return { due, next < NEVER and math.max(next - at, 0), 0 }

@@ -49,7 +49,7 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
     }
     let queue = open(url, name).await;
     // The keys that were added last are still in the queue.
-    while queue.counts().await.expect("counted") != Counts::default() {
+    while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(100).await {
             item.succeed().await.expect("the lease is valid");
         }
@@ -193,7 +193,7 @@ async fn may_be_anything(url: &str) {
                 item.succeed().await.expect("the lease is valid");
             }
         }
-        assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+        assert_eq!(queue.counts().await.expect("counted"), StateCounts::default());
     }
     let error =
         queues[0].add(vec![b'{'; 1 << 20]).await.expect_err("the key is too long").to_string();
@@ -203,7 +203,7 @@ async fn may_be_anything(url: &str) {
     let error =
         queues[0].add_all([vec![b'a'], vec![0; 2049]]).await.expect_err("a key is too long");
     assert!(!error.may_have_happened(), "{error}");
-    assert_eq!(queues[0].counts().await.expect("counted"), Counts::default());
+    assert_eq!(queues[0].counts().await.expect("counted"), StateCounts::default());
     for name in ["", "a\0b", &"q".repeat(201)] {
         let error =
             chain(&store(url).await.queue(name).open().await.expect_err("the name is invalid"));
@@ -388,7 +388,7 @@ async fn a_queue_whose_rows_were_removed_is_empty_and_goes_on() {
     queue.add_all(["a", "b", "c"]).await.expect("added");
     let item = queue.get().await.expect("a key is delivered");
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
-    assert!(matches!(item.succeed().await, Err(crate::FinishError::Lost)));
+    assert!(matches!(item.succeed().await, Err(crate::CompleteError::Lost)));
     let claim = queue.get_many(10);
     queue.add("d").await.expect("added");
     let items = claim.await;

@@ -195,12 +195,12 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
             run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
         } else {
             let counts = engine.counts(&place).await.expect("counted");
-            assert_eq!(counts, Counts { processing: 1, ..Counts::default() });
+            assert_eq!(counts, StateCounts { processing: 1, ..StateCounts::default() });
         }
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
         let counts = engine.counts(&place).await.expect("counted");
-        assert_eq!(counts, Counts::default(), "{is_claimed}");
+        assert_eq!(counts, StateCounts::default(), "{is_claimed}");
     }
 }
 
@@ -217,7 +217,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
         .await
         .expect("the shard is repaired");
     let counts = engine.counts(&place).await.expect("counted");
-    assert_eq!(counts, Counts { ready: 1, damaged: 1, ..counts });
+    assert_eq!(counts, StateCounts { ready: 1, damaged: 1, ..counts });
     let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
@@ -236,7 +236,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
             }
         }
         let counts = engine.counts(&place).await.expect("counted");
-        assert_eq!(counts, Counts { ready: 2, ..counts }, "{is_added}");
+        assert_eq!(counts, StateCounts { ready: 2, ..counts }, "{is_added}");
         assert_eq!(counts.damaged, 0, "{is_added}");
     }
 }

@@ -32,7 +32,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
     let aside = format!("requeue:{{{name}/0.0}}:aside");
     assert_eq!(server.cli(&["zcard", &aside]), "1");
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
-    let had = matches!(dropped, Dropped::Yes(Counts { processing: 2, damaged: 1, .. }));
+    let had = matches!(dropped, Dropped::Yes(StateCounts { processing: 2, damaged: 1, .. }));
     assert!(had, "{dropped:?}");
     // Operations through the old handle create no Redis key.
     assert_eq!(kind(engine.add(&place, asking("d")).await), Kind::Dropped);
@@ -61,7 +61,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     // The drop has been inactive for longer than its time limit.
     server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
     let dropped = engine.drop_queue(&name, false).await.expect("dropped");
-    assert_eq!(dropped, Dropped::Yes(Counts::default()));
+    assert_eq!(dropped, Dropped::Yes(StateCounts::default()));
     assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
     assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
 }
@@ -86,7 +86,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
             let new = engine.open(&name, settings).await.expect("the queue is created");
             assert_eq!(new.re_add, ReaddPolicy::Hold);
             assert_ne!(new.generation, place.generation);
-            assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
+            assert_eq!(engine.counts(&new).await.expect("counted"), StateCounts::default());
             engine.add(&new, asking("a")).await.expect("added");
             let later = engine.claim(&new, ONE).await.expect("claimed").items.remove(0);
             assert!(later.epoch > ahead, "{} after {ahead}", later.epoch);
@@ -149,7 +149,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
         "the mark of the old queue must be rejected"
     );
     let new = engine.open(&name, Settings::default()).await.expect("the queue opens");
-    assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
+    assert_eq!(engine.counts(&new).await.expect("counted"), StateCounts::default());
     engine.add(&new, asking("b")).await.expect("added");
     assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
 }

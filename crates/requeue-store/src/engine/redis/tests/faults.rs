@@ -11,7 +11,7 @@ async fn open(url: &str, name: &str) -> Queue {
 
 async fn drained(queue: &Queue) -> Vec<String> {
     let mut found = Vec::new();
-    while queue.counts().await.expect("counted") != Counts::default() {
+    while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
             found.push(item.to_string());
             item.succeed().await.expect("the lease is valid");
@@ -365,7 +365,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
         let (key, number) = (item.to_string(), item.epoch());
         match item.succeed().await {
             Ok(()) => {}
-            Err(crate::FinishError::Lost | crate::FinishError::Unsure) => {
+            Err(crate::CompleteError::Lost | crate::CompleteError::Unsure) => {
                 numbers.insert(key.clone(), number);
                 again.push(key);
             }
@@ -379,7 +379,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
     );
     // These keys are delivered again with a higher token. The other completions remain in effect.
     let mut found = Vec::new();
-    while queue.counts().await.expect("counted") != Counts::default() {
+    while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
             let key = item.to_string();
             assert!(numbers.get(&key).is_none_or(|&number| number < item.epoch()), "{key}");
@@ -408,7 +408,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     engine.migrate().await.expect("the schema is created");
     let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
-    let queue = Queue::new(engine, place, crate::api::options::Options::default());
+    let queue = Queue::new(engine, place, crate::client::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
     let adding = add_beside(&queue, during.clone());
@@ -435,7 +435,7 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
         item.succeed().await.expect("the lease is valid");
     }
     tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
-    while queue.counts().await.expect("counted") != Counts::default() {
+    while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
             item.succeed().await.expect("the lease is valid");
         }

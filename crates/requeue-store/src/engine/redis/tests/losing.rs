@@ -240,7 +240,11 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             assert_eq!(found, wanted, "{part}, {is_open}");
             let parked = u64::from(part != "rows");
             let counts = engine.counts(&place).await.expect("counted");
-            assert_eq!(counts, Counts { parked, ..Counts::default() }, "{part}, {is_open}");
+            assert_eq!(
+                counts,
+                StateCounts { parked, ..StateCounts::default() },
+                "{part}, {is_open}"
+            );
             assert_eq!(
                 engine.revive(&place, vec!["parked".into()]).await.expect("answered"),
                 [Some(parked == 1)]
@@ -264,7 +268,7 @@ async fn a_row_that_was_removed_fails_no_script() {
         assert_eq!(found, wanted, "{key}");
         let parked = u64::from(key != "parked");
         let counts = engine.counts(&place).await.expect("counted");
-        assert_eq!(counts, Counts { parked, ..Counts::default() }, "{key}");
+        assert_eq!(counts, StateCounts { parked, ..StateCounts::default() }, "{key}");
     }
 }
 
@@ -283,13 +287,13 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     assert_eq!((first.items.len(), first.damaged.len()), (2, 1));
     for (removed, processing, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
         server.cli(&["del", &part(removed)]);
-        let expected = Counts { processing, damaged, ..Counts::default() };
+        let expected = StateCounts { processing, damaged, ..StateCounts::default() };
         assert_eq!(engine.counts(&place).await.expect("counted"), expected, "{removed}");
         let kept = engine.drop_queue(&name, false).await.expect("answered");
         assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
     }
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
-    assert_eq!(dropped, Dropped::Yes(Counts { damaged: 3, ..Counts::default() }));
+    assert_eq!(dropped, Dropped::Yes(StateCounts { damaged: 3, ..StateCounts::default() }));
 }
 
 /// The remaining places of a key whose row was removed cause no second run after the key is added again.
@@ -319,7 +323,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         });
         assert_eq!(drain(&engine, &place, ends.collect()).await, Vec::<String>::new());
         let counts = engine.counts(&place).await.expect("counted");
-        assert_eq!(counts, Counts::default(), "{part}");
+        assert_eq!(counts, StateCounts::default(), "{part}");
     }
 }
 
@@ -366,7 +370,7 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     };
     timeout(LONG, drained).await.expect("no key is stuck");
     let late = open().await.expect("the queue opens");
-    assert_eq!(late.counts().await.expect("counted"), Counts::default());
+    assert_eq!(late.counts().await.expect("counted"), StateCounts::default());
     late.add("a").await.expect("added");
     assert_eq!(late.get().await.expect("a key is delivered").as_str(), Some("a"));
 }

@@ -198,7 +198,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
             }
         }
     }
-    assert_eq!(engine.counts(place).await.expect("counted"), Counts::default());
+    assert_eq!(engine.counts(place).await.expect("counted"), StateCounts::default());
     done
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use requeue::limiter::DEFAULT_BACKOFF;
 
-use crate::client::batcher::MOST;
+use crate::client::batcher::MAX_BATCH;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
@@ -39,7 +39,7 @@ impl Default for Options {
             max_failures: None,
             oldest_every: 10,
             poll: Duration::from_secs(1),
-            claim_ahead: MOST,
+            claim_ahead: MAX_BATCH,
             add_timeout: Duration::from_secs(30),
             worker: None,
             on_parked: OnParked::default(),

@@ -10,17 +10,17 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::{Ending, Signals};
+use crate::client::shared::Shared;
 use crate::engine::{Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
-use crate::types::error::FinishError;
+use crate::types::error::CompleteError;
 use crate::types::key::Key;
 use crate::types::text::prefix;
 
 /// The maximum length of an error, in bytes. A longer error is truncated.
-const LONGEST_ERROR: usize = 4096;
+const MAX_ERROR: usize = 4096;
 
 /// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -200,7 +200,7 @@ impl Item {
     /// Sets the error of a failure. Its first 4 KiB are kept. A completion that is not a failure ignores it.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
-        error.truncate(prefix(&error, LONGEST_ERROR).len());
+        error.truncate(prefix(&error, MAX_ERROR).len());
         self.error = Some(error);
     }
 
@@ -211,10 +211,10 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// - [`FinishError::Lost`]: the lease had expired.
-    /// - [`FinishError::Unsure`]: the completion was sent in time, but its answer was lost.
-    /// - [`FinishError::Dropped`]: the queue was dropped.
-    /// - [`FinishError::Unreachable`]: the store could not be reached before the lease expired.
+    /// - [`CompleteError::Lost`]: the lease had expired.
+    /// - [`CompleteError::Unsure`]: the completion was sent in time, but its answer was lost.
+    /// - [`CompleteError::Dropped`]: the queue was dropped.
+    /// - [`CompleteError::Unreachable`]: the store could not be reached before the lease expired.
     ///
     /// # Cancel safety
     ///
@@ -241,14 +241,14 @@ impl Item {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn complete(mut self, completion: Completion) -> Result<Completed, FinishError> {
+    pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
         let how = self.resolve(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
             self.send(&shared, how, Some(reply));
         }
         let parked = answered.await.unwrap_or_else(|_| {
-            Err(FinishError::Unreachable("the runtime of the queue has stopped".into()))
+            Err(CompleteError::Unreachable("the runtime of the queue has stopped".into()))
         })?;
         Ok(Completed { parked })
     }
@@ -263,7 +263,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn succeed(self) -> Result<(), FinishError> {
+    pub async fn succeed(self) -> Result<(), CompleteError> {
         self.complete(Completion::Succeed).await.map(drop)
     }
 
@@ -277,7 +277,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
+    pub async fn requeue_after(self, delay: Duration) -> Result<(), CompleteError> {
         self.complete(Completion::RequeueAfter(delay)).await.map(drop)
     }
 
@@ -291,7 +291,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
+    pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
     }
@@ -310,7 +310,7 @@ impl Item {
         mut self,
         delay: Duration,
         error: impl fmt::Display,
-    ) -> Result<(), FinishError> {
+    ) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::RetryAfter(delay)).await.map(drop)
     }
@@ -326,7 +326,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
+    pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::GiveUp).await.map(drop)
     }
@@ -341,7 +341,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn release(self) -> Result<(), FinishError> {
+    pub async fn release(self) -> Result<(), CompleteError> {
         self.complete(Completion::Release).await.map(drop)
     }
 
@@ -382,7 +382,7 @@ impl Item {
             meters.lost(worked, self.is_cancelled());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
-                let _ = reply.send(Err(FinishError::Lost));
+                let _ = reply.send(Err(CompleteError::Lost));
             }
             return;
         };

@@ -1,0 +1,123 @@
+//! Caches query results for dashboards and metrics, so that frequent readers cost the engine little.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::types::error::EngineError;
+
+/// The minimum time between two queries. A result that is more recent is never renewed.
+const FRESH: Duration = Duration::from_secs(1);
+/// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
+const SHARE: u32 = 50;
+/// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was
+/// stopped or the machine was busy. The results must not be out of date for long after that.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// The minimum pause after long queries, as a multiple of their duration.
+const LONG_SHARE: u32 = 4;
+/// The time limit of a query. PostgreSQL counts 100 million keys in about half of it.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The longest pause after a query that failed before its time limit, such as that of a store that could not be
+/// reached.
+const REST: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Cache<T> {
+    /// The last result, and its time.
+    found: Mutex<Option<(T, Instant)>>,
+    /// Held by the caller that queries the engine.
+    turn: Arc<tokio::sync::Mutex<Turn>>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    /// The time before which no query starts.
+    until: Instant,
+    /// The duration of the last successful query.
+    took: Duration,
+    /// The number of queries in a row that failed, and the error of the last one.
+    faults: u32,
+    fault: String,
+    /// The number of queries in a row that reached their time limit.
+    timeouts: u32,
+}
+
+impl<T: Clone + Send + 'static> Cache<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        // The first query may be slow once, so its duration counts as short.
+        let took = FRESH;
+        let turn =
+            Turn { until: Instant::now(), took, faults: 0, fault: String::new(), timeouts: 0 };
+        let turn = Arc::new(tokio::sync::Mutex::new(turn));
+        Arc::new(Self { found: Mutex::new(None), turn })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(T, Instant)>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the last result, with its age.
+    pub(crate) fn last(&self) -> Option<(T, Duration)> {
+        self.lock().as_ref().map(|(found, at)| (found.clone(), at.elapsed()))
+    }
+
+    /// Returns the result of `look` if a query is due, and the last result otherwise, with its age.
+    pub(crate) async fn or(
+        self: &Arc<Self>,
+        look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Result<(T, Duration), EngineError> {
+        // Callers that wait here get the result of this query, or its error.
+        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        if turn.until <= Instant::now() {
+            let this = Arc::clone(self);
+            // The query continues if its caller is dropped. Otherwise, callers with a short timeout would
+            // restart a long query again and again, and never get a result.
+            let looking = tokio::spawn(async move {
+                this.look(&mut turn, look).await;
+                turn
+            });
+            turn = looking.await.map_err(EngineError::absent)?;
+        }
+        match self.last() {
+            Some(found) if turn.faults == 0 => Ok(found),
+            _ => Err(EngineError::absent(turn.fault.clone())),
+        }
+    }
+
+    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
+        let begin = Instant::now();
+        let found = timeout(TIME_LIMIT, look).await;
+        let took = begin.elapsed();
+        turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
+        let found =
+            found.unwrap_or_else(|_| Err(EngineError::absent("the store did not answer in time")));
+        let pause = match found {
+            Ok(found) => {
+                *self.lock() = Some((found, Instant::now()));
+                turn.faults = 0;
+                // A large queue makes every query slow, and a stall makes one query slow.
+                let usual = took.min(std::mem::replace(&mut turn.took, took));
+                (usual * SHARE).min(LONG_PAUSE.max(usual * LONG_SHARE))
+            }
+            Err(fault) => {
+                // The store may recover soon, so the pauses are short at first: they double with
+                // each failure.
+                let short = doubled(FRESH, turn.faults).min(REST);
+                turn.faults = turn.faults.saturating_add(1);
+                turn.fault = fault.source.to_string();
+                // A store that is only slow must not count all the time.
+                let long = match turn.timeouts {
+                    0 | 1 => Duration::ZERO,
+                    timeouts => doubled(took, timeouts - 2).min(took * LONG_SHARE),
+                };
+                short.min(took * SHARE).max(long)
+            }
+        };
+        turn.until = Instant::now() + pause.max(FRESH);
+    }
+}
+
+fn doubled(time: Duration, times: u32) -> Duration {
+    time.saturating_mul(2u32.saturating_pow(times))
+}

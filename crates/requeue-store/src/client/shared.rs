@@ -1,0 +1,122 @@
+//! The state of a queue that its handles, its items and its tasks share in this process.
+
+use std::fmt;
+use std::sync::Arc;
+#[cfg(feature = "prometheus")]
+use std::time::Duration;
+
+use requeue::metrics::{Sample, Scrape};
+use tokio::sync::watch;
+
+use crate::client::adding::Adding;
+use crate::client::batcher::Lanes;
+use crate::client::cache::Cache;
+use crate::client::finishing::Finishing;
+use crate::client::leases::Leases;
+use crate::client::options::Options;
+use crate::engine::{Engine, Place};
+use crate::types::error::ReadError;
+use crate::types::inspect::{Entry, StateCounts};
+
+/// The time between two counts for metrics.
+#[cfg(feature = "prometheus")]
+const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
+
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) place: Arc<Place>,
+    pub(crate) options: Options,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) adding: Lanes<Adding>,
+    pub(crate) finishing: Lanes<Finishing>,
+    pub(crate) shutdown: watch::Sender<Shutdown>,
+    pub(crate) counts: Arc<Cache<StateCounts>>,
+    pub(crate) longest: Arc<Cache<Vec<Entry>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Arc<Self> {
+        let place = Arc::new(place);
+        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
+        Arc::new(Self {
+            adding: Lanes::new(&engine, &place),
+            finishing: Lanes::new(&engine, &place),
+            engine,
+            place,
+            options,
+            leases,
+            shutdown: watch::Sender::new(Shutdown::No),
+            counts: Cache::new(),
+            longest: Cache::new(),
+        })
+    }
+
+    /// Stops deliveries, unless they are stopped already.
+    pub(crate) fn stop_deliveries(&self, why: Shutdown) {
+        self.shutdown.send_if_modified(|shutdown| {
+            let is_open = !shutdown.is_final();
+            if is_open {
+                *shutdown = why;
+            }
+            is_open
+        });
+    }
+
+    /// The future does not keep the queue alive.
+    pub(crate) fn recent_counts(
+        &self,
+    ) -> impl Future<Output = Result<StateCounts, ReadError>> + Send + use<> {
+        let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
+        let counts = Arc::clone(&self.counts);
+        async move {
+            let counted = counts.or(async move { engine.counts(&place).await }).await;
+            counted
+                .map(|(counts, _)| counts)
+                .map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
+        }
+    }
+}
+
+impl Scrape for Shared {
+    fn scrape(&self) -> Option<Sample> {
+        let (counts, age) = self.counts.last()?;
+        Some(self.place.meters.sample(counts, age, self.leases.ages()))
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The state of the shutdown of the queue in this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shutdown {
+    No,
+    WhenIdle,
+    Now,
+    /// This process has found that the queue was dropped.
+    Dropped,
+}
+
+impl Shutdown {
+    /// Returns true if no more keys are delivered.
+    pub(crate) const fn is_final(self) -> bool {
+        matches!(self, Self::Now | Self::Dropped)
+    }
+}
+
+/// Counts the keys regularly until the queue is gone. A scrape cannot wait for a count.
+#[cfg(feature = "prometheus")]
+pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
+    let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
+    while let Some((place, counting)) = shared.upgrade().map(begin) {
+        if let Err(error) = counting.await {
+            // The other calls on the queue report an outage.
+            let error = crate::types::error::chain(&error);
+            tracing::debug!(queue = place.name, error, "the metrics were not updated");
+        }
+        tokio::time::sleep(BETWEEN_SCRAPES).await;
+    }
+}

@@ -1,0 +1,234 @@
+//! The columns of a key in a table, named once. The queries, the decoders and the statements that write a row
+//! use this list: see [`Columns`].
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::engine::Asked;
+use crate::engine::row::{Row, Run};
+use crate::engine::time::Micros;
+use crate::types::add::Priority;
+
+/// A value of a column.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Value<'a> {
+    Number(Option<i64>),
+    Text(Option<&'a str>),
+}
+
+/// A row of a query whose first columns are [`Columns::ALL`].
+pub(crate) trait Source {
+    type Error;
+
+    fn number(&self, position: usize) -> Result<Option<i64>, Self::Error>;
+    fn text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error>;
+}
+
+/// A type of a column.
+trait Kind: Sized {
+    const IS_TEXT: bool = false;
+
+    fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error>;
+    fn value(&self) -> Value<'_>;
+}
+
+/// A column that is never null.
+impl Kind for i64 {
+    fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
+        Ok(source.number(position)?.unwrap_or_default())
+    }
+
+    fn value(&self) -> Value<'_> {
+        Value::Number(Some(*self))
+    }
+}
+
+impl Kind for Option<i64> {
+    fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
+        source.number(position)
+    }
+
+    fn value(&self) -> Value<'_> {
+        Value::Number(*self)
+    }
+}
+
+impl Kind for Option<Arc<str>> {
+    const IS_TEXT: bool = true;
+
+    fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
+        Ok(source.text(position)?.as_deref().map(Arc::from))
+    }
+
+    fn value(&self) -> Value<'_> {
+        Value::Text(self.as_deref())
+    }
+}
+
+/// A column, as queries name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    pub(crate) is_text: bool,
+}
+
+macro_rules! columns {
+    (
+        key { $($(#[$key_doc:meta])* $key:ident: $key_kind:ty,)* }
+        run { $($(#[$run_doc:meta])* $run:ident: $run_kind:ty,)* }
+    ) => {
+        /// The columns of a key, except the key itself and its queue. The schemas have the rules for their values.
+        #[derive(Clone, PartialEq, Eq, Debug, Default)]
+        pub(crate) struct Columns {
+            $($(#[$key_doc])* pub(crate) $key: $key_kind,)*
+            $($(#[$run_doc])* pub(crate) $run: $run_kind,)*
+        }
+
+        impl Columns {
+            /// All columns, in the order of queries.
+            pub(crate) const ALL: &[Column] = &[
+                $(Column { name: stringify!($key), is_text: <$key_kind as Kind>::IS_TEXT },)*
+                $(Column { name: stringify!($run), is_text: <$run_kind as Kind>::IS_TEXT },)*
+            ];
+            /// The columns that are null unless the key is in flight.
+            pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
+
+            pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
+                let mut positions = 0..Self::ALL.len();
+                let mut next = || positions.next().unwrap_or_default();
+                Ok(Self {
+                    $($key: Kind::read(source, next())?,)*
+                    $($run: Kind::read(source, next())?,)*
+                })
+            }
+
+            /// Returns the values, in the order of [`ALL`](Self::ALL).
+            pub(crate) fn values(&self) -> [Value<'_>; Self::ALL.len()] {
+                [$(self.$key.value(),)* $(self.$run.value(),)*]
+            }
+        }
+    };
+}
+
+columns! {
+    key {
+        /// 0: ready or waiting; 1: in flight; 2: parked.
+        state: i64,
+        at: Option<Micros>,
+        priority: i64,
+        adds: i64,
+        reasons: i64,
+        failures: i64,
+        steps: i64,
+        until: Micros,
+        not_before: Micros,
+        since: Micros,
+        bound: Option<Micros>,
+        error: Option<Arc<str>>,
+    }
+    run {
+        epoch: Option<i64>,
+        lease_until: Option<Micros>,
+        run_since: Option<Micros>,
+        run_priority: Option<i64>,
+        run_adds: Option<i64>,
+        run_reasons: Option<i64>,
+        /// The name of the process that has the key in flight.
+        worker: Option<Arc<str>>,
+        /// The fencing token of the delivery whose run was cancelled. Another token has no meaning.
+        cancel_epoch: Option<i64>,
+    }
+}
+
+const PENDING: i64 = 0;
+const IN_FLIGHT: i64 = 1;
+const PARKED: i64 = 2;
+
+impl Columns {
+    /// Returns the names, separated by commas, each as `form` writes it.
+    pub(crate) fn list(form: impl Fn(&Column) -> String) -> String {
+        Self::ALL.iter().map(form).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl From<Columns> for Row {
+    fn from(stored: Columns) -> Self {
+        let run = stored.epoch.filter(|_| stored.state == IN_FLIGHT).map(|epoch| Run {
+            epoch,
+            lease_until: stored.lease_until.unwrap_or_default(),
+            since: stored.run_since.unwrap_or_default(),
+            is_cancelled: stored.cancel_epoch == Some(epoch),
+            asked: Asked {
+                adds: count(stored.run_adds.unwrap_or_default()),
+                reasons: bits(stored.run_reasons.unwrap_or_default()),
+                priority: priority(stored.run_priority.unwrap_or_default()),
+            },
+        });
+        Self {
+            at: stored.at,
+            // Without a pending run, the bound has no meaning.
+            bound: stored.bound.filter(|_| stored.at.is_some()),
+            // Without a run in flight, the worker's name has none.
+            worker: stored.worker.filter(|name| run.is_some() && !name.is_empty()),
+            run,
+            parked: stored.state == PARKED,
+            failures: count(stored.failures),
+            steps: count(stored.steps),
+            until: stored.until,
+            not_before: stored.not_before,
+            asked: Asked {
+                adds: count(stored.adds),
+                reasons: bits(stored.reasons),
+                priority: priority(stored.priority),
+            },
+            since: stored.since,
+            error: stored.error.as_deref().map(str::to_owned),
+        }
+    }
+}
+
+impl From<&Row> for Columns {
+    fn from(row: &Row) -> Self {
+        let run = row.run;
+        Self {
+            state: match run {
+                _ if row.parked => PARKED,
+                Some(_) => IN_FLIGHT,
+                None => PENDING,
+            },
+            at: row.at,
+            priority: row.asked.priority.number().into(),
+            adds: row.asked.adds.into(),
+            reasons: row.asked.reasons.into(),
+            failures: row.failures.into(),
+            steps: row.steps.into(),
+            until: row.until,
+            not_before: row.not_before,
+            since: row.since,
+            bound: row.bound,
+            error: row.error.as_deref().map(Arc::from),
+            epoch: run.map(|run| run.epoch),
+            lease_until: run.map(|run| run.lease_until),
+            run_since: run.map(|run| run.since),
+            run_priority: run.map(|run| run.asked.priority.number().into()),
+            run_adds: run.map(|run| run.asked.adds.into()),
+            run_reasons: run.map(|run| run.asked.reasons.into()),
+            worker: row.worker.clone(),
+            cancel_epoch: run.filter(|run| run.is_cancelled).map(|run| run.epoch),
+        }
+    }
+}
+
+/// Converts a count. The schemas accept only values in the range.
+fn count(number: i64) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+/// Converts 32 bits, which PostgreSQL stores with a sign.
+const fn bits(number: i64) -> u32 {
+    number as u32
+}
+
+fn priority(number: i64) -> Priority {
+    Priority::from_number(number.try_into().unwrap_or_default())
+}
