@@ -15,10 +15,9 @@ use crate::admin::Remote;
 use crate::keys::from_base64;
 use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::routes::{one_of, selection};
 use crate::rows::State as RowState;
-use crate::site::Inner;
 use crate::source::{NewKey, Part, Selection, Status, count_of};
+use crate::state::SiteState;
 
 /// The size limit of the body of a request.
 const BODY: usize = 1 << 20;
@@ -172,10 +171,10 @@ struct Allowed {
     actions: Vec<&'static str>,
 }
 
-type Site = State<Arc<Inner>>;
+type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
-fn client(site: &Inner, request: &Request) -> Result<Remote, Box<Response>> {
+fn client(site: &SiteState, request: &Request) -> Result<Remote, Box<Response>> {
     match &site.admin {
         Some(admin) => admin.check(request),
         // Not reached: the routes do not exist without a token.
@@ -305,7 +304,7 @@ pub(crate) async fn act(
 }
 
 async fn act_on_keys(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     keys: Vec<NamedKey>,
     log: &mut Log,
@@ -317,7 +316,7 @@ async fn act_on_keys(
 }
 
 async fn act_on_matching(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     matching: Matching,
     expected: usize,
@@ -352,7 +351,7 @@ pub(crate) const fn is_near(matched: usize, expected: usize) -> bool {
 }
 
 async fn matching_keys(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     selection: &Selection,
 ) -> Result<Vec<Vec<u8>>, Problem> {
@@ -372,9 +371,9 @@ pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Respo
     };
     let counted = async {
         let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = one_of::<Action>("action", &params)?;
+        let action = params.named::<Action>("action")?;
         let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
-        let keys = matching_keys(&site, action, &selection(&params)?).await?;
+        let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
         Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
     };
     counted.await.unwrap_or_else(Problem::into_response)
@@ -490,7 +489,7 @@ mod tests {
         let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
         let revive = async |keys: Vec<NamedKey>| {
             let mut log = Log::new(Remote::default(), "revive");
-            let revived = act_on_keys(&site.inner, Action::Revive, keys, &mut log).await;
+            let revived = act_on_keys(&site.state, Action::Revive, keys, &mut log).await;
             assert!(revived.is_err());
             drop(log);
             std::mem::take(&mut *lines.0.lock().unwrap())
@@ -507,7 +506,7 @@ mod tests {
         // An action whose start was logged has another line even if it changed nothing.
         let mut log = Log::new(Remote::default(), "revive");
         let matching = Matching { state: Some("parked".to_owned()), q: None, failed: false };
-        let revived = act_on_matching(&site.inner, Action::Revive, matching, 2, &mut log).await;
+        let revived = act_on_matching(&site.state, Action::Revive, matching, 2, &mut log).await;
         assert!(revived.is_err());
         drop(log);
         let lines = lines.0.lock().unwrap();

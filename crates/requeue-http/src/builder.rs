@@ -11,10 +11,11 @@ use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
-use crate::samples::{Samples, keep_sampling};
+use crate::samples::Samples;
 use crate::sections::{MakeSection, Section};
-use crate::site::{Inner, Jobs, Pausing, Site};
+use crate::site::Site;
 use crate::source::{DetailOf, Parts, Source};
+use crate::state::{Jobs, Pausing, SiteState, keep_sampling};
 use crate::time::unix_time;
 use crate::turns::Turns;
 
@@ -300,7 +301,7 @@ impl<K> Builder<K> {
         let parts = Parts { detail: self.detail, history: self.history, control: self.control };
         let source = (self.source)(parts);
         let title = self.title.or_else(|| source.name().map(str::to_owned));
-        let inner = Arc::new(Inner {
+        let state = Arc::new(SiteState {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
             admin: self.admin.map(Admin::new),
@@ -320,9 +321,9 @@ impl<K> Builder<K> {
             streams: Arc::new(Semaphore::new(self.max_connections.div_ceil(2))),
             walks: Turns::new(self.max_connections),
         });
-        inner.tick();
-        tokio::spawn(keep_sampling(Arc::downgrade(&inner)));
-        Site { inner }
+        state.tick();
+        tokio::spawn(keep_sampling(Arc::downgrade(&state)));
+        Site { state }
     }
 }
 

@@ -131,6 +131,7 @@ mod sections;
 mod server;
 mod site;
 mod source;
+mod state;
 #[cfg(feature = "store")]
 mod store;
 mod time;

@@ -5,6 +5,8 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
 
+use crate::names::Named;
+
 /// The result of an add whose answer from the store was lost.
 pub(crate) const UNKNOWN: &str = "unknown";
 
@@ -139,6 +141,20 @@ impl Params {
                 Ok(text) => Ok(Some(text)),
                 Err(_) => Err(Problem::parameter(name, "not UTF-8")),
             },
+        }
+    }
+
+    /// Returns the value that a parameter names; `None` if it is missing or empty.
+    pub(crate) fn named<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match T::named(text) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let names: Vec<_> = T::names().collect();
+                let (last, first) = names.split_last().unwrap_or((&"", &[]));
+                let error = format!("expected {} or {last}", first.join(", "));
+                Err(Problem::parameter(name, &error))
+            }
         }
     }
 }

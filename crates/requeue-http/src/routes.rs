@@ -20,17 +20,16 @@ use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::rows::{Row, State as RowState};
-use crate::samples::{Rates, Sample};
+use crate::rows::Row;
 use crate::sections::Sections;
-use crate::site::Inner;
-use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
-use crate::time::{seconds, unix_time};
+use crate::source::{Begin, Column, Found, Selection, Sort, Status, Walk};
+use crate::state::SiteState;
+use crate::time::unix_time;
 
-type Site = State<Arc<Inner>>;
+type Site = State<Arc<SiteState>>;
 
 /// The routes of a site with a token.
-fn actions() -> Router<Arc<Inner>> {
+fn actions() -> Router<Arc<SiteState>> {
     let mut router = Router::new()
         .route("/api/v1/count", get(actions::count))
         .route("/api/v1/authenticate", post(actions::authenticate))
@@ -45,7 +44,7 @@ fn actions() -> Router<Arc<Inner>> {
     router
 }
 
-pub(crate) fn router(site: Arc<Inner>) -> Router {
+pub(crate) fn router(site: Arc<SiteState>) -> Router {
     let actions = if site.admin.is_some() { actions() } else { Router::new() };
     Router::new()
         .merge(actions)
@@ -81,7 +80,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
 }
 
 /// The routes on the connections that are reserved for probes.
-pub(crate) fn probes(site: Arc<Inner>) -> Router {
+pub(crate) fn probes(site: Arc<SiteState>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -118,7 +117,7 @@ async fn guard(State(site): Site, request: Request, next: Next) -> Response {
     response
 }
 
-fn refusal(site: &Inner, request: &Request) -> Option<Response> {
+fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
@@ -245,65 +244,6 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     }
 }
 
-/// The response of `/api/v1/summary`, and the data of each tick.
-#[derive(Serialize)]
-struct Summary<'a> {
-    title: &'a str,
-    queue: Option<&'a str>,
-    status: Status,
-    started: f64,
-    now: Sample,
-    rates: Rates,
-    given_up: u64,
-    panics: u64,
-    /// Times are kept. Otherwise the two fields below are `None`.
-    times: bool,
-    oldest_ready: Option<f64>,
-    longest_running: Option<f64>,
-    /// The keys that have run the longest.
-    longest: Vec<Row>,
-    /// `None` if the site does not know the workers.
-    jobs: Option<Busy>,
-}
-
-#[derive(Serialize)]
-struct Busy {
-    busy: usize,
-    total: usize,
-}
-
-impl Inner {
-    pub(crate) fn status(&self) -> Status {
-        match self.source.status() {
-            _ if self.has_ended() => Status::Ended,
-            Status::Open if self.pausing.as_ref().is_some_and(|it| (it.get)()) => Status::Paused,
-            status => status,
-        }
-    }
-
-    pub(crate) fn summary_json(&self) -> String {
-        let gauges = self.source.gauges();
-        let times = gauges.times.is_some();
-        serde_json::to_string(&Summary {
-            title: &self.title,
-            queue: self.source.name(),
-            status: self.status(),
-            started: self.started,
-            now: Sample::of(&gauges, self.samples.last_minute(&gauges)),
-            rates: self.samples.rates(),
-            given_up: gauges.given_up,
-            panics: gauges.panics,
-            times,
-            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
-            longest_running: times.then(|| seconds(gauges.longest_running)),
-            longest: self.source.longest(10),
-            jobs: self.jobs.as_ref().map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
-        })
-        // Serialization does not fail: the keys of all maps are strings.
-        .unwrap_or_default()
-    }
-}
-
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::of(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
@@ -339,7 +279,7 @@ async fn keys(site: Site, query: RawQuery) -> Response {
     }
 }
 
-async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::of(query.as_deref(), &known)?;
     let sort = sort(&params)?;
@@ -361,7 +301,7 @@ async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Probl
             return Err(Problem::parameter("cursor", error));
         }
     };
-    let walk = Walk { selection: selection(&params)?, limit, begin };
+    let walk = Walk { selection: Selection::from_params(&params)?, limit, begin };
     let walked = site.source.walk(&walk).await?;
     Ok(json(&Keys {
         now: unix_time(),
@@ -382,35 +322,11 @@ fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
         Some("desc") => true,
         Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
     };
-    let by = one_of::<Column>("sort", params)?;
+    let by = params.named::<Column>("sort")?;
     if by.is_none() && descends {
         return Err(Problem::parameter("order", "pass sort too"));
     }
     Ok(by.map(|by| Sort { by, descends }))
-}
-
-pub(crate) fn selection(params: &Params) -> Result<Selection, Problem> {
-    let failed = match params.text("failed")? {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
-    };
-    let state = one_of::<RowState>("state", params)?;
-    Ok(Selection { state, part: params.text("q")?.map(Part::new), failed })
-}
-
-/// Returns the value that a parameter names; `None` if it is missing or empty.
-pub(crate) fn one_of<T: Named>(name: &str, params: &Params) -> Result<Option<T>, Problem> {
-    let Some(text) = params.text(name)? else { return Ok(None) };
-    match T::named(text) {
-        Some(value) => Ok(Some(value)),
-        None => {
-            let names: Vec<_> = T::names().collect();
-            let (last, first) = names.split_last().unwrap_or((&"", &[]));
-            let error = format!("expected {} or {last}", first.join(", "));
-            Err(Problem::parameter(name, &error))
-        }
-    }
 }
 
 async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {

@@ -1,19 +1,16 @@
 //! The samples of the queue: one per second, for the last 15 minutes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use requeue::{Histogram, Histograms};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::time::MissedTickBehavior;
 
-use crate::site::Inner;
 use crate::source::Gauges;
 use crate::time::{seconds, unix_time};
 
-const EVERY: Duration = Duration::from_secs(1);
 /// The number of samples that are kept: 15 minutes.
 const KEPT: usize = 900;
 
@@ -158,7 +155,7 @@ impl Samples {
         LastMinute::of(&since)
     }
 
-    fn push(&self, sample: Sample) {
+    pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.lock();
         if samples.len() == KEPT {
             samples.pop_front();
@@ -204,31 +201,6 @@ pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
         columns.entry(name).or_default().push(value);
     }
     columns
-}
-
-/// Samples the site each second, until its end or until no handle is left.
-pub(crate) async fn keep_sampling(site: Weak<Inner>) {
-    let mut interval = tokio::time::interval(EVERY);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        interval.tick().await;
-        let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
-        site.tick();
-    }
-}
-
-impl Inner {
-    /// Takes a sample, and sends it to event streams.
-    pub(crate) fn tick(self: &Arc<Self>) {
-        // Code of the user that shows keys may panic. Then this second has no sample.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let gauges = self.source.gauges();
-            self.samples.push(Sample::of(&gauges, self.samples.last_minute(&gauges)));
-            if self.ticks.receiver_count() > 0 {
-                self.ticks.send_replace(self.summary_json().into());
-            }
-        }));
-    }
 }
 
 #[cfg(test)]

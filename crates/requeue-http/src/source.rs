@@ -11,7 +11,7 @@ use crate::action::Action;
 use crate::control::Control;
 use crate::history::History;
 use crate::names::Named;
-use crate::params::Problem;
+use crate::params::{Params, Problem};
 use crate::rows::{Detail, KeyPage, Row, State};
 
 pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
@@ -85,6 +85,16 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// Reads `state`, `q` and `failed` of a query.
+    pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
+        let failed = match params.text("failed")? {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
+        };
+        Ok(Self { state: params.named("state")?, part: params.text("q")?.map(Part::new), failed })
+    }
+
     /// Returns true if a key is selected. `text` is the key as it is shown.
     pub(crate) fn takes<'a>(
         &self,
