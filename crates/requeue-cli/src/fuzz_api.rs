@@ -12,7 +12,6 @@ use crate::args::values::{self, Delimiter, Every, Jobs, Retries};
 use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
 use crate::process::template::{Tag, Template};
-#[cfg(feature = "dashboard")]
 use crate::serve::Address;
 use crate::{duration, key};
 
@@ -104,7 +103,6 @@ pub fn halt(text: &str) -> Result<String, &'static str> {
 }
 
 /// Parses the address of the dashboard. Returns its `Debug` text.
-#[cfg(feature = "dashboard")]
 pub fn address(text: &str) -> Result<String, &'static str> {
     text.parse().map(|address: Address| format!("{address:?}"))
 }

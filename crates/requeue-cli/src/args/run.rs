@@ -15,16 +15,12 @@ use rustix::process::Signal;
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
-#[cfg(feature = "store")]
-use crate::args::unsupported::InMemoryOnly;
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::Serve;
-#[cfg(feature = "dashboard")]
-use crate::serve::{Address, token};
+use crate::serve::{Address, Serve, token};
 
 /// The variable with the default of `--store`.
 #[cfg(feature = "store")]
@@ -38,10 +34,6 @@ pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
     disable_help_flag = true
 )]
 pub(crate) struct Flags {
-    #[cfg(feature = "store")]
-    #[command(flatten)]
-    pub(crate) in_memory: InMemoryOnly,
-
     #[command(flatten)]
     pub(crate) read: Read,
 
@@ -93,6 +85,22 @@ pub(crate) struct Flags {
     pub(crate) no_run_if_empty: bool,
 }
 
+/// The flags of `requeue run` that need all keys in one process.
+#[cfg(feature = "store")]
+const IN_MEMORY_ONLY: [&str; 11] = [
+    "debounce",
+    "on_readd",
+    "delay",
+    "min_interval",
+    "pace",
+    "order",
+    "group_by",
+    "group_jobs",
+    "keep_order",
+    "max_keys",
+    "dry_run",
+];
+
 // The flags of `requeue run --store`.
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Debug)]
@@ -103,6 +111,7 @@ pub(crate) struct Through {
     /// queue too: see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys
     /// are in memory.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
+    #[arg(conflicts_with_all = IN_MEMORY_ONLY)]
     pub(crate) store: Option<String>,
 
     /// Name of the queue in the store
@@ -386,7 +395,6 @@ pub(crate) struct Alone {
     pub(crate) dashboard: Dashboard,
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Dashboard {
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
@@ -400,13 +408,8 @@ pub(crate) struct Dashboard {
     admin: AdminFlags,
 }
 
-#[cfg(not(feature = "dashboard"))]
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Dashboard {}
-
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
-    #[cfg(feature = "dashboard")]
     pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
             Some(address) => self.admin.at(address).map(Some),
@@ -414,15 +417,8 @@ impl Dashboard {
             None => Ok(None),
         }
     }
-
-    /// Returns `None`: this program has no dashboard.
-    #[cfg(not(feature = "dashboard"))]
-    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
-        Ok(None)
-    }
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AdminFlags {
     /// Let clients of the dashboard with the token change the queue
@@ -438,7 +434,6 @@ pub(crate) struct AdminFlags {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-#[cfg(feature = "dashboard")]
 impl AdminFlags {
     /// Returns the settings of a dashboard at `address`.
     pub(crate) fn at(&self, address: Address) -> Result<Serve, Refusal> {

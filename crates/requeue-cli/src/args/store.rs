@@ -12,15 +12,12 @@ use requeue::ReAdd;
 use requeue_store::State;
 
 use crate::args::help::Sections;
-#[cfg(feature = "dashboard")]
-use crate::args::run::AdminFlags;
 use crate::args::run::{
-    self as args, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+    self as args, AdminFlags, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
 };
 use crate::args::values::ServerUrl;
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
-#[cfg(feature = "dashboard")]
 use crate::serve::Address;
 
 #[derive(Args, Clone, Debug)]
@@ -293,7 +290,6 @@ pub(crate) struct ExplainFlags {
     pub(crate) server: ServerFlags,
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
     /// PORT, ADDR:PORT or unix:PATH

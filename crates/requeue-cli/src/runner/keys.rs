@@ -141,7 +141,6 @@ impl Keys {
     }
 
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
-    #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()

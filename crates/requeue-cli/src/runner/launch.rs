@@ -28,7 +28,7 @@ use crate::runner::remote::{ExpiredKeys, RemoteQueue};
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
-use crate::serve::{self, Listener, Metrics, Page};
+use crate::serve::{self, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
@@ -111,11 +111,8 @@ pub(crate) async fn go(
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
-    let page: Option<Page> = match listener {
-        #[cfg(feature = "dashboard")]
+    let page = match listener {
         Some(listener) => Some(runner.serve(listener).await?),
-        #[cfg(not(feature = "dashboard"))]
-        Some(listener) => match listener {},
         None => None,
     };
     let unread = feed(&runner)?;

@@ -11,7 +11,6 @@ mod keys;
 pub(crate) mod launch;
 mod order;
 pub(crate) mod outcome;
-#[cfg(feature = "dashboard")]
 mod page;
 mod progress;
 mod rate;

@@ -21,7 +21,6 @@ use crate::serve::Listener;
 
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    flags.in_memory.check()?;
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
     let re_add = re_add(flags.common.re_add)?;
