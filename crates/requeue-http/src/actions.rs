@@ -8,15 +8,15 @@ use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use crate::action::Action;
 use crate::admin::Remote;
+use crate::api::{
+    Action, AddResults, AddedKey, Adds, Allowed, Change, Changed, Matched, Matching, Named,
+    NamedKey, NewStatus, State as RowState,
+};
 use crate::keys::from_base64;
-use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::rows::State as RowState;
-use crate::source::{NewKey, Part, Selection, Status, count_of};
+use crate::source::{NewKey, Part, Selection, count_of};
 use crate::state::SiteState;
 
 /// The size limit of the body of a request.
@@ -31,52 +31,6 @@ pub(crate) const MOST_MATCHING: usize = 1_000_000;
 const PART: usize = 1_000;
 
 // --- Requests --------------------------------------------------------------------------------
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Change {
-    /// The keys by name; or the keys that match.
-    keys: Option<Vec<NamedKey>>,
-    matching: Option<Matching>,
-    /// The number of matching keys that the user has confirmed.
-    expected: Option<usize>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Adds {
-    keys: Vec<AddedKey>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedKey {
-    key: Option<String>,
-    key_base64: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AddedKey {
-    key: Option<String>,
-    key_base64: Option<String>,
-    /// In seconds.
-    after: Option<f64>,
-    #[serde(default)]
-    priority: i32,
-    /// Revives a parked key even if the queue keeps it parked.
-    #[serde(default)]
-    revive: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Matching {
-    state: Option<String>,
-    q: Option<String>,
-    #[serde(default)]
-    failed: bool,
-}
 
 impl NamedKey {
     fn bytes(self) -> Result<Vec<u8>, Problem> {
@@ -135,40 +89,6 @@ fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
         1..=MOST_NAMED => Ok(keys),
         _ => Err(Problem::parameter("keys", &format!("expected 1 to {MOST_NAMED} keys"))),
     }
-}
-
-// --- Responses -------------------------------------------------------------------------------
-
-#[derive(Serialize)]
-struct Changed {
-    /// The number of keys that were changed.
-    changed: usize,
-    /// The number of matching keys.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    matched: Option<usize>,
-    /// For each named key, true if it was changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    results: Option<Vec<bool>>,
-}
-
-#[derive(Serialize)]
-struct AddResults {
-    results: Vec<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Matched {
-    matched: usize,
-}
-
-#[derive(Serialize)]
-struct NewStatus {
-    status: Status,
-}
-
-#[derive(Serialize)]
-struct Allowed {
-    actions: Vec<&'static str>,
 }
 
 type Site = State<Arc<SiteState>>;

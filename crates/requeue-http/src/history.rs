@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use crate::api::{Outcome, PastRun};
 use crate::time::{seconds, unix_time};
 
 /// The number of parked keys, and the number of other keys, that are kept.
@@ -83,27 +82,6 @@ impl Run {
         self.output = output.into();
         self
     }
-}
-
-/// The end of a run, with its name in the API.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Succeeded,
-    Failed,
-    GivenUp,
-}
-
-/// A run as the API shows it.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct PastRun {
-    /// The end of the run, in seconds since 1970.
-    at: f64,
-    outcome: Outcome,
-    attempt: u32,
-    /// The duration in seconds.
-    took: Option<f64>,
-    error: Option<String>,
 }
 
 /// The past of a key.

@@ -110,9 +110,10 @@
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod action;
 mod actions;
 mod admin;
+#[doc(hidden)] // The types of the JSON, which the program reads from a server.
+pub mod api;
 mod builder;
 mod control;
 mod cursors;
@@ -122,7 +123,6 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
-mod names;
 mod params;
 mod routes;
 mod rows;

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
-use crate::action::Action;
+use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
-use crate::rows::{KeyPage, Row, State, next_due};
+use crate::rows::next_due;
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
-    Show, Sort, Source, Status, Walk, Walked, count_of, detail_of,
+    Show, Sort, Source, Walk, Walked, count_of, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -317,7 +317,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     /// Adds keys until one is refused. No key is added if one of them is invalid.
-    fn add_all(&self, new: &[NewKey]) -> Result<Vec<&'static str>, Problem> {
+    fn add_all(&self, new: &[NewKey]) -> Result<Vec<AddResult>, Problem> {
         let read = new.iter().map(|new| self.read_key(&new.key));
         let keys = read.collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());
@@ -339,19 +339,19 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         (self.read)(bytes).ok_or_else(wrong)
     }
 
-    fn add_one(&self, key: K, new: &NewKey) -> Result<&'static str, Problem> {
+    fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
         let wrong = |error: &str| Problem::parameter("keys", error);
         let added = self.control.add(key, new.delay, new.priority);
         let added = added.map_err(|error| wrong(&error))?;
         let was_parked = added != Added::Refused
             && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
         Ok(match added {
-            _ if was_parked => "revived",
-            Added::New => "new",
-            Added::Dirty => "dirty",
-            Added::Held => "held",
-            Added::Refused => "refused",
-            _ => "coalesced",
+            _ if was_parked => AddResult::Revived,
+            Added::New => AddResult::New,
+            Added::Dirty => AddResult::Dirty,
+            Added::Held => AddResult::Held,
+            Added::Refused => AddResult::Refused,
+            _ => AddResult::Coalesced,
         })
     }
 
@@ -444,7 +444,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         Box::pin(ready(self.change_all(action, &keys)))
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
         Box::pin(ready(self.add_all(&keys)))
     }
 

@@ -11,18 +11,15 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus_client::encoding::text;
-use serde::Serialize;
 
-use crate::action::{Action, is_action};
 use crate::actions;
+use crate::api::{Action, KeyList, NOT_IN_QUEUE, Named, Status, is_action};
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
-use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::rows::Row;
 use crate::sections::Sections;
-use crate::source::{Begin, Column, Found, Selection, Sort, Status, Walk};
+use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
 use crate::state::SiteState;
 use crate::time::unix_time;
 
@@ -237,7 +234,6 @@ async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
 async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
-        #[cfg(feature = "store")]
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
         _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
@@ -252,17 +248,6 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
 async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::of(query.as_deref(), &[])?;
     Ok(json(&Sections::read(&site.sections)))
-}
-
-#[derive(Serialize)]
-struct Keys {
-    now: f64,
-    keys: Vec<Row>,
-    /// The cursor of the next page; `None` at the end.
-    next: Option<String>,
-    looked_at: usize,
-    /// There are more keys, or the request has not read all of them.
-    more: bool,
 }
 
 async fn events(State(site): Site) -> Response {
@@ -303,7 +288,7 @@ async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, P
     };
     let walk = Walk { selection: Selection::from_params(&params)?, limit, begin };
     let walked = site.source.walk(&walk).await?;
-    Ok(json(&Keys {
+    Ok(json(&KeyList {
         now: unix_time(),
         keys: walked.rows,
         next: walked.next,
@@ -344,7 +329,7 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
     };
     match site.source.find(&bytes).await? {
         Found::Page(page) => Ok(json(&page)),
-        Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
+        Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, NOT_IN_QUEUE)),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
     }
 }

@@ -5,59 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use requeue::{Histogram, Histograms};
-use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::api::{LastMinute, Rates, Sample};
 use crate::source::Gauges;
 use crate::time::{seconds, unix_time};
 
 /// The number of samples that are kept: 15 minutes.
 const KEPT: usize = 900;
-
-/// The counts at a point in time. Counters start at the creation of the queue.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Sample {
-    /// Seconds since 1970.
-    pub(crate) t: f64,
-    /// The number of all keys.
-    pub(crate) keys: usize,
-    pub(crate) ready: usize,
-    pub(crate) waiting: usize,
-    pub(crate) backing_off: Option<usize>,
-    pub(crate) running: usize,
-    /// Running keys that run once more.
-    pub(crate) dirty: usize,
-    pub(crate) parked: Option<usize>,
-    pub(crate) damaged: Option<usize>,
-    /// The age of these numbers of keys, in seconds: 0 for a queue in memory, and `None` before the first count of a
-    /// store.
-    pub(crate) counts_age: Option<f64>,
-    pub(crate) adds: u64,
-    pub(crate) coalesced: u64,
-    pub(crate) runs: u64,
-    pub(crate) failures: u64,
-    /// The number of deliveries, and the sum of the times for which their keys had been ready.
-    pub(crate) queued: u64,
-    pub(crate) queued_seconds: f64,
-    /// The number of completed runs, and the sum of their durations.
-    pub(crate) worked: u64,
-    pub(crate) worked_seconds: f64,
-    #[serde(flatten)]
-    pub(crate) last_minute: LastMinute,
-}
-
-/// The durations of the last minute, in seconds; `None` without any.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct LastMinute {
-    queued_mean: Option<f64>,
-    queued_p50: Option<f64>,
-    queued_p95: Option<f64>,
-    queued_p99: Option<f64>,
-    worked_mean: Option<f64>,
-    worked_p50: Option<f64>,
-    worked_p95: Option<f64>,
-    worked_p99: Option<f64>,
-}
 
 impl LastMinute {
     fn of(times: &Histograms) -> Self {
@@ -109,15 +64,6 @@ impl Sample {
             last_minute,
         }
     }
-}
-
-/// Events per second.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Rates {
-    adds: f64,
-    coalesced: f64,
-    runs: f64,
-    failures: f64,
 }
 
 /// The last samples, the oldest first.

@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use prometheus_client::registry::Registry;
-use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::Admin;
+use crate::api::{Busy, Sample, Status, Summary};
 use crate::hosts::Hosts;
 use crate::params::Problem;
-use crate::rows::Row;
-use crate::samples::{Rates, Sample, Samples};
+use crate::samples::Samples;
 use crate::sections::MakeSection;
-use crate::source::{Source, Status};
+use crate::source::Source;
 use crate::time::seconds;
 use crate::turns::Turns;
 
@@ -62,33 +61,6 @@ pub(crate) struct SiteState {
     pub(crate) walks: Turns,
 }
 
-/// The response of `/api/v1/summary`, and the data of each tick.
-#[derive(Serialize)]
-struct Summary<'a> {
-    title: &'a str,
-    queue: Option<&'a str>,
-    status: Status,
-    started: f64,
-    now: Sample,
-    rates: Rates,
-    given_up: u64,
-    panics: u64,
-    /// Times are kept. Otherwise the two fields below are `None`.
-    times: bool,
-    oldest_ready: Option<f64>,
-    longest_running: Option<f64>,
-    /// The keys that have run the longest.
-    longest: Vec<Row>,
-    /// `None` if the site does not know the workers.
-    jobs: Option<Busy>,
-}
-
-#[derive(Serialize)]
-struct Busy {
-    busy: usize,
-    total: usize,
-}
-
 impl SiteState {
     /// Pauses or resumes deliveries.
     pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
@@ -118,8 +90,8 @@ impl SiteState {
         let gauges = self.source.gauges();
         let times = gauges.times.is_some();
         serde_json::to_string(&Summary {
-            title: &self.title,
-            queue: self.source.name(),
+            title: self.title.clone(),
+            queue: self.source.name().map(str::to_owned),
             status: self.status(),
             started: self.started,
             now: Sample::of(&gauges, self.samples.last_minute(&gauges)),
