@@ -316,7 +316,7 @@ pub(crate) struct Page {
 impl Page {
     /// Notifies viewers of the end of the run, and stops the server. Takes at most a second.
     pub(crate) async fn end(self) {
-        self.site.end();
+        self.site.shutdown();
         let _ = self.server.await;
     }
 }

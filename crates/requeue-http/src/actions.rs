@@ -147,7 +147,7 @@ impl Log {
     }
 
     /// Runs the action on all of its keys, without a line for its start.
-    async fn of<T>(
+    async fn run<T>(
         &mut self,
         keys: usize,
         ran: impl Future<Output = Result<T, Problem>>,
@@ -160,7 +160,7 @@ impl Log {
     }
 
     /// Logs the end of the action.
-    fn end(mut self) {
+    fn complete(mut self) {
         self.is_done = true;
         tracing::info!(remote = %self.remote, keys = self.changed, "{}", self.action);
     }
@@ -189,9 +189,9 @@ pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response,
         });
         let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
         let mut log = Log::new(remote, "add");
-        let results = log.of(keys.len(), site.source.add(keys)).await?;
+        let results = log.run(keys.len(), site.source.add(keys)).await?;
         log.changed = results.len();
-        log.end();
+        log.complete();
         Ok(json(&AddResults { results }))
     };
     added.await.map_err(Problem::into_response)
@@ -219,7 +219,7 @@ pub(crate) async fn act(
         }
     };
     let changed = changed.map_err(Problem::into_response)?;
-    log.end();
+    log.complete();
     Ok(json(&changed))
 }
 
@@ -230,7 +230,7 @@ async fn act_on_keys(
     log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys: Vec<_> = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
-    let results = log.of(keys.len(), site.source.act(action, keys)).await?;
+    let results = log.run(keys.len(), site.source.act(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
 }
@@ -290,7 +290,7 @@ pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Respo
         return Problem::busy("too many requests for keys");
     };
     let counted = async {
-        let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
+        let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
         let action = params.named::<Action>("action")?;
         let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
         let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
@@ -310,7 +310,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::{Control, History, Run, Site};
+    use crate::{Control, History, RefusedKey, Run, Site};
 
     /// Keeps events as lines.
     #[derive(Clone, Default)]
@@ -355,7 +355,7 @@ mod tests {
         let logged = |act: fn(&mut Log) -> bool| {
             let mut log = Log::new(Remote::default(), "cancel");
             if act(&mut log) {
-                log.end();
+                log.complete();
             } else {
                 drop(log);
             }
@@ -386,8 +386,12 @@ mod tests {
     struct Two(Queue<String>);
 
     impl Control<String> for Two {
-        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
-            if self.0.len() < 2 { Ok(self.0.add(key)) } else { Err("two are enough".to_owned()) }
+        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
+            if self.0.len() < 2 {
+                Ok(self.0.add(key))
+            } else {
+                Err(RefusedKey::new("two are enough"))
+            }
         }
 
         fn cancel(&self, _: &String) -> bool {

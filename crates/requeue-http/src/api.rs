@@ -181,6 +181,7 @@ pub enum Status {
 
 /// The counts at a point in time. Counters start at the creation of the queue.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sample {
     /// Seconds since 1970.
     pub t: f64,
@@ -226,6 +227,7 @@ pub struct LastMinute {
 
 /// Events per second.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rates {
     pub adds: f64,
     pub coalesced: f64,

@@ -25,7 +25,7 @@ const OUTPUT: usize = 4 << 10;
 /// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
 /// a store parks its keys itself, and the history adds only their runs in this process.
 ///
-/// Keys are named by the bytes that the dashboard shows: see [`ShownKey`](crate::ShownKey).
+/// Keys are named by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
 ///
 /// # Examples
 ///
@@ -142,7 +142,7 @@ impl Inner {
             parked: None,
         });
         let Run { attempt, took, error, output } = run;
-        let error = (outcome != Outcome::Succeeded).then(|| beginning(error, ERROR));
+        let error = (outcome != Outcome::Succeeded).then(|| first_part(error, ERROR));
         past.runs.truncate(RUNS - 1);
         past.runs.push_front(PastRun {
             at: unix_time(),
@@ -152,7 +152,7 @@ impl Inner {
             error,
         });
         if outcome != Outcome::Succeeded {
-            past.output = end(output, OUTPUT);
+            past.output = last_part(output, OUTPUT);
         }
         past.parked = (outcome == Outcome::GivenUp).then(Instant::now);
         self.insert(key.into(), past);
@@ -267,7 +267,7 @@ impl fmt::Debug for History {
     }
 }
 
-fn beginning(mut text: String, most: usize) -> String {
+fn first_part(mut text: String, most: usize) -> String {
     if text.len() > most {
         // `str::floor_char_boundary` needs Rust 1.91.
         let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -279,7 +279,7 @@ fn beginning(mut text: String, most: usize) -> String {
     text
 }
 
-fn end(mut text: String, most: usize) -> String {
+fn last_part(mut text: String, most: usize) -> String {
     match text.len().checked_sub(most) {
         None | Some(0) => {
             text.shrink_to_fit();

@@ -34,7 +34,7 @@
 //!     async move { site.serve(listener).await }
 //! });
 //! // At the end of the program:
-//! site.end();
+//! site.shutdown();
 //! server.await??;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -139,9 +139,9 @@ mod turns;
 
 pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
-pub use control::Control;
+pub use control::{Control, RefusedKey};
 pub use history::{History, Run};
-pub use keys::ShownKey;
+pub use keys::ByteKey;
 pub use rows::Detail;
 pub use sections::Section;
 pub use site::Site;

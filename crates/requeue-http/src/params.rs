@@ -93,8 +93,8 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
 pub(crate) struct Params(Vec<(String, Vec<u8>)>);
 
 impl Params {
-    /// Parses `query`. Only the parameters in `known` are allowed, each once.
-    pub(crate) fn of(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+    /// Decodes a query. Only the parameters in `known` are allowed, each once.
+    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -169,14 +169,14 @@ mod tests {
 
     #[test]
     fn parameters_are_bytes_and_the_wrong_ones_are_named() {
-        let params = Params::of(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
+        let params = Params::parse(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
         assert_eq!(params.bytes("key"), Some(&b"\xff a+"[..]));
         assert_eq!(params.bytes("x"), Some(&b""[..]));
         assert!(params.text("q").unwrap().is_none());
         let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().failure.parameter;
         assert_eq!(named(params.text("key")).as_deref(), Some("key"));
         for (query, name) in [("kye=a", "kye"), ("q=1&q=2", "q")] {
-            let problem = Params::of(Some(query), &["key", "q"]).unwrap_err();
+            let problem = Params::parse(Some(query), &["key", "q"]).unwrap_err();
             assert_eq!(problem.failure.parameter.as_deref(), Some(name));
             assert!(problem.failure.error.starts_with(name), "{}", problem.failure.error);
         }

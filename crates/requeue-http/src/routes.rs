@@ -215,7 +215,7 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
     match text::encode(&mut body, registry) {
         Ok(()) => {
             let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
-            (headers, Body::from(format.of(body))).into_response()
+            (headers, Body::from(format.encode(body))).into_response()
         }
         Err(error) => {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
@@ -241,12 +241,12 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
 }
 
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    Params::of(query.as_deref(), &[])?;
+    Params::parse(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
 }
 
 async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    Params::of(query.as_deref(), &[])?;
+    Params::parse(query.as_deref(), &[])?;
     Ok(json(&Sections::read(&site.sections)))
 }
 
@@ -266,7 +266,7 @@ async fn keys(site: Site, query: RawQuery) -> Response {
 
 async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
-    let params = Params::of(query.as_deref(), &known)?;
+    let params = Params::parse(query.as_deref(), &known)?;
     let sort = sort(&params)?;
     let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
     let limit = match params.text("limit")?.map(str::parse) {
@@ -315,7 +315,7 @@ fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
 }
 
 async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let params = Params::of(query.as_deref(), &["key", "key_base64"])?;
+    let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
     let (name, bytes) = match (params.bytes("key"), params.bytes("key_base64")) {
         (Some(key), None) => ("key", key.to_vec()),
         (None, Some(base64)) => {

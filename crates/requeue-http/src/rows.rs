@@ -58,7 +58,7 @@ impl Detail {
 }
 
 impl State {
-    pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
+    pub(crate) fn of_entry<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,
             Phase::Processing | Phase::ProcessingDirty => Self::Running,
@@ -130,7 +130,7 @@ impl Row {
     }
 
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
-        let state = State::of(entry);
+        let state = State::of_entry(entry);
         let (key, key_base64) = shown(bytes);
         Self {
             key,

@@ -15,15 +15,15 @@ use crate::time::{seconds, unix_time};
 const KEPT: usize = 900;
 
 impl LastMinute {
-    fn of(times: &Histograms) -> Self {
-        let of = |times: &Histogram| {
+    fn from_histograms(times: &Histograms) -> Self {
+        let summed_up = |times: &Histogram| {
             let quantile = |q| times.quantile(q).map(seconds);
             let count = times.count();
             let mean = (count > 0).then(|| (times.sum as f64 / count as f64).round() / 1e9);
             [mean, quantile(0.5), quantile(0.95), quantile(0.99)]
         };
-        let [queued_mean, queued_p50, queued_p95, queued_p99] = of(&times.queued);
-        let [worked_mean, worked_p50, worked_p95, worked_p99] = of(&times.worked);
+        let [queued_mean, queued_p50, queued_p95, queued_p99] = summed_up(&times.queued);
+        let [worked_mean, worked_p50, worked_p95, worked_p99] = summed_up(&times.worked);
         Self {
             queued_mean,
             queued_p50,
@@ -38,7 +38,7 @@ impl LastMinute {
 }
 
 impl Sample {
-    pub(crate) fn of(gauges: &Gauges, last_minute: LastMinute) -> Self {
+    pub(crate) fn new(gauges: &Gauges, last_minute: LastMinute) -> Self {
         let Gauges { counts, .. } = gauges;
         let times = gauges.times.unwrap_or_default();
         let summed = |sum: u128| sum as f64 / 1e9;
@@ -98,7 +98,7 @@ impl Samples {
         let mut since = now;
         since.queued = now.queued.since(&before.queued);
         since.worked = now.worked.since(&before.worked);
-        LastMinute::of(&since)
+        LastMinute::from_histograms(&since)
     }
 
     pub(crate) fn push(&self, sample: Sample) {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
-        Sample { t, runs, ..Sample::of(&Gauges::default(), LastMinute::default()) }
+        Sample { t, runs, ..Sample::new(&Gauges::default(), LastMinute::default()) }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::builder::Builder;
 use crate::cursors::Cursors;
-use crate::keys::ShownKey;
+use crate::keys::ByteKey;
 use crate::memory::Shown;
 use crate::routes;
 use crate::server::{self, Listen};
@@ -36,10 +36,10 @@ impl Site {
     /// Returns a builder for a queue whose keys are text or bytes.
     pub fn builder<K, S>(queue: Queue<K, S>) -> Builder<K>
     where
-        K: ShownKey,
+        K: ByteKey,
         S: BuildHasher + Send + Sync + 'static,
     {
-        Self::builder_with(queue, K::bytes, K::from_bytes)
+        Self::builder_with(queue, K::to_bytes, K::from_bytes)
     }
 
     /// Returns a builder for a queue with keys of any type.
@@ -124,7 +124,7 @@ impl Site {
         routes::router(Arc::clone(&self.state))
     }
 
-    /// Serves the site until [`end`](Self::end).
+    /// Serves the site until its [`shutdown`](Self::shutdown).
     ///
     /// After the end, clients have one more second to read their responses.
     ///
@@ -148,7 +148,7 @@ impl Site {
         self.serve_on(listener).await
     }
 
-    /// Serves the site on a Unix socket until [`end`](Self::end).
+    /// Serves the site on a Unix socket until its [`shutdown`](Self::shutdown).
     ///
     /// The modes of the socket's file and its directories decide who can connect. Requests must name an allowed
     /// [host](Builder::host), such as `localhost`. The limits are those of [`serve`](Self::serve).
@@ -169,7 +169,7 @@ impl Site {
     ///     let site = site.clone();
     ///     async move { site.serve_unix(listener).await }
     /// });
-    /// site.end();
+    /// site.shutdown();
     /// server.await??;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
@@ -206,7 +206,7 @@ impl Site {
     /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
-    pub fn end(&self) {
+    pub fn shutdown(&self) {
         self.state.tick();
         self.state.ended.send_replace(true);
     }

@@ -94,7 +94,7 @@ impl SiteState {
             queue: self.source.name().map(str::to_owned),
             status: self.status(),
             started: self.started,
-            now: Sample::of(&gauges, self.samples.last_minute(&gauges)),
+            now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
             given_up: gauges.given_up,
             panics: gauges.panics,
@@ -113,7 +113,7 @@ impl SiteState {
         // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.gauges();
-            self.samples.push(Sample::of(&gauges, self.samples.last_minute(&gauges)));
+            self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
             if self.ticks.receiver_count() > 0 {
                 self.ticks.send_replace(self.summary_json().into());
             }
