@@ -315,7 +315,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// Notifies viewers of the end of the run, and stops the server. Takes at most a second.
-    pub(crate) async fn end(self) {
+    pub(crate) async fn shutdown(self) {
         self.site.shutdown();
         let _ = self.server.await;
     }

@@ -11,7 +11,7 @@ use crate::args::codes::Codes;
 use crate::args::halt::{Halt, MayHalt};
 use crate::args::help;
 use crate::args::pacing::Pacing;
-use crate::args::run::{self as args, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
+use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
 use crate::args::unsupported::check_separators;
 use crate::args::values::{Delimiter, Jobs, Retries};
 use crate::exit::Refusal;
@@ -41,7 +41,6 @@ pub(crate) struct Config {
 pub(crate) struct InputConfig {
     pub(crate) format: Format,
     pub(crate) max_keys: usize,
-    pub(crate) at_eof: AtEof,
 }
 
 #[derive(Debug)]
@@ -75,7 +74,6 @@ pub(crate) struct FailureConfig {
 #[derive(Debug)]
 pub(crate) struct FilePaths {
     pub(crate) dead_letter: Option<PathBuf>,
-    pub(crate) unfinished: Option<PathBuf>,
     pub(crate) joblog: Option<PathBuf>,
 }
 
@@ -85,7 +83,6 @@ pub(crate) struct Subcommand {
     has_priorities: bool,
     input: InputConfig,
     stdin: Stdin,
-    unfinished: Option<PathBuf>,
     /// Its commands get no key as an argument.
     is_keyless: bool,
     keep_order: bool,
@@ -102,13 +99,12 @@ impl Subcommand {
         stdin: Stdin,
     ) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
-        let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
+        let input = InputConfig { format, max_keys: usize::MAX };
         Self {
             name,
             has_priorities,
             input,
             stdin,
-            unfinished: None,
             is_keyless: false,
             keep_order: false,
             first_interrupt: Level::Stopping,
@@ -148,7 +144,7 @@ impl Read {
                 Some(Delimiter(byte)) => byte,
                 None => b'\n',
             },
-            max_record: self.max_record.unwrap_or(1 << 20),
+            max_record: 1 << 20,
         };
         Ok((source, format))
     }
@@ -161,13 +157,8 @@ impl Config {
         let own = Subcommand {
             name: "run",
             has_priorities: format.kind == Kind::Json,
-            input: InputConfig {
-                format,
-                max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
-                at_eof: flags.at_eof,
-            },
+            input: InputConfig { format, max_keys: flags.max_keys.unwrap_or(1_000_000) as usize },
             stdin: flags.stdin,
-            unfinished: flags.unfinished,
             is_keyless: false,
             keep_order: flags.keep_order,
             first_interrupt: Level::Stopping,
@@ -264,11 +255,7 @@ impl Config {
                     None => common.fail_fast.then_some(Halt::FAIL_FAST),
                 },
             },
-            files: FilePaths {
-                dead_letter: common.dead_letter,
-                unfinished: own.unfinished,
-                joblog: common.joblog,
-            },
+            files: FilePaths { dead_letter: common.dead_letter, joblog: common.joblog },
             progress: common.progress,
             summary: common.summary,
             serve: alone.dashboard.check()?,

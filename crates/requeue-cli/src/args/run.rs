@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
@@ -58,19 +58,6 @@ pub(crate) struct Flags {
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
-
-    /// Treatment of held keys at the end of the input
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
-    #[arg(help_heading = "End of the input")]
-    pub(crate) at_eof: AtEof,
-
-    /// Write the keys that have not run to FILE
-    ///
-    /// FILE has the format of the input, so that a later run can read it. It is written when the run stops, and
-    /// not if requeue is killed: then only --store keeps the keys. If FILE is the input, it is replaced at the
-    /// end.
-    #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
-    pub(crate) unfinished: Option<PathBuf>,
 
     /// Print the output of commands in the order in which their keys start
     ///
@@ -192,13 +179,6 @@ pub(crate) struct Read {
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
     #[arg(help_heading = "Input")]
     pub(crate) input: Kind,
-
-    /// Size of the longest valid record [default: 1M]
-    ///
-    /// SIZE is a number of bytes, or one like 64K, 1M or 1G. Longer records are reported as bad input.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
-    #[arg(hide_short_help = true)]
-    pub(crate) max_record: Option<usize>,
 }
 
 // The flags of every subcommand that runs commands.
@@ -460,16 +440,6 @@ pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReAdd> {
         "keep-both" => ReAdd::KeepBoth,
         _ => ReAdd::Hold,
     })
-}
-
-/// The fate of keys that have not run at the end of the input.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum AtEof {
-    /// Run them
-    #[default]
-    Finish,
-    /// Start no further command
-    Abandon,
 }
 
 /// The destination of the output of commands.

@@ -116,7 +116,7 @@ pub(crate) struct WorkFlags {
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
     /// The keys; without any, they are read from standard input
-    #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter", "max_record"])]
+    #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter"])]
     pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]

@@ -60,11 +60,7 @@ const OF_PARALLEL: Table = {
     const ONE: &str = "each command gets one key, so that it can be retried alone; leave it out";
     const PROGRESS: &str =
         "a terminal shows the progress; --progress always also writes it to files and pipes";
-    const RESUME: &str = if cfg!(feature = "sqlite") {
-        "--store sqlite:FILE keeps the keys until they complete; the same command without input runs the rest"
-    } else {
-        "--unfinished FILE saves the keys that have not run when a signal stops the run"
-    };
+    const RESUME: &str = "--store sqlite:FILE keeps the keys until they complete; the same command without input runs the rest";
     const RESULTS: &str = "let the command write the file, as in -c './cmd \"$1\" >\"$1.out\"'";
     Table {
         why: "not available",

@@ -333,7 +333,7 @@ impl Adder {
 
     async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
         // Reading is stopped only by a signal that ends the process.
-        let (input, _stopper) = Input::open(source, false).map_err(|refusal| refusal.message)?;
+        let (input, _stopper) = Input::open(source).map_err(|refusal| refusal.message)?;
         if input.is_terminal() {
             complain("reading keys from the terminal, one per line; Ctrl-D ends the input");
         }

@@ -112,7 +112,6 @@ fn a_suggestion_is_a_flag_that_exists() {
         "on-read",
         "pac",
         "toke-file",
-        "unfinishe",
     ];
     let mut suggestions = 0;
     let subcommands = [
