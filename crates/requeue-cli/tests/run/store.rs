@@ -468,18 +468,9 @@ fn what_makes_no_sense_is_refused() {
             );
         }
     }
-    // An add names its own flags, and says nothing about runs and their output.
-    for (args, said) in [
-        (&["--delay", "1s"][..], "--delay: not available for a queue in a store; --after TIME"),
-        (&["--order", "fifo"], "--order: not available for a queue in a store; --priority"),
-        (&["--group-by", "x"], "--group-by: not available for a queue in a store; use one --queue"),
-        (&["--on-readd", "restart"], "--on-readd: not available for a queue in a store; a key"),
-        (&["--min-interval", "1s"], "unexpected argument '--min-interval'"),
-        (&["--dry-run"], "unexpected argument '--dry-run'"),
-        (&["-k"], "unexpected argument '-k'"),
-    ] {
-        let (code, found) = with("sqlite:jobs.db", "add", &[args, &["key"]].concat());
-        assert!(code == 2 && found.contains(said), "{args:?}: {found}");
+    for args in [&["--delay", "1s"][..], &["--order", "fifo"], &["--dry-run"], &["-k"]] {
+        let (code, said) = with("sqlite:jobs.db", "add", &[args, &["key"]].concat());
+        assert!(code == 2 && said.contains("unexpected argument"), "{args:?}: {said}");
     }
 }
 
