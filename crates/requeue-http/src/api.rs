@@ -55,7 +55,7 @@ impl Named for State {
     ];
 }
 
-/// One key.
+/// One key. It has a field for each property of the JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
@@ -136,7 +136,7 @@ pub struct KeyList {
 
 // --- Summary -----------------------------------------------------------------------------------
 
-/// The response of `/api/v1/summary`, and the data of each tick.
+/// The response of `/api/v1/summary`, and the data of each tick. It has a field for each property of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub title: String,
@@ -179,7 +179,7 @@ pub enum Status {
     Ended,
 }
 
-/// The counts at a point in time. Counters start at the creation of the queue.
+/// The counts at a point in time. Counters start at the creation of the queue. Each field is a curve of the dashboard.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {

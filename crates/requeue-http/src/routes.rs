@@ -119,7 +119,7 @@ fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so that a request without one is allowed.
-    if let Some(host) = hosts.find(|host| !site.hosts.allows(host)) {
+    if let Some(host) = hosts.find(|host| !site.settings.hosts.allows(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
@@ -175,11 +175,11 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     };
     let gauges = site.source.gauges();
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
-    let hint = site.hint.as_deref().unwrap_or("queue.add(key);");
+    let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
         .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.parked.is_some()))
-        .replace("{sections}", &site.sections.len().to_string())
+        .replace("{sections}", &site.settings.sections.len().to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -205,7 +205,7 @@ fn html_escaped(text: &str) -> String {
 // --- Metrics and API -----------------------------------------------------------------------------
 
 async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
-    let Some(registry) = &site.registry else {
+    let Some(registry) = &site.settings.registry else {
         return Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry")
             .into_response();
     };
@@ -224,7 +224,7 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
 }
 
 async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
-    if (site.healthy)() {
+    if (site.settings.healthy)() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not healthy\n")
@@ -235,7 +235,7 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
 }
@@ -247,7 +247,7 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
 
 async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
-    Ok(json(&Sections::read(&site.sections)))
+    Ok(json(&Sections::read(&site.settings.sections)))
 }
 
 async fn events(State(site): Site) -> Response {

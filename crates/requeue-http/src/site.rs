@@ -191,7 +191,8 @@ impl Site {
         let ended = self.state.ended.subscribe();
         let mut over = ended.clone();
         let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.state)));
-        let server = server::serve(listener, router, probes, self.state.max_connections, ended);
+        let server =
+            server::serve(listener, router, probes, self.state.settings.max_connections, ended);
         tokio::select! {
             () = server => {}
             () = async {

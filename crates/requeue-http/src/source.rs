@@ -238,7 +238,7 @@ impl<T> First<T> {
 
 // --- Numbers ---------------------------------------------------------------------------------
 
-/// The numbers at a point in time.
+/// The numbers at a point in time. Each field is one that [`Sample`](crate::api::Sample) or the summary shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ready: usize,

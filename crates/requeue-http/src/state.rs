@@ -33,12 +33,8 @@ pub(crate) struct Pausing {
     pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// A queue, and the settings and samples of its site.
-pub(crate) struct SiteState {
-    pub(crate) title: String,
-    pub(crate) source: Box<dyn Source>,
-    /// `None` if the site is read-only.
-    pub(crate) admin: Option<Admin>,
+/// The settings of a site that do not depend on its queue.
+pub(crate) struct Settings {
     /// `None` if the queue itself is paused.
     pub(crate) pausing: Option<Pausing>,
     pub(crate) jobs: Option<Jobs>,
@@ -49,13 +45,22 @@ pub(crate) struct SiteState {
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) hosts: Hosts,
+    pub(crate) max_connections: usize,
+}
+
+/// A queue, and the settings and samples of its site.
+pub(crate) struct SiteState {
+    pub(crate) title: String,
+    pub(crate) source: Box<dyn Source>,
+    /// `None` if the site is read-only.
+    pub(crate) admin: Option<Admin>,
+    pub(crate) settings: Settings,
     pub(crate) samples: Samples,
     /// The start of the sampling, in seconds since 1970. It identifies the process to the dashboard.
     pub(crate) started: f64,
     /// The summary of each second, as JSON.
     pub(crate) ticks: watch::Sender<Arc<str>>,
     pub(crate) ended: watch::Sender<bool>,
-    pub(crate) max_connections: usize,
     /// A permit for each client of `/api/v1/events`.
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) walks: Turns,
@@ -64,7 +69,7 @@ pub(crate) struct SiteState {
 impl SiteState {
     /// Pauses or resumes deliveries.
     pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
-        match &self.pausing {
+        match &self.settings.pausing {
             Some(pausing) if (pausing.set)(paused) => Ok(()),
             Some(_) => {
                 let error = "this process is stopping: there is nothing to pause";
@@ -81,7 +86,9 @@ impl SiteState {
     pub(crate) fn status(&self) -> Status {
         match self.source.status() {
             _ if self.has_ended() => Status::Ended,
-            Status::Open if self.pausing.as_ref().is_some_and(|it| (it.get)()) => Status::Paused,
+            Status::Open if self.settings.pausing.as_ref().is_some_and(|it| (it.get)()) => {
+                Status::Paused
+            }
             status => status,
         }
     }
@@ -102,7 +109,11 @@ impl SiteState {
             oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
             longest_running: times.then(|| seconds(gauges.longest_running)),
             longest: self.source.longest(10),
-            jobs: self.jobs.as_ref().map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
+            jobs: self
+                .settings
+                .jobs
+                .as_ref()
+                .map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
         })
         // Serialization does not fail: the keys of all maps are strings.
         .unwrap_or_default()
