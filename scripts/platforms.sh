@@ -29,7 +29,7 @@ for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
         --no-default-features --features "$features" "${kube[@]}"
 done
 check aarch64-apple-darwin cargo check --locked --target aarch64-apple-darwin -p requeue-cli \
-    --no-default-features --features dashboard,files
+    --no-default-features --features files
 # The program needs Unix, and its build says so elsewhere.
 refused() {
     local output

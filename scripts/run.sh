@@ -7,7 +7,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # The main job needs neither stores nor Kubernetes, which are most of a first build.
-cargo build --profile quick --no-default-features -p requeue-cli ${SERVE:+--features dashboard}
+cargo build --profile quick --no-default-features -p requeue-cli
 
 # Lists the files that git tracks, or all files outside a checkout. A key is a line, so names with line breaks are left
 # out.

@@ -21,7 +21,6 @@ pub fn values(data: &[u8]) {
     match kind {
         b't' => time::read(text),
         b'p' => time::rate(text),
-        b's' => same(text, &fuzz_api::size(text), size(text)),
         b'j' => same(text, &fuzz_api::jobs(text), jobs(text)),
         b'r' => same(text, &fuzz_api::retries(text), retries(text)),
         b'd' => same(text, &fuzz_api::delimiter(text), delimiter(text)),
@@ -47,14 +46,6 @@ fn number(text: &str) -> Option<u128> {
     digits.chars().try_fold(0_u128, |number, digit| {
         Some(number.saturating_mul(10).saturating_add(digit.to_digit(10)?.into()))
     })
-}
-
-fn size(text: &str) -> Option<usize> {
-    let units = [("k", 10), ("K", 10), ("m", 20), ("M", 20), ("g", 30), ("G", 30), ("", 0)];
-    let (digits, bits) =
-        units.into_iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)))?;
-    let size = number(digits)?.checked_mul(1 << bits)?;
-    usize::try_from(size).ok().filter(|&size| size > 0)
 }
 
 fn jobs(text: &str) -> Option<String> {

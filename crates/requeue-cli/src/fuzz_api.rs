@@ -8,11 +8,10 @@ use requeue::Merge;
 
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
-use crate::args::values::{self, Delimiter, Every, Jobs, Retries};
+use crate::args::values::{Delimiter, Every, Jobs, Retries};
 use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
 use crate::process::template::{Tag, Template};
-#[cfg(feature = "dashboard")]
 use crate::serve::Address;
 use crate::{duration, key};
 
@@ -55,9 +54,8 @@ pub fn read(
 }
 
 /// Formats a key as a JSON record that [`read`] parses.
-pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
+pub fn written(key: &[u8], priority: i32) -> Vec<u8> {
     let mut written = Written::of(key);
-    written.after = after.map(|after| after.as_secs_f64());
     written.priority = priority;
     written.to_bytes()
 }
@@ -65,11 +63,6 @@ pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
 /// Parses a duration.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     duration::parse_duration(text)
-}
-
-/// Parses a size in bytes.
-pub fn size(text: &str) -> Result<usize, &'static str> {
-    values::parse_size(text)
 }
 
 /// Parses a delimiter.
@@ -104,7 +97,6 @@ pub fn halt(text: &str) -> Result<String, &'static str> {
 }
 
 /// Parses the address of the dashboard. Returns its `Debug` text.
-#[cfg(feature = "dashboard")]
 pub fn address(text: &str) -> Result<String, &'static str> {
     text.parse().map(|address: Address| format!("{address:?}"))
 }

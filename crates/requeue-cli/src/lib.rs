@@ -8,7 +8,7 @@
 //! 2. `process`: commands, their process groups, signals and time limits
 //! 3. `input`: records, and the changes that they ask for
 //! 4. `output`: standard output and error, and the files that the program writes
-//! 5. `serve`: the dashboard; or `without_dashboard`, in a build without that feature
+//! 5. `serve`: the dashboard
 //! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `runner`: takes keys from the queue, runs their commands, and completes them
 //! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
@@ -30,24 +30,18 @@ mod output;
 mod pages;
 mod process;
 mod runner;
-#[cfg(feature = "dashboard")]
 mod serve;
 #[cfg(feature = "store")]
 mod store;
-#[cfg(any(feature = "dashboard", feature = "store"))]
 mod token;
 #[cfg(feature = "kube")]
 mod watch;
-#[cfg(not(feature = "dashboard"))]
-mod without_dashboard;
 
 use std::process::ExitCode;
 
 use crate::args::config::Config;
 use crate::args::{Cli, Subcommand, unsupported};
 use crate::exit::Ended;
-#[cfg(not(feature = "dashboard"))]
-use crate::without_dashboard as serve;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
@@ -93,7 +87,7 @@ pub fn main() -> ExitCode {
         Subcommand::Keys(flags) => store::keys::keys(&flags),
         #[cfg(feature = "store")]
         Subcommand::Explain(flags) => store::keys::explain(&flags),
-        #[cfg(all(feature = "dashboard", feature = "store"))]
+        #[cfg(feature = "store")]
         Subcommand::Serve(flags) => store::serve::serve(&flags),
         #[cfg(feature = "store")]
         Subcommand::Parked(flags) => store::keys::parked(&flags),

@@ -315,8 +315,8 @@ pub(crate) struct Page {
 
 impl Page {
     /// Notifies viewers of the end of the run, and stops the server. Takes at most a second.
-    pub(crate) async fn end(self) {
-        self.site.end();
+    pub(crate) async fn shutdown(self) {
+        self.site.shutdown();
         let _ = self.server.await;
     }
 }

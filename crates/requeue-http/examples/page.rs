@@ -43,7 +43,7 @@ async fn main() -> Result<(), Error> {
 
     if port.is_none() {
         println!("{}", fetch(address, "/api/v1/summary").await?);
-        site.end();
+        site.shutdown();
     }
     server.await??;
     Ok(())

@@ -8,17 +8,16 @@ use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use crate::action::Action;
 use crate::admin::Remote;
+use crate::api::{
+    Action, AddResults, AddedKey, Adds, Allowed, Change, Changed, Matched, Matching, Named,
+    NamedKey, NewStatus, State as RowState,
+};
 use crate::keys::from_base64;
-use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::routes::{one_of, selection};
-use crate::rows::State as RowState;
-use crate::site::Inner;
-use crate::source::{NewKey, Part, Selection, Status, count_of};
+use crate::source::{NewKey, Part, Selection, count_of};
+use crate::state::SiteState;
 
 /// The size limit of the body of a request.
 const BODY: usize = 1 << 20;
@@ -32,52 +31,6 @@ pub(crate) const MOST_MATCHING: usize = 1_000_000;
 const PART: usize = 1_000;
 
 // --- Requests --------------------------------------------------------------------------------
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Change {
-    /// The keys by name; or the keys that match.
-    keys: Option<Vec<NamedKey>>,
-    matching: Option<Matching>,
-    /// The number of matching keys that the user has confirmed.
-    expected: Option<usize>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Adds {
-    keys: Vec<AddedKey>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedKey {
-    key: Option<String>,
-    key_base64: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AddedKey {
-    key: Option<String>,
-    key_base64: Option<String>,
-    /// In seconds.
-    after: Option<f64>,
-    #[serde(default)]
-    priority: i32,
-    /// Revives a parked key even if the queue keeps it parked.
-    #[serde(default)]
-    revive: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Matching {
-    state: Option<String>,
-    q: Option<String>,
-    #[serde(default)]
-    failed: bool,
-}
 
 impl NamedKey {
     fn bytes(self) -> Result<Vec<u8>, Problem> {
@@ -138,44 +91,10 @@ fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
     }
 }
 
-// --- Responses -------------------------------------------------------------------------------
-
-#[derive(Serialize)]
-struct Changed {
-    /// The number of keys that were changed.
-    changed: usize,
-    /// The number of matching keys.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    matched: Option<usize>,
-    /// For each named key, true if it was changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    results: Option<Vec<bool>>,
-}
-
-#[derive(Serialize)]
-struct AddResults {
-    results: Vec<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Matched {
-    matched: usize,
-}
-
-#[derive(Serialize)]
-struct NewStatus {
-    status: Status,
-}
-
-#[derive(Serialize)]
-struct Allowed {
-    actions: Vec<&'static str>,
-}
-
-type Site = State<Arc<Inner>>;
+type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
-fn client(site: &Inner, request: &Request) -> Result<Remote, Box<Response>> {
+fn client(site: &SiteState, request: &Request) -> Result<Remote, Box<Response>> {
     match &site.admin {
         Some(admin) => admin.check(request),
         // Not reached: the routes do not exist without a token.
@@ -228,7 +147,7 @@ impl Log {
     }
 
     /// Runs the action on all of its keys, without a line for its start.
-    async fn of<T>(
+    async fn run<T>(
         &mut self,
         keys: usize,
         ran: impl Future<Output = Result<T, Problem>>,
@@ -241,7 +160,7 @@ impl Log {
     }
 
     /// Logs the end of the action.
-    fn end(mut self) {
+    fn complete(mut self) {
         self.is_done = true;
         tracing::info!(remote = %self.remote, keys = self.changed, "{}", self.action);
     }
@@ -270,9 +189,9 @@ pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response,
         });
         let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
         let mut log = Log::new(remote, "add");
-        let results = log.of(keys.len(), site.source.add(keys)).await?;
+        let results = log.run(keys.len(), site.source.add(keys)).await?;
         log.changed = results.len();
-        log.end();
+        log.complete();
         Ok(json(&AddResults { results }))
     };
     added.await.map_err(Problem::into_response)
@@ -300,24 +219,24 @@ pub(crate) async fn act(
         }
     };
     let changed = changed.map_err(Problem::into_response)?;
-    log.end();
+    log.complete();
     Ok(json(&changed))
 }
 
 async fn act_on_keys(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     keys: Vec<NamedKey>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
     let keys: Vec<_> = few(keys)?.into_iter().map(NamedKey::bytes).collect::<Result<_, _>>()?;
-    let results = log.of(keys.len(), site.source.act(action, keys)).await?;
+    let results = log.run(keys.len(), site.source.act(action, keys)).await?;
     log.changed = count_of(&results);
     Ok(Changed { changed: log.changed, matched: None, results: Some(results) })
 }
 
 async fn act_on_matching(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     matching: Matching,
     expected: usize,
@@ -352,7 +271,7 @@ pub(crate) const fn is_near(matched: usize, expected: usize) -> bool {
 }
 
 async fn matching_keys(
-    site: &Inner,
+    site: &SiteState,
     action: Action,
     selection: &Selection,
 ) -> Result<Vec<Vec<u8>>, Problem> {
@@ -371,10 +290,10 @@ pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Respo
         return Problem::busy("too many requests for keys");
     };
     let counted = async {
-        let params = Params::of(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = one_of::<Action>("action", &params)?;
+        let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
+        let action = params.named::<Action>("action")?;
         let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
-        let keys = matching_keys(&site, action, &selection(&params)?).await?;
+        let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
         Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
     };
     counted.await.unwrap_or_else(Problem::into_response)
@@ -391,7 +310,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::{Control, History, Run, Site};
+    use crate::{Control, History, RefusedKey, Run, Site};
 
     /// Keeps events as lines.
     #[derive(Clone, Default)]
@@ -436,7 +355,7 @@ mod tests {
         let logged = |act: fn(&mut Log) -> bool| {
             let mut log = Log::new(Remote::default(), "cancel");
             if act(&mut log) {
-                log.end();
+                log.complete();
             } else {
                 drop(log);
             }
@@ -467,8 +386,12 @@ mod tests {
     struct Two(Queue<String>);
 
     impl Control<String> for Two {
-        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
-            if self.0.len() < 2 { Ok(self.0.add(key)) } else { Err("two are enough".to_owned()) }
+        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
+            if self.0.len() < 2 {
+                Ok(self.0.add(key))
+            } else {
+                Err(RefusedKey::new("two are enough"))
+            }
         }
 
         fn cancel(&self, _: &String) -> bool {
@@ -490,7 +413,7 @@ mod tests {
         let site = Site::builder(queue.clone()).control(Two(queue)).history(&history).build();
         let revive = async |keys: Vec<NamedKey>| {
             let mut log = Log::new(Remote::default(), "revive");
-            let revived = act_on_keys(&site.inner, Action::Revive, keys, &mut log).await;
+            let revived = act_on_keys(&site.state, Action::Revive, keys, &mut log).await;
             assert!(revived.is_err());
             drop(log);
             std::mem::take(&mut *lines.0.lock().unwrap())
@@ -507,7 +430,7 @@ mod tests {
         // An action whose start was logged has another line even if it changed nothing.
         let mut log = Log::new(Remote::default(), "revive");
         let matching = Matching { state: Some("parked".to_owned()), q: None, failed: false };
-        let revived = act_on_matching(&site.inner, Action::Revive, matching, 2, &mut log).await;
+        let revived = act_on_matching(&site.state, Action::Revive, matching, 2, &mut log).await;
         assert!(revived.is_err());
         drop(log);
         let lines = lines.0.lock().unwrap();

@@ -84,7 +84,7 @@ pub(crate) struct Remote(Option<SocketAddr>);
 
 impl Remote {
     /// Returns the address that the server has put into the request; none for a Unix socket.
-    fn of(request: &Request) -> Self {
+    fn of_request(request: &Request) -> Self {
         Self(request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0))
     }
 }
@@ -143,7 +143,7 @@ impl Admin {
 
     /// Checks the token of a request. Returns the address of the client, or the refusal.
     pub(crate) fn check(&self, request: &Request) -> Result<Remote, Box<Response>> {
-        let remote = Remote::of(request);
+        let remote = Remote::of_request(request);
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
             (Some(value), None) => bearer(value),

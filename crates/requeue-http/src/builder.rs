@@ -11,10 +11,11 @@ use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::rows::Detail;
-use crate::samples::{Samples, keep_sampling};
-use crate::sections::{MakeSection, Section};
-use crate::site::{Inner, Jobs, Pausing, Site};
+use crate::samples::Samples;
+use crate::sections::Section;
+use crate::site::Site;
 use crate::source::{DetailOf, Parts, Source};
+use crate::state::{Jobs, Pausing, Settings, SiteState, keep_sampling};
 use crate::time::unix_time;
 use crate::turns::Turns;
 
@@ -27,18 +28,10 @@ pub struct Builder<K> {
     source: Box<dyn FnOnce(Parts<K>) -> Box<dyn Source> + Send>,
     admin: Option<AdminToken>,
     control: Option<Box<dyn Control<K>>>,
-    pausing: Option<Pausing>,
     history: Option<History>,
-    jobs: Option<Jobs>,
-    hint: Option<String>,
     detail: DetailOf<K>,
-    sections: Vec<MakeSection>,
     title: Option<String>,
-    registry: Option<Arc<Registry>>,
-    ready: Box<dyn Fn() -> bool + Send + Sync>,
-    healthy: Box<dyn Fn() -> bool + Send + Sync>,
-    hosts: Hosts,
-    max_connections: usize,
+    settings: Settings,
 }
 
 impl<K> Builder<K> {
@@ -47,18 +40,20 @@ impl<K> Builder<K> {
             source: Box::new(source),
             admin: None,
             control: None,
-            pausing: None,
             history: None,
-            jobs: None,
-            hint: None,
             detail: Box::new(|_| Detail::new()),
-            sections: Vec::new(),
             title: None,
-            registry: None,
-            ready: Box::new(|| true),
-            healthy: Box::new(|| true),
-            hosts: Hosts::default(),
-            max_connections: 64,
+            settings: Settings {
+                pausing: None,
+                jobs: None,
+                hint: None,
+                sections: Vec::new(),
+                registry: None,
+                ready: Box::new(|| true),
+                healthy: Box::new(|| true),
+                hosts: Hosts::default(),
+                max_connections: 64,
+            },
         }
     }
 
@@ -89,7 +84,7 @@ impl<K> Builder<K> {
     /// # }).unwrap();
     /// ```
     pub fn registry(mut self, registry: Arc<Registry>) -> Self {
-        self.registry = Some(registry);
+        self.settings.registry = Some(registry);
         self
     }
 
@@ -148,7 +143,7 @@ impl<K> Builder<K> {
         mut self,
         section: impl Fn() -> Option<Section> + Send + Sync + 'static,
     ) -> Self {
-        self.sections.push(Box::new(section));
+        self.settings.sections.push(Box::new(section));
         self
     }
 
@@ -207,7 +202,7 @@ impl<K> Builder<K> {
         set: impl Fn(bool) -> bool + Send + Sync + 'static,
         is_paused: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
+        self.settings.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
         self
     }
 
@@ -227,13 +222,13 @@ impl<K> Builder<K> {
     /// # });
     /// ```
     pub fn jobs(mut self, total: usize, busy: impl Fn() -> usize + Send + Sync + 'static) -> Self {
-        self.jobs = Some(Jobs { total, busy: Box::new(busy) });
+        self.settings.jobs = Some(Jobs { total, busy: Box::new(busy) });
         self
     }
 
     /// Sets the example that an empty dashboard shows: how to add a key.
     pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
-        self.hint = Some(how_to_add.into());
+        self.settings.hint = Some(how_to_add.into());
         self
     }
 
@@ -241,7 +236,7 @@ impl<K> Builder<K> {
     ///
     /// While it returns false, the response is 503.
     pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.ready = Box::new(ready);
+        self.settings.ready = Box::new(ready);
         self
     }
 
@@ -249,7 +244,7 @@ impl<K> Builder<K> {
     ///
     /// While it returns false, the response is 503. Return false if only a restart of the program can help.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.healthy = Box::new(healthy);
+        self.settings.healthy = Box::new(healthy);
         self
     }
 
@@ -257,7 +252,7 @@ impl<K> Builder<K> {
     ///
     /// `host` has no port. May be called for several hosts.
     pub fn host(mut self, host: &str) -> Self {
-        self.hosts.allow(host);
+        self.settings.hosts.allow(host);
         self
     }
 
@@ -266,7 +261,7 @@ impl<K> Builder<K> {
     /// Use this for a listener at `0.0.0.0` or `[::]`. Unlike a name, an address cannot be redirected to this machine by
     /// another site (DNS rebinding).
     pub fn any_address(mut self) -> Self {
-        self.hosts.allow_any_address();
+        self.settings.hosts.allow_any_address();
         self
     }
 
@@ -274,7 +269,7 @@ impl<K> Builder<K> {
     ///
     /// Use this only behind a proxy that authenticates: otherwise scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
-        self.hosts.allow_any();
+        self.settings.hosts.allow_any();
         self
     }
 
@@ -286,7 +281,7 @@ impl<K> Builder<K> {
     /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
     /// `/readyz`, and reply 503 to all other requests.
     pub fn max_connections(mut self, most: usize) -> Self {
-        self.max_connections = most.max(1);
+        self.settings.max_connections = most.max(1);
         self
     }
 
@@ -300,29 +295,22 @@ impl<K> Builder<K> {
         let parts = Parts { detail: self.detail, history: self.history, control: self.control };
         let source = (self.source)(parts);
         let title = self.title.or_else(|| source.name().map(str::to_owned));
-        let inner = Arc::new(Inner {
+        let max_connections = self.settings.max_connections;
+        let state = Arc::new(SiteState {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
             admin: self.admin.map(Admin::new),
-            pausing: self.pausing,
-            jobs: self.jobs,
-            hint: self.hint,
-            sections: self.sections,
-            registry: self.registry,
-            ready: self.ready,
-            healthy: self.healthy,
-            hosts: self.hosts,
+            settings: self.settings,
             samples: Samples::default(),
             started: unix_time(),
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
-            max_connections: self.max_connections,
-            streams: Arc::new(Semaphore::new(self.max_connections.div_ceil(2))),
-            walks: Turns::new(self.max_connections),
+            streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
+            walks: Turns::new(max_connections),
         });
-        inner.tick();
-        tokio::spawn(keep_sampling(Arc::downgrade(&inner)));
-        Site { inner }
+        state.tick();
+        tokio::spawn(keep_sampling(Arc::downgrade(&state)));
+        Site { state }
     }
 }
 
@@ -330,7 +318,7 @@ impl<K> fmt::Debug for Builder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("title", &self.title)
-            .field("hosts", &self.hosts)
+            .field("hosts", &self.settings.hosts)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! The changes of a queue in memory that clients with the token may ask for.
 
+use std::error::Error;
+use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
@@ -14,14 +16,14 @@ use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 ///
 /// ```
 /// use requeue::{Added, Queue};
-/// use requeue_http::{AdminToken, Control, Site};
+/// use requeue_http::{AdminToken, Control, RefusedKey, Site};
 /// use std::time::Duration;
 ///
 /// struct OnlyCancel(Queue<String>);
 ///
 /// impl Control<String> for OnlyCancel {
-///     fn add(&self, _: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
-///         Err("keys come from the file system only".to_owned())
+///     fn add(&self, _: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
+///         Err(RefusedKey::new("keys come from the file system only"))
 ///     }
 ///
 ///     fn cancel(&self, key: &String) -> bool {
@@ -48,7 +50,7 @@ pub trait Control<K>: Send + Sync {
     /// # Errors
     ///
     /// Returns the reason why the program accepts no such key.
-    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
+    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey>;
 
     /// Cancels the pending run of a key. Returns true if there was one.
     fn cancel(&self, key: &K) -> bool;
@@ -65,8 +67,27 @@ pub trait Control<K>: Send + Sync {
     fn run_now(&self, key: &K, priority: i32) -> bool;
 }
 
+/// The reason why a program accepts no such key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedKey(String);
+
+impl RefusedKey {
+    /// Returns the refusal of a key with this reason, which the client sees.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl fmt::Display for RefusedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for RefusedKey {}
+
 impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
-    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
+    fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
         Ok(self.add_with(key, delay.map_or(Add::now(), Add::after).priority(priority)))
     }
 

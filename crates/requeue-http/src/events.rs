@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::samples::columns;
-use crate::site::Inner;
+use crate::state::SiteState;
 
 /// The next event of a stream.
 enum Next {
@@ -31,7 +31,7 @@ struct History {
 
 /// Returns the stream of a client; `None` if there are too many streams.
 pub(crate) fn events(
-    site: Arc<Inner>,
+    site: Arc<SiteState>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let stream = Arc::clone(&site.streams).try_acquire_owned().ok()?;
     Some(Sse::new(unfold((site, stream, Next::History), async |(site, stream, next)| {
@@ -40,7 +40,7 @@ pub(crate) fn events(
     })))
 }
 
-impl Inner {
+impl SiteState {
     async fn event(&self, next: Next) -> Option<(Event, Next)> {
         match next {
             Next::History => {

@@ -38,7 +38,8 @@ impl Format {
         }
     }
 
-    pub(crate) fn of(self, open_metrics: String) -> String {
+    /// Converts a text in OpenMetrics to this format.
+    pub(crate) fn encode(self, open_metrics: String) -> String {
         match self {
             Self::OpenMetrics => open_metrics,
             Self::Classic => classic(&open_metrics),

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use crate::api::{Outcome, PastRun};
 use crate::time::{seconds, unix_time};
 
 /// The number of parked keys, and the number of other keys, that are kept.
@@ -26,7 +25,7 @@ const OUTPUT: usize = 4 << 10;
 /// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
 /// a store parks its keys itself, and the history adds only their runs in this process.
 ///
-/// Keys are named by the bytes that the dashboard shows: see [`ShownKey`](crate::ShownKey).
+/// Keys are named by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
 ///
 /// # Examples
 ///
@@ -83,27 +82,6 @@ impl Run {
         self.output = output.into();
         self
     }
-}
-
-/// The end of a run, with its name in the API.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Succeeded,
-    Failed,
-    GivenUp,
-}
-
-/// A run as the API shows it.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct PastRun {
-    /// The end of the run, in seconds since 1970.
-    at: f64,
-    outcome: Outcome,
-    attempt: u32,
-    /// The duration in seconds.
-    took: Option<f64>,
-    error: Option<String>,
 }
 
 /// The past of a key.
@@ -164,7 +142,7 @@ impl Inner {
             parked: None,
         });
         let Run { attempt, took, error, output } = run;
-        let error = (outcome != Outcome::Succeeded).then(|| beginning(error, ERROR));
+        let error = (outcome != Outcome::Succeeded).then(|| first_part(error, ERROR));
         past.runs.truncate(RUNS - 1);
         past.runs.push_front(PastRun {
             at: unix_time(),
@@ -174,7 +152,7 @@ impl Inner {
             error,
         });
         if outcome != Outcome::Succeeded {
-            past.output = end(output, OUTPUT);
+            past.output = last_part(output, OUTPUT);
         }
         past.parked = (outcome == Outcome::GivenUp).then(Instant::now);
         self.insert(key.into(), past);
@@ -289,7 +267,7 @@ impl fmt::Debug for History {
     }
 }
 
-fn beginning(mut text: String, most: usize) -> String {
+fn first_part(mut text: String, most: usize) -> String {
     if text.len() > most {
         // `str::floor_char_boundary` needs Rust 1.91.
         let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -301,7 +279,7 @@ fn beginning(mut text: String, most: usize) -> String {
     text
 }
 
-fn end(mut text: String, most: usize) -> String {
+fn last_part(mut text: String, most: usize) -> String {
     match text.len().checked_sub(most) {
         None | Some(0) => {
             text.shrink_to_fit();

@@ -12,9 +12,9 @@ use requeue::Key;
 /// A key that is text or bytes.
 ///
 /// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
-pub trait ShownKey: Key {
+pub trait ByteKey: Key {
     /// Returns the bytes that are shown. Different keys must have different bytes.
-    fn bytes(&self) -> Cow<'_, [u8]>;
+    fn to_bytes(&self) -> Cow<'_, [u8]>;
 
     /// Returns the key with these bytes; `None` if no key has them.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
@@ -22,8 +22,8 @@ pub trait ShownKey: Key {
 
 macro_rules! text {
     ($($key:ty),*) => {$(
-        impl ShownKey for $key {
-            fn bytes(&self) -> Cow<'_, [u8]> {
+        impl ByteKey for $key {
+            fn to_bytes(&self) -> Cow<'_, [u8]> {
                 Cow::Borrowed(self.as_bytes())
             }
 
@@ -36,8 +36,8 @@ macro_rules! text {
 
 macro_rules! bytes {
     ($($key:ty),*) => {$(
-        impl ShownKey for $key {
-            fn bytes(&self) -> Cow<'_, [u8]> {
+        impl ByteKey for $key {
+            fn to_bytes(&self) -> Cow<'_, [u8]> {
                 Cow::Borrowed(self)
             }
 

@@ -34,7 +34,7 @@
 //!     async move { site.serve(listener).await }
 //! });
 //! // At the end of the program:
-//! site.end();
+//! site.shutdown();
 //! server.await??;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -110,9 +110,10 @@
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod action;
 mod actions;
 mod admin;
+#[doc(hidden)] // The types of the JSON, which the program reads from a server.
+pub mod api;
 mod builder;
 mod control;
 mod cursors;
@@ -122,7 +123,6 @@ mod history;
 mod hosts;
 mod keys;
 mod memory;
-mod names;
 mod params;
 mod routes;
 mod rows;
@@ -131,6 +131,7 @@ mod sections;
 mod server;
 mod site;
 mod source;
+mod state;
 #[cfg(feature = "store")]
 mod store;
 mod time;
@@ -138,9 +139,9 @@ mod turns;
 
 pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
-pub use control::Control;
+pub use control::{Control, RefusedKey};
 pub use history::{History, Run};
-pub use keys::ShownKey;
+pub use keys::ByteKey;
 pub use rows::Detail;
 pub use sections::Section;
 pub use site::Site;

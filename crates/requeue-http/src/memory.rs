@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
-use crate::action::Action;
+use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
 use crate::keys::escaped;
 use crate::params::Problem;
-use crate::rows::{KeyPage, Row, State, next_due};
+use crate::rows::next_due;
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection,
-    Show, Sort, Source, Status, Walk, Walked, count_of, detail_of,
+    Show, Sort, Source, Walk, Walked, count_of, detail_of,
 };
 
 /// The number of keys that are read under one hold of the queue's lock.
@@ -70,7 +70,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     fn takes(&self, selection: &Selection, entry: &Entry<K>) -> bool {
-        selection.takes(State::of(entry), entry.failures, || {
+        selection.takes(State::of_entry(entry), entry.failures, || {
             escaped(&(self.show)(&entry.key)).into_owned().into()
         })
     }
@@ -88,7 +88,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     /// Returns true if a key is ready, waiting or in flight.
     fn has(&self, bytes: &[u8]) -> bool {
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
-        entry.is_some_and(|entry| State::of(&entry) != State::Idle)
+        entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
     async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
@@ -143,56 +143,40 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             None => 0,
             Some(cursor) => self.cursors.decrypt(order, cursor).ok_or_else(Walk::bad_cursor)?,
         };
-        if let Order::LongestFirst = order
-            && let Some(walked) = self.longest_first(walk, cursor).await
-        {
-            return Ok(walked);
-        }
-        let mut walked = Walked::default();
-        let mut next = Some(Cursor::from_bits(cursor));
-        while let Some(at) = next
-            && walked.rows.len() < walk.limit
-            && walked.looked_at < LOOKS
-        {
-            let left = walk.limit - walked.rows.len();
-            let look = |size| {
-                let page = self.queue.snapshot(filter, at, size);
-                (self.rows(page.entries, &walk.selection), page.next)
-            };
-            let mut size = SLICE;
-            let (mut rows, mut end) = look(size);
-            if rows.len() > left {
-                // A cursor cannot point into a slice, so that the slice is read again with the right size.
-                size = left;
-                (rows, end) = look(size);
+        let slice = |at: u32, size: usize| match order {
+            Order::LongestFirst => {
+                let running = self.queue.entries_in_flight(at as usize, size).unwrap_or_default();
+                // Fewer than 2^32 keys can run, because each has a slot.
+                let next = (running.len() == size).then(|| at.saturating_add(size as u32));
+                (self.rows(running, &walk.selection), next)
             }
-            walked.looked_at += size;
-            walked.rows.extend(rows);
-            next = end;
-            tokio::task::yield_now().await;
-        }
-        walked.next = next.map(|cursor| self.cursors.encrypt(Order::ByHash, cursor.to_bits()));
-        Ok(walked)
-    }
-
-    /// Returns the running keys, the one that has run the longest first; `None` if the queue does not keep times.
-    async fn longest_first(&self, walk: &Walk, cursor: u32) -> Option<Walked> {
+            _ => {
+                let page = self.queue.snapshot(filter, Cursor::from_bits(at), size);
+                (self.rows(page.entries, &walk.selection), page.next.map(Cursor::to_bits))
+            }
+        };
         let mut walked = Walked::default();
         let mut next = Some(cursor);
         while let Some(at) = next
             && walked.rows.len() < walk.limit
             && walked.looked_at < LOOKS
         {
-            let size = SLICE.min(walk.limit - walked.rows.len());
-            let running = self.queue.entries_in_flight(at as usize, size)?;
-            walked.looked_at += running.len();
-            // Fewer than 2^32 keys can run, because each has a slot.
-            next = (running.len() == size).then(|| at.saturating_add(size as u32));
-            walked.rows.extend(self.rows(running, &walk.selection));
+            let left = walk.limit - walked.rows.len();
+            let mut size = SLICE;
+            let (mut rows, mut end) = slice(at, size);
+            if rows.len() > left {
+                // A cursor cannot point into a slice, so that the slice is read again with the right size.
+                size = left;
+                (rows, end) = slice(at, size);
+            }
+            walked.looked_at += size;
+            walked.rows.extend(rows);
+            next = end;
+            // The lock is free between two slices, and other tasks have their turn.
             tokio::task::yield_now().await;
         }
-        walked.next = next.map(|cursor| self.cursors.encrypt(Order::LongestFirst, cursor));
-        Some(walked)
+        walked.next = next.map(|cursor| self.cursors.encrypt(order, cursor));
+        Ok(walked)
     }
 
     /// Calls `visit` for up to `most` keys with their own state, until it returns false. Returns the number of keys
@@ -225,7 +209,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let (column, now) = (first.column(), self.queue.now());
         let rank = |entry: &Entry<K>| match column {
             Column::Key => Rank::Key((self.show)(&entry.key).into_owned()),
-            Column::State => Rank::State(State::of(entry)),
+            Column::State => Rank::State(State::of_entry(entry)),
             Column::Age => Rank::of_time(entry.since.map(|since| now.since(since))),
             Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
             Column::DueIn => Rank::of_time(next_due(entry, now).map(|due| due.since(now))),
@@ -258,7 +242,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         let visited = self.visit(selection, usize::MAX, |entry| {
-            if action.applies(State::of(&entry), runs_again(&entry)) {
+            if action.applies(State::of_entry(&entry), runs_again(&entry)) {
                 keys.push((self.show)(&entry.key).into_owned());
             }
             keys.len() < most
@@ -287,7 +271,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
     fn change(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
-        let entry = self.queue.look_up(&key).filter(|entry| State::of(entry) != State::Idle);
+        let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {
             let Some(history) = &self.history else { return Ok(false) };
             let is_parked = history.is_parked(bytes);
@@ -298,13 +282,14 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 }
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
-                    let added = added.map_err(|error| Problem::parameter("keys", &error))?;
+                    let added =
+                        added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
                     Ok(added != Added::Refused && history.unpark(bytes))
                 }
                 _ => Ok(false),
             };
         };
-        if !action.applies(State::of(&entry), runs_again(&entry)) {
+        if !action.applies(State::of_entry(&entry), runs_again(&entry)) {
             return Ok(false);
         }
         Ok(match action {
@@ -317,7 +302,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     /// Adds keys until one is refused. No key is added if one of them is invalid.
-    fn add_all(&self, new: &[NewKey]) -> Result<Vec<&'static str>, Problem> {
+    fn add_all(&self, new: &[NewKey]) -> Result<Vec<AddResult>, Problem> {
         let read = new.iter().map(|new| self.read_key(&new.key));
         let keys = read.collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());
@@ -339,19 +324,18 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         (self.read)(bytes).ok_or_else(wrong)
     }
 
-    fn add_one(&self, key: K, new: &NewKey) -> Result<&'static str, Problem> {
-        let wrong = |error: &str| Problem::parameter("keys", error);
+    fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
         let added = self.control.add(key, new.delay, new.priority);
-        let added = added.map_err(|error| wrong(&error))?;
+        let added = added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
         let was_parked = added != Added::Refused
             && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
         Ok(match added {
-            _ if was_parked => "revived",
-            Added::New => "new",
-            Added::Dirty => "dirty",
-            Added::BackingOff => "held",
-            Added::Refused => "refused",
-            _ => "coalesced",
+            _ if was_parked => AddResult::Revived,
+            Added::New => AddResult::New,
+            Added::Dirty => AddResult::Dirty,
+            Added::BackingOff => AddResult::Held,
+            Added::Refused => AddResult::Refused,
+            _ => AddResult::Coalesced,
         })
     }
 
@@ -360,7 +344,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let past = self.history.as_ref().and_then(|history| history.past(bytes));
         let entry = self.queue.look_up(&key);
         let row = match (entry, &past) {
-            (Some(entry), past) if past.is_none() || State::of(&entry) != State::Idle => {
+            (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
                 self.row(&entry, bytes)
             }
             (_, Some(past)) => self.parked_row(bytes, past),
@@ -444,7 +428,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         Box::pin(ready(self.change_all(action, &keys)))
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
         Box::pin(ready(self.add_all(&keys)))
     }
 

@@ -5,33 +5,20 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
 
-/// The result of an add whose answer from the store was lost.
-pub(crate) const UNKNOWN: &str = "unknown";
+use crate::api::{AddResult, Failure, Named};
 
 /// An error response.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct Problem {
-    error: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameter: Option<String>,
-    /// The number of keys that match, if another number was confirmed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    matched: Option<usize>,
-    /// The results of the keys of an add that failed: `None` for those that were not added, and [`UNKNOWN`] for those
-    /// that may have been added.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    results: Vec<Option<&'static str>>,
+    failure: Failure,
     /// The number of keys that are known to have been changed before the error.
-    #[serde(skip)]
     changed: usize,
-    #[serde(skip)]
     status: StatusCode,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        let (error, results) = (error.into(), Vec::new());
-        Self { error, parameter: None, matched: None, results, changed: 0, status }
+        Self { failure: Failure { error: error.into(), ..Failure::default() }, changed: 0, status }
     }
 
     /// Returns a response for too many requests at the same time.
@@ -46,26 +33,27 @@ impl Problem {
         let error = format!(
             "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
         );
-        Self { matched: Some(matched), ..Self::new(StatusCode::CONFLICT, error) }
+        let mut problem = Self::new(StatusCode::CONFLICT, error);
+        problem.failure.matched = Some(matched);
+        problem
     }
 
     /// Returns an error about a parameter.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
-        Self {
-            parameter: Some(name.to_owned()),
-            ..Self::new(StatusCode::BAD_REQUEST, format!("{name}: {error}"))
-        }
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, format!("{name}: {error}"));
+        problem.failure.parameter = Some(name.to_owned());
+        problem
     }
 
     /// Adds the results of the keys of an add, of which some may have been added.
-    pub(crate) fn with_results(mut self, results: Vec<Option<&'static str>>) -> Self {
-        let unknown = results.iter().filter(|&&result| result == Some(UNKNOWN)).count();
+    pub(crate) fn with_results(mut self, results: Vec<Option<AddResult>>) -> Self {
+        let unknown = results.iter().filter(|&&result| result == Some(AddResult::Unknown)).count();
         let (added, all) = (results.iter().flatten().count() - unknown, results.len());
-        self.error += &format!("; {added} of {all} keys were added");
+        self.failure.error += &format!("; {added} of {all} keys were added");
         if unknown > 0 {
-            self.error += &format!(", and {unknown} may have been added");
+            self.failure.error += &format!(", and {unknown} may have been added");
         }
-        self.results = results;
+        self.failure.results = results;
         self.with_changed(added)
     }
 
@@ -88,7 +76,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.status, json(&self)).into_response()
+        (self.status, json(&self.failure)).into_response()
     }
 }
 
@@ -105,8 +93,8 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
 pub(crate) struct Params(Vec<(String, Vec<u8>)>);
 
 impl Params {
-    /// Parses `query`. Only the parameters in `known` are allowed, each once.
-    pub(crate) fn of(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+    /// Decodes a query. Only the parameters in `known` are allowed, each once.
+    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -141,6 +129,20 @@ impl Params {
             },
         }
     }
+
+    /// Returns the value that a parameter names; `None` if it is missing or empty.
+    pub(crate) fn named<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match T::named(text) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let names: Vec<_> = T::names().collect();
+                let (last, first) = names.split_last().unwrap_or((&"", &[]));
+                let error = format!("expected {} or {last}", first.join(", "));
+                Err(Problem::parameter(name, &error))
+            }
+        }
+    }
 }
 
 fn decoded(text: &str) -> Vec<u8> {
@@ -154,25 +156,29 @@ mod tests {
     #[test]
     fn an_add_that_may_have_happened_does_not_count_as_added() {
         let failed = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no answer");
-        let problem = failed().with_results(vec![Some("new"), Some(UNKNOWN), None]);
-        assert_eq!(problem.error, "no answer; 1 of 3 keys were added, and 1 may have been added");
+        let problem =
+            failed().with_results(vec![Some(AddResult::New), Some(AddResult::Unknown), None]);
+        assert_eq!(
+            problem.failure.error,
+            "no answer; 1 of 3 keys were added, and 1 may have been added"
+        );
         assert_eq!(problem.changed(), 1);
-        let problem = failed().with_results(vec![Some("new"), None]);
-        assert_eq!(problem.error, "no answer; 1 of 2 keys were added");
+        let problem = failed().with_results(vec![Some(AddResult::New), None]);
+        assert_eq!(problem.failure.error, "no answer; 1 of 2 keys were added");
     }
 
     #[test]
     fn parameters_are_bytes_and_the_wrong_ones_are_named() {
-        let params = Params::of(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
+        let params = Params::parse(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
         assert_eq!(params.bytes("key"), Some(&b"\xff a+"[..]));
         assert_eq!(params.bytes("x"), Some(&b""[..]));
         assert!(params.text("q").unwrap().is_none());
-        let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().parameter;
+        let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().failure.parameter;
         assert_eq!(named(params.text("key")).as_deref(), Some("key"));
         for (query, name) in [("kye=a", "kye"), ("q=1&q=2", "q")] {
-            let problem = Params::of(Some(query), &["key", "q"]).unwrap_err();
-            assert_eq!(problem.parameter.as_deref(), Some(name));
-            assert!(problem.error.starts_with(name), "{}", problem.error);
+            let problem = Params::parse(Some(query), &["key", "q"]).unwrap_err();
+            assert_eq!(problem.failure.parameter.as_deref(), Some(name));
+            assert!(problem.failure.error.starts_with(name), "{}", problem.failure.error);
         }
     }
 }

@@ -11,26 +11,22 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus_client::encoding::text;
-use serde::Serialize;
 
-use crate::action::{Action, is_action};
 use crate::actions;
+use crate::api::{Action, KeyList, NOT_IN_QUEUE, Named, Status, is_action};
 use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
-use crate::names::Named;
 use crate::params::{Params, Problem, json};
-use crate::rows::{Row, State as RowState};
-use crate::samples::{Rates, Sample};
 use crate::sections::Sections;
-use crate::site::Inner;
-use crate::source::{Begin, Column, Found, Part, Selection, Sort, Status, Walk};
-use crate::time::{seconds, unix_time};
+use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
+use crate::state::SiteState;
+use crate::time::unix_time;
 
-type Site = State<Arc<Inner>>;
+type Site = State<Arc<SiteState>>;
 
 /// The routes of a site with a token.
-fn actions() -> Router<Arc<Inner>> {
+fn actions() -> Router<Arc<SiteState>> {
     let mut router = Router::new()
         .route("/api/v1/count", get(actions::count))
         .route("/api/v1/authenticate", post(actions::authenticate))
@@ -45,7 +41,7 @@ fn actions() -> Router<Arc<Inner>> {
     router
 }
 
-pub(crate) fn router(site: Arc<Inner>) -> Router {
+pub(crate) fn router(site: Arc<SiteState>) -> Router {
     let actions = if site.admin.is_some() { actions() } else { Router::new() };
     Router::new()
         .merge(actions)
@@ -81,7 +77,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
 }
 
 /// The routes on the connections that are reserved for probes.
-pub(crate) fn probes(site: Arc<Inner>) -> Router {
+pub(crate) fn probes(site: Arc<SiteState>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -118,12 +114,12 @@ async fn guard(State(site): Site, request: Request, next: Next) -> Response {
     response
 }
 
-fn refusal(site: &Inner, request: &Request) -> Option<Response> {
+fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so that a request without one is allowed.
-    if let Some(host) = hosts.find(|host| !site.hosts.allows(host)) {
+    if let Some(host) = hosts.find(|host| !site.settings.hosts.allows(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
@@ -179,11 +175,11 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     };
     let gauges = site.source.gauges();
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
-    let hint = site.hint.as_deref().unwrap_or("queue.add(key);");
+    let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
         .replace("{no-backing-off}", hidden(gauges.backing_off.is_some()))
         .replace("{no-parked}", hidden(gauges.parked.is_some()))
-        .replace("{sections}", &site.sections.len().to_string())
+        .replace("{sections}", &site.settings.sections.len().to_string())
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -209,7 +205,7 @@ fn html_escaped(text: &str) -> String {
 // --- Metrics and API -----------------------------------------------------------------------------
 
 async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
-    let Some(registry) = &site.registry else {
+    let Some(registry) = &site.settings.registry else {
         return Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry")
             .into_response();
     };
@@ -219,7 +215,7 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
     match text::encode(&mut body, registry) {
         Ok(()) => {
             let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
-            (headers, Body::from(format.of(body))).into_response()
+            (headers, Body::from(format.encode(body))).into_response()
         }
         Err(error) => {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
@@ -228,7 +224,7 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
 }
 
 async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
-    if (site.healthy)() {
+    if (site.settings.healthy)() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not healthy\n")
@@ -238,91 +234,20 @@ async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
 async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
-        #[cfg(feature = "store")]
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
 }
 
-/// The response of `/api/v1/summary`, and the data of each tick.
-#[derive(Serialize)]
-struct Summary<'a> {
-    title: &'a str,
-    queue: Option<&'a str>,
-    status: Status,
-    started: f64,
-    now: Sample,
-    rates: Rates,
-    given_up: u64,
-    panics: u64,
-    /// Times are kept. Otherwise the two fields below are `None`.
-    times: bool,
-    oldest_ready: Option<f64>,
-    longest_running: Option<f64>,
-    /// The keys that have run the longest.
-    longest: Vec<Row>,
-    /// `None` if the site does not know the workers.
-    jobs: Option<Busy>,
-}
-
-#[derive(Serialize)]
-struct Busy {
-    busy: usize,
-    total: usize,
-}
-
-impl Inner {
-    pub(crate) fn status(&self) -> Status {
-        match self.source.status() {
-            _ if self.has_ended() => Status::Ended,
-            Status::Open if self.pausing.as_ref().is_some_and(|it| (it.get)()) => Status::Paused,
-            status => status,
-        }
-    }
-
-    pub(crate) fn summary_json(&self) -> String {
-        let gauges = self.source.gauges();
-        let times = gauges.times.is_some();
-        serde_json::to_string(&Summary {
-            title: &self.title,
-            queue: self.source.name(),
-            status: self.status(),
-            started: self.started,
-            now: Sample::of(&gauges, self.samples.last_minute(&gauges)),
-            rates: self.samples.rates(),
-            given_up: gauges.given_up,
-            panics: gauges.panics,
-            times,
-            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
-            longest_running: times.then(|| seconds(gauges.longest_running)),
-            longest: self.source.longest(10),
-            jobs: self.jobs.as_ref().map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
-        })
-        // Serialization does not fail: the keys of all maps are strings.
-        .unwrap_or_default()
-    }
-}
-
 async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    Params::of(query.as_deref(), &[])?;
+    Params::parse(query.as_deref(), &[])?;
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
 }
 
 async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    Params::of(query.as_deref(), &[])?;
-    Ok(json(&Sections::read(&site.sections)))
-}
-
-#[derive(Serialize)]
-struct Keys {
-    now: f64,
-    keys: Vec<Row>,
-    /// The cursor of the next page; `None` at the end.
-    next: Option<String>,
-    looked_at: usize,
-    /// There are more keys, or the request has not read all of them.
-    more: bool,
+    Params::parse(query.as_deref(), &[])?;
+    Ok(json(&Sections::read(&site.settings.sections)))
 }
 
 async fn events(State(site): Site) -> Response {
@@ -339,9 +264,9 @@ async fn keys(site: Site, query: RawQuery) -> Response {
     }
 }
 
-async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
-    let params = Params::of(query.as_deref(), &known)?;
+    let params = Params::parse(query.as_deref(), &known)?;
     let sort = sort(&params)?;
     let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
     let limit = match params.text("limit")?.map(str::parse) {
@@ -361,9 +286,9 @@ async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Probl
             return Err(Problem::parameter("cursor", error));
         }
     };
-    let walk = Walk { selection: selection(&params)?, limit, begin };
+    let walk = Walk { selection: Selection::from_params(&params)?, limit, begin };
     let walked = site.source.walk(&walk).await?;
-    Ok(json(&Keys {
+    Ok(json(&KeyList {
         now: unix_time(),
         keys: walked.rows,
         next: walked.next,
@@ -382,39 +307,15 @@ fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
         Some("desc") => true,
         Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
     };
-    let by = one_of::<Column>("sort", params)?;
+    let by = params.named::<Column>("sort")?;
     if by.is_none() && descends {
         return Err(Problem::parameter("order", "pass sort too"));
     }
     Ok(by.map(|by| Sort { by, descends }))
 }
 
-pub(crate) fn selection(params: &Params) -> Result<Selection, Problem> {
-    let failed = match params.text("failed")? {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
-    };
-    let state = one_of::<RowState>("state", params)?;
-    Ok(Selection { state, part: params.text("q")?.map(Part::new), failed })
-}
-
-/// Returns the value that a parameter names; `None` if it is missing or empty.
-pub(crate) fn one_of<T: Named>(name: &str, params: &Params) -> Result<Option<T>, Problem> {
-    let Some(text) = params.text(name)? else { return Ok(None) };
-    match T::named(text) {
-        Some(value) => Ok(Some(value)),
-        None => {
-            let names: Vec<_> = T::names().collect();
-            let (last, first) = names.split_last().unwrap_or((&"", &[]));
-            let error = format!("expected {} or {last}", first.join(", "));
-            Err(Problem::parameter(name, &error))
-        }
-    }
-}
-
 async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let params = Params::of(query.as_deref(), &["key", "key_base64"])?;
+    let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
     let (name, bytes) = match (params.bytes("key"), params.bytes("key_base64")) {
         (Some(key), None) => ("key", key.to_vec()),
         (None, Some(base64)) => {
@@ -428,7 +329,7 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
     };
     match site.source.find(&bytes).await? {
         Found::Page(page) => Ok(json(&page)),
-        Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
+        Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, NOT_IN_QUEUE)),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),
     }
 }

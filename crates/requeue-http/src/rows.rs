@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 
 use requeue::{Entry, Phase, Time};
-use serde::{Serialize, Serializer};
 
-use crate::history::{Past, PastRun};
+use crate::api::{KeyPage, Row, State};
+use crate::history::Past;
 use crate::keys::{SHOWN, escaped, to_base64};
-use crate::names::Named;
 use crate::time::seconds;
 
 /// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
@@ -58,36 +57,8 @@ impl Detail {
     }
 }
 
-/// The state of a key, with its name in the API.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum State {
-    Running,
-    /// Waiting because its last run failed. Queues in a store count it as waiting.
-    BackingOff,
-    Parked,
-    /// The row in the store cannot be read.
-    Damaged,
-    Waiting,
-    Ready,
-    /// Not in the queue: only its past is known.
-    Idle,
-}
-
-/// The states that a list of keys can be restricted to.
-impl Named for State {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("ready", Self::Ready),
-        ("waiting", Self::Waiting),
-        ("backing_off", Self::BackingOff),
-        ("running", Self::Running),
-        ("parked", Self::Parked),
-        ("damaged", Self::Damaged),
-    ];
-}
-
 impl State {
-    pub(crate) fn of<K>(entry: &Entry<K>) -> Self {
+    pub(crate) fn of_entry<K>(entry: &Entry<K>) -> Self {
         match entry.phase {
             Phase::Ready => Self::Ready,
             Phase::InFlight | Phase::InFlightDirty => Self::Running,
@@ -98,7 +69,8 @@ impl State {
     }
 
     #[cfg(feature = "store")]
-    pub(crate) const fn stored(state: requeue_store::State) -> Self {
+    /// Returns the state of a key in a store.
+    pub const fn stored(state: requeue_store::State) -> Self {
         use requeue_store::State as Stored;
         match state {
             Stored::Ready => Self::Ready,
@@ -109,44 +81,6 @@ impl State {
             _ => Self::Waiting,
         }
     }
-}
-
-/// One key.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    key: String,
-    /// `None` for a key that is too long.
-    key_base64: Option<String>,
-    state: State,
-    /// The key was re-added during its run.
-    again: bool,
-    /// The time in its state, in seconds.
-    age: Option<f64>,
-    /// The time until it is due, in seconds; `None` also if that is never.
-    due_in: Option<f64>,
-    /// The time until the lease expires unless it is renewed, in seconds. Only queues in a store have leases.
-    lease_in: Option<f64>,
-    /// The number of the attempt that runs, or of the next one.
-    attempt: u32,
-    failures: u32,
-    adds: u32,
-    priority: i32,
-    why: String,
-    /// The error of the last run that failed, if it is known and no run has succeeded since.
-    error: Option<String>,
-    #[serde(serialize_with = "as_map")]
-    detail: Vec<(Cow<'static, str>, String)>,
-}
-
-/// One key, with its past.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct KeyPage {
-    #[serde(flatten)]
-    pub(crate) row: Row,
-    /// The end of the output of the last run that failed.
-    pub(crate) output: Option<String>,
-    /// The last runs that are known, the newest first.
-    pub(crate) runs: Vec<PastRun>,
 }
 
 impl KeyPage {
@@ -196,7 +130,7 @@ impl Row {
     }
 
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
-        let state = State::of(entry);
+        let state = State::of_entry(entry);
         let (key, key_base64) = shown(bytes);
         Self {
             key,
@@ -278,11 +212,4 @@ fn shown(key: &[u8]) -> (String, Option<String>) {
         text.push('…');
     }
     (text, is_whole.then(|| to_base64(key)))
-}
-
-fn as_map<S: Serializer>(
-    fields: &[(Cow<'static, str>, String)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
 }

@@ -1,77 +1,29 @@
 //! The samples of the queue: one per second, for the last 15 minutes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use requeue::{Histogram, Histograms};
-use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::time::MissedTickBehavior;
 
-use crate::site::Inner;
+use crate::api::{LastMinute, Rates, Sample};
 use crate::source::Gauges;
 use crate::time::{seconds, unix_time};
 
-const EVERY: Duration = Duration::from_secs(1);
 /// The number of samples that are kept: 15 minutes.
 const KEPT: usize = 900;
 
-/// The counts at a point in time. Counters start at the creation of the queue.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Sample {
-    /// Seconds since 1970.
-    pub(crate) t: f64,
-    /// The number of all keys.
-    pub(crate) keys: usize,
-    pub(crate) ready: usize,
-    pub(crate) waiting: usize,
-    pub(crate) backing_off: Option<usize>,
-    pub(crate) running: usize,
-    /// Running keys that run once more.
-    pub(crate) dirty: usize,
-    pub(crate) parked: Option<usize>,
-    pub(crate) damaged: Option<usize>,
-    /// The age of these numbers of keys, in seconds: 0 for a queue in memory, and `None` before the first count of a
-    /// store.
-    pub(crate) counts_age: Option<f64>,
-    pub(crate) adds: u64,
-    pub(crate) coalesced: u64,
-    pub(crate) runs: u64,
-    pub(crate) failures: u64,
-    /// The number of deliveries, and the sum of the times for which their keys had been ready.
-    pub(crate) queued: u64,
-    pub(crate) queued_seconds: f64,
-    /// The number of completed runs, and the sum of their durations.
-    pub(crate) worked: u64,
-    pub(crate) worked_seconds: f64,
-    #[serde(flatten)]
-    pub(crate) last_minute: LastMinute,
-}
-
-/// The durations of the last minute, in seconds; `None` without any.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct LastMinute {
-    queued_mean: Option<f64>,
-    queued_p50: Option<f64>,
-    queued_p95: Option<f64>,
-    queued_p99: Option<f64>,
-    worked_mean: Option<f64>,
-    worked_p50: Option<f64>,
-    worked_p95: Option<f64>,
-    worked_p99: Option<f64>,
-}
-
 impl LastMinute {
-    fn of(times: &Histograms) -> Self {
-        let of = |times: &Histogram| {
+    fn from_histograms(times: &Histograms) -> Self {
+        let summed_up = |times: &Histogram| {
             let quantile = |q| times.quantile(q).map(seconds);
             let count = times.count();
             let mean = (count > 0).then(|| (times.sum as f64 / count as f64).round() / 1e9);
             [mean, quantile(0.5), quantile(0.95), quantile(0.99)]
         };
-        let [queued_mean, queued_p50, queued_p95, queued_p99] = of(&times.queued);
-        let [worked_mean, worked_p50, worked_p95, worked_p99] = of(&times.worked);
+        let [queued_mean, queued_p50, queued_p95, queued_p99] = summed_up(&times.queued);
+        let [worked_mean, worked_p50, worked_p95, worked_p99] = summed_up(&times.worked);
         Self {
             queued_mean,
             queued_p50,
@@ -86,7 +38,7 @@ impl LastMinute {
 }
 
 impl Sample {
-    pub(crate) fn of(gauges: &Gauges, last_minute: LastMinute) -> Self {
+    pub(crate) fn new(gauges: &Gauges, last_minute: LastMinute) -> Self {
         let Gauges { counts, .. } = gauges;
         let times = gauges.times.unwrap_or_default();
         let summed = |sum: u128| sum as f64 / 1e9;
@@ -112,15 +64,6 @@ impl Sample {
             last_minute,
         }
     }
-}
-
-/// Events per second.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Rates {
-    adds: f64,
-    coalesced: f64,
-    runs: f64,
-    failures: f64,
 }
 
 /// The last samples, the oldest first.
@@ -155,10 +98,10 @@ impl Samples {
         let mut since = now;
         since.queued = now.queued.since(&before.queued);
         since.worked = now.worked.since(&before.worked);
-        LastMinute::of(&since)
+        LastMinute::from_histograms(&since)
     }
 
-    fn push(&self, sample: Sample) {
+    pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.lock();
         if samples.len() == KEPT {
             samples.pop_front();
@@ -206,31 +149,6 @@ pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
     columns
 }
 
-/// Samples the site each second, until its end or until no handle is left.
-pub(crate) async fn keep_sampling(site: Weak<Inner>) {
-    let mut interval = tokio::time::interval(EVERY);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        interval.tick().await;
-        let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
-        site.tick();
-    }
-}
-
-impl Inner {
-    /// Takes a sample, and sends it to event streams.
-    pub(crate) fn tick(self: &Arc<Self>) {
-        // Code of the user that shows keys may panic. Then this second has no sample.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let gauges = self.source.gauges();
-            self.samples.push(Sample::of(&gauges, self.samples.last_minute(&gauges)));
-            if self.ticks.receiver_count() > 0 {
-                self.ticks.send_replace(self.summary_json().into());
-            }
-        }));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -238,7 +156,7 @@ mod tests {
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
-        Sample { t, runs, ..Sample::of(&Gauges::default(), LastMinute::default()) }
+        Sample { t, runs, ..Sample::new(&Gauges::default(), LastMinute::default()) }
     }
 
     #[test]

@@ -109,12 +109,12 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (places, router, lives_on) = match has_place {
+        let (places, router, keeps_alive) = match has_place {
             true => (&mut all, &router, true),
             false => (&mut reserved, &probes, false),
         };
         let connection = places.connection();
-        tasks.spawn(connection.serve(stream, client, router.clone(), lives_on, ended.clone()));
+        tasks.spawn(connection.serve(stream, client, router.clone(), keeps_alive, ended.clone()));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -203,13 +203,13 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         client: Option<SocketAddr>,
         router: Router,
-        lives_on: bool,
+        keeps_alive: bool,
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            let answered = InFlight::of(&self);
+            let answered = InFlight::begin(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
                 request.extensions_mut().insert(ConnectInfo(client));
@@ -226,7 +226,7 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
-            .keep_alive(lives_on)
+            .keep_alive(keeps_alive)
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
@@ -246,7 +246,7 @@ impl Connection {
 struct InFlight(Arc<Connection>);
 
 impl InFlight {
-    fn of(connection: &Arc<Connection>) -> Self {
+    fn begin(connection: &Arc<Connection>) -> Self {
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))

@@ -1,4 +1,4 @@
-//! The site of a queue: its state, and its servers.
+//! The site of a queue, as a handle: its builder, its router and its servers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,25 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
-use prometheus_client::registry::Registry;
 use requeue::{Key, Queue};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
 
-use crate::Builder;
-use crate::admin::Admin;
+use crate::builder::Builder;
 use crate::cursors::Cursors;
-use crate::hosts::Hosts;
-use crate::keys::ShownKey;
+use crate::keys::ByteKey;
 use crate::memory::Shown;
-use crate::params::Problem;
 use crate::routes;
-use crate::samples::Samples;
-use crate::sections::MakeSection;
 use crate::server::{self, Listen};
-use crate::source::{Parts, Source};
-use crate::turns::Turns;
+use crate::source::Parts;
+use crate::state::SiteState;
 
 /// The dashboard, the metrics and the API of a queue.
 ///
@@ -34,46 +26,7 @@ use crate::turns::Turns;
 /// exists.
 #[derive(Clone)]
 pub struct Site {
-    pub(crate) inner: Arc<Inner>,
-}
-
-/// The workers of a queue.
-pub(crate) struct Jobs {
-    pub(crate) total: usize,
-    pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
-}
-
-/// Pauses and resumes the workers of a program.
-pub(crate) struct Pausing {
-    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
-    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) title: String,
-    pub(crate) source: Box<dyn Source>,
-    /// `None` if the site is read-only.
-    pub(crate) admin: Option<Admin>,
-    /// `None` if the queue itself is paused.
-    pub(crate) pausing: Option<Pausing>,
-    pub(crate) jobs: Option<Jobs>,
-    /// The example of an empty dashboard.
-    pub(crate) hint: Option<String>,
-    pub(crate) sections: Vec<MakeSection>,
-    pub(crate) registry: Option<Arc<Registry>>,
-    pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
-    pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
-    pub(crate) hosts: Hosts,
-    pub(crate) samples: Samples,
-    /// The start of the sampling, in seconds since 1970. It identifies the process to the dashboard.
-    pub(crate) started: f64,
-    /// The summary of each second, as JSON.
-    pub(crate) ticks: watch::Sender<Arc<str>>,
-    pub(crate) ended: watch::Sender<bool>,
-    pub(crate) max_connections: usize,
-    /// A permit for each client of `/api/v1/events`.
-    pub(crate) streams: Arc<Semaphore>,
-    pub(crate) walks: Turns,
+    pub(crate) state: Arc<SiteState>,
 }
 
 /// The time in which clients can read the rest of their responses at the end.
@@ -83,10 +36,10 @@ impl Site {
     /// Returns a builder for a queue whose keys are text or bytes.
     pub fn builder<K, S>(queue: Queue<K, S>) -> Builder<K>
     where
-        K: ShownKey,
+        K: ByteKey,
         S: BuildHasher + Send + Sync + 'static,
     {
-        Self::builder_with(queue, K::bytes, K::from_bytes)
+        Self::builder_with(queue, K::to_bytes, K::from_bytes)
     }
 
     /// Returns a builder for a queue with keys of any type.
@@ -167,10 +120,10 @@ impl Site {
     ///
     /// With `nest_service`, the dashboard is at `/queue` and `/queue/`; with `nest`, only at `/queue`.
     pub fn router(&self) -> Router {
-        routes::router(Arc::clone(&self.inner))
+        routes::router(Arc::clone(&self.state))
     }
 
-    /// Serves the site until [`end`](Self::end).
+    /// Serves the site until its [`shutdown`](Self::shutdown).
     ///
     /// After the end, clients have one more second to read their responses.
     ///
@@ -194,7 +147,7 @@ impl Site {
         self.serve_on(listener).await
     }
 
-    /// Serves the site on a Unix socket until [`end`](Self::end).
+    /// Serves the site on a Unix socket until its [`shutdown`](Self::shutdown).
     ///
     /// The modes of the socket's file and its directories decide who can connect. Requests must name an allowed
     /// [host](Builder::host), such as `localhost`. The limits are those of [`serve`](Self::serve).
@@ -215,7 +168,7 @@ impl Site {
     ///     let site = site.clone();
     ///     async move { site.serve_unix(listener).await }
     /// });
-    /// site.end();
+    /// site.shutdown();
     /// server.await??;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
@@ -234,10 +187,11 @@ impl Site {
     }
 
     async fn serve_on(&self, listener: impl Listen) -> io::Result<()> {
-        let ended = self.inner.ended.subscribe();
+        let ended = self.state.ended.subscribe();
         let mut over = ended.clone();
-        let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.inner)));
-        let server = server::serve(listener, router, probes, self.inner.max_connections, ended);
+        let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.state)));
+        let server =
+            server::serve(listener, router, probes, self.state.settings.max_connections, ended);
         tokio::select! {
             () = server => {}
             () = async {
@@ -252,32 +206,14 @@ impl Site {
     /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
-    pub fn end(&self) {
-        self.inner.tick();
-        self.inner.ended.send_replace(true);
+    pub fn shutdown(&self) {
+        self.state.tick();
+        self.state.ended.send_replace(true);
     }
 }
 
 impl fmt::Debug for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Site").field("title", &self.inner.title).finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// Pauses or resumes deliveries.
-    pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
-        match &self.pausing {
-            Some(pausing) if (pausing.set)(paused) => Ok(()),
-            Some(_) => {
-                let error = "this process is stopping: there is nothing to pause";
-                Err(Problem::new(StatusCode::CONFLICT, error))
-            }
-            None => self.source.set_paused(paused).await,
-        }
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        *self.ended.borrow()
+        f.debug_struct("Site").field("title", &self.state.title).finish_non_exhaustive()
     }
 }

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use requeue::{Histograms, Totals};
 
-use crate::action::Action;
+use crate::api::{Action, AddResult, KeyPage, Named, Row, State, Status};
 use crate::control::Control;
 use crate::history::History;
-use crate::names::Named;
-use crate::params::Problem;
-use crate::rows::{Detail, KeyPage, Row, State};
+use crate::params::{Params, Problem};
+use crate::rows::Detail;
 
 pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
 pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
@@ -39,9 +38,9 @@ pub(crate) trait Source: Send + Sync {
     /// Changes keys. Returns for each whether it was changed. An error has the number of keys that are known to have
     /// been changed before it.
     fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>>;
-    /// Adds keys. Returns the result of each, with its name in the API. If some were added and others not, the error has
+    /// Adds keys. Returns the result of each. If some were added and others not, the error has
     /// the results.
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>>;
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>>;
     /// Pauses or resumes deliveries.
     fn set_paused(&self, paused: bool) -> Answer<'_, ()>;
 }
@@ -85,6 +84,16 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// Reads `state`, `q` and `failed` of a query.
+    pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
+        let failed = match params.text("failed")? {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
+        };
+        Ok(Self { state: params.named("state")?, part: params.text("q")?.map(Part::new), failed })
+    }
+
     /// Returns true if a key is selected. `text` is the key as it is shown.
     pub(crate) fn takes<'a>(
         &self,
@@ -229,23 +238,7 @@ impl<T> First<T> {
 
 // --- Numbers ---------------------------------------------------------------------------------
 
-/// The status of the queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
-    Open,
-    Paused,
-    /// New keys are refused, and known keys run.
-    Closed,
-    ShutDown,
-    /// The store cannot be reached.
-    #[cfg(feature = "store")]
-    Unreachable,
-    /// The site has ended.
-    Ended,
-}
-
-/// The numbers at a point in time.
+/// The numbers at a point in time. Each field is one that [`Sample`](crate::api::Sample) or the summary shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ready: usize,

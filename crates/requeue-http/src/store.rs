@@ -10,14 +10,13 @@ use requeue_store::{Add, Added, CancelledRun, Entry, Key, Priority, Queue, State
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::action::Action;
+use crate::api::{Action, AddResult, KeyPage, Row, State as RowState, Status};
 use crate::history::History;
 use crate::keys::{escaped, from_base64, to_base64};
-use crate::params::{Problem, UNKNOWN};
-use crate::rows::{KeyPage, Row, State as RowState};
+use crate::params::Problem;
 use crate::source::{
     Answer, Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort,
-    Source, Status, Walk, Walked, count_of, detail_of,
+    Source, Walk, Walked, count_of, detail_of,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -232,7 +231,7 @@ impl Stored {
         }
     }
 
-    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<&'static str>, Problem> {
+    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
         let adds = keys.into_iter().map(|new| {
             let add = Add::after(new.delay.unwrap_or_default());
             let add = add.priority(Priority::from_number(new.priority));
@@ -243,14 +242,14 @@ impl Stored {
         let (mut results, mut problem) = (Vec::new(), None);
         for added in join_all(adds).await {
             results.push(match added {
-                Ok(Added::New) => Some("new"),
-                Ok(Added::Dirty) => Some("dirty"),
-                Ok(Added::BackingOff) => Some("held"),
-                Ok(Added::Revived) => Some("revived"),
-                Ok(Added::Parked) => Some("parked"),
-                Ok(_) => Some("coalesced"),
+                Ok(Added::New) => Some(AddResult::New),
+                Ok(Added::Dirty) => Some(AddResult::Dirty),
+                Ok(Added::BackingOff) => Some(AddResult::Held),
+                Ok(Added::Revived) => Some(AddResult::Revived),
+                Ok(Added::Parked) => Some(AddResult::Parked),
+                Ok(_) => Some(AddResult::Coalesced),
                 Err(error) => {
-                    let result = error.may_have_happened().then_some(UNKNOWN);
+                    let result = error.may_have_happened().then_some(AddResult::Unknown);
                     problem = Some(failed(error));
                     result
                 }
@@ -346,7 +345,7 @@ impl Source for Stored {
         Box::pin(self.change(action, keys))
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<&'static str>> {
+    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
         Box::pin(self.add_all(keys))
     }
 

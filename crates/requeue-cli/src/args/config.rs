@@ -1,5 +1,6 @@
 //! The configuration of a run: flags that were checked together.
 
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::args::codes::Codes;
 use crate::args::halt::{Halt, MayHalt};
 use crate::args::help;
 use crate::args::pacing::Pacing;
-use crate::args::run::{self as args, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
+use crate::args::run::{self as args, Alone, Common, Flags, Output, Read, Stdin, Summary};
 use crate::args::unsupported::check_separators;
 use crate::args::values::{Delimiter, Jobs, Retries};
 use crate::exit::Refusal;
@@ -41,7 +42,6 @@ pub(crate) struct Config {
 pub(crate) struct InputConfig {
     pub(crate) format: Format,
     pub(crate) max_keys: usize,
-    pub(crate) at_eof: AtEof,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,6 @@ pub(crate) struct FailureConfig {
 #[derive(Debug)]
 pub(crate) struct FilePaths {
     pub(crate) dead_letter: Option<PathBuf>,
-    pub(crate) unfinished: Option<PathBuf>,
     pub(crate) joblog: Option<PathBuf>,
 }
 
@@ -85,7 +84,6 @@ pub(crate) struct Subcommand {
     has_priorities: bool,
     input: InputConfig,
     stdin: Stdin,
-    unfinished: Option<PathBuf>,
     /// Its commands get no key as an argument.
     is_keyless: bool,
     keep_order: bool,
@@ -102,13 +100,12 @@ impl Subcommand {
         stdin: Stdin,
     ) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
-        let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
+        let input = InputConfig { format, max_keys: usize::MAX };
         Self {
             name,
             has_priorities,
             input,
             stdin,
-            unfinished: None,
             is_keyless: false,
             keep_order: false,
             first_interrupt: Level::Stopping,
@@ -148,7 +145,7 @@ impl Read {
                 Some(Delimiter(byte)) => byte,
                 None => b'\n',
             },
-            max_record: self.max_record.unwrap_or(1 << 20),
+            max_record: 1 << 20,
         };
         Ok((source, format))
     }
@@ -161,13 +158,8 @@ impl Config {
         let own = Subcommand {
             name: "run",
             has_priorities: format.kind == Kind::Json,
-            input: InputConfig {
-                format,
-                max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
-                at_eof: flags.at_eof,
-            },
+            input: InputConfig { format, max_keys: flags.max_keys.unwrap_or(1_000_000) as usize },
             stdin: flags.stdin,
-            unfinished: flags.unfinished,
             is_keyless: false,
             keep_order: flags.keep_order,
             first_interrupt: Level::Stopping,
@@ -178,44 +170,8 @@ impl Config {
     /// Returns the configuration from the flags that all subcommands with commands share.
     pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
-        check_separators(&common.command)?;
-        if own.is_keyless {
-            Template::refuse_mark(&common.command, common.mark.as_deref())?;
-        }
-        let template = match (common.shell, common.command) {
-            (Some(script), command) if command.is_empty() => {
-                Template::script(script, common.mark.as_deref())?
-            }
-            (Some(_), _) => {
-                return Err(Refusal::usage(
-                    "-c SCRIPT and COMMAND exclude each other; the only argument of SCRIPT is the key, \"$1\"",
-                ));
-            }
-            (None, command) if command.is_empty() => {
-                let name = own.name;
-                return Err(Refusal::usage(format!(
-                    "no COMMAND; `requeue {name} --help` describes it, for example: {}",
-                    help::example(name)
-                )));
-            }
-            (None, command) => Template::command(command, common.mark.as_deref())?,
-        };
-        let template = if own.is_keyless { template.without_key() } else { template };
-        let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
-        let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
-        if base_delay > max_delay {
-            return Err(Refusal::usage("--max-delay is shorter than --base-delay"));
-        }
-        let retries = match common.retries {
-            None if common.fail_fast => Some(0),
-            Some(Retries(retries)) if common.fail_fast && retries != Some(0) => {
-                return Err(Refusal::usage(
-                    "--fail-fast and --retries exclude each other: it stops at the first failed attempt; \
-                     --halt now,fail=1 stops when a key has used its retries",
-                ));
-            }
-            retries => retries.unwrap_or(Retries(Some(5))).0,
-        };
+        let failures = FailureConfig::check(&common)?;
+        let template = template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
             Output::Inherit | Output::None if own.keep_order => {
@@ -253,25 +209,72 @@ impl Config {
                 dry_run: alone.dry_run,
             },
             pacing,
-            failures: FailureConfig {
-                retries,
-                base_delay,
-                max_delay,
-                re_add: common.re_add.unwrap_or_default(),
-                fatal: common.fatal.unwrap_or_default(),
-                halt: match common.halt {
-                    Some(MayHalt(halt)) => halt,
-                    None => common.fail_fast.then_some(Halt::FAIL_FAST),
-                },
-            },
-            files: FilePaths {
-                dead_letter: common.dead_letter,
-                unfinished: own.unfinished,
-                joblog: common.joblog,
-            },
+            failures,
+            files: FilePaths { dead_letter: common.dead_letter, joblog: common.joblog },
             progress: common.progress,
             summary: common.summary,
             serve: alone.dashboard.check()?,
+        })
+    }
+}
+
+/// Returns the command that runs for each key.
+fn template(
+    command: Vec<OsString>,
+    script: Option<OsString>,
+    mark: Option<&OsStr>,
+    own: &Subcommand,
+) -> Result<Template, Refusal> {
+    check_separators(&command)?;
+    if own.is_keyless {
+        Template::refuse_mark(&command, mark)?;
+    }
+    let template = match (script, command) {
+        (Some(script), command) if command.is_empty() => Template::script(script, mark)?,
+        (Some(_), _) => {
+            return Err(Refusal::usage(
+                "-c SCRIPT and COMMAND exclude each other; the only argument of SCRIPT is the key, \"$1\"",
+            ));
+        }
+        (None, command) if command.is_empty() => {
+            let name = own.name;
+            return Err(Refusal::usage(format!(
+                "no COMMAND; `requeue {name} --help` describes it, for example: {}",
+                help::example(name)
+            )));
+        }
+        (None, command) => Template::command(command, mark)?,
+    };
+    Ok(if own.is_keyless { template.without_key() } else { template })
+}
+
+impl FailureConfig {
+    fn check(common: &Common) -> Result<Self, Refusal> {
+        let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
+        let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
+        if base_delay > max_delay {
+            return Err(Refusal::usage("--max-delay is shorter than --base-delay"));
+        }
+        let retries = match common.retries {
+            None if common.fail_fast => Some(0),
+            Some(Retries(retries)) if common.fail_fast && retries != Some(0) => {
+                return Err(Refusal::usage(
+                    "--fail-fast and --retries exclude each other: it stops at the first failed attempt; \
+                     --halt now,fail=1 stops when a key has used its retries",
+                ));
+            }
+            retries => retries.unwrap_or(Retries(Some(5))).0,
+        };
+        Ok(Self {
+            retries,
+            base_delay,
+            max_delay,
+            re_add: common.re_add.unwrap_or_default(),
+            fatal: common.fatal.clone().unwrap_or_default(),
+            halt: match common.halt {
+                Some(MayHalt(halt)) => halt,
+                None => common.fail_fast.then_some(Halt::FAIL_FAST),
+            },
         })
     }
 }

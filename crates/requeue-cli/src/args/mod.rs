@@ -155,7 +155,7 @@ pub(crate) enum Subcommand {
     ///
     /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It has
     /// no password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.
-    #[cfg(all(feature = "dashboard", feature = "store"))]
+    #[cfg(feature = "store")]
     Serve(store::ServeFlags),
     /// List the parked keys of a queue, with their last errors
     ///

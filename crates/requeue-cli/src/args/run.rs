@@ -15,16 +15,12 @@ use rustix::process::Signal;
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
 use crate::args::help::Sections;
-#[cfg(feature = "store")]
-use crate::args::unsupported::InMemoryOnly;
-use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun, parse_size};
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_pace, parse_rerun};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::Serve;
-#[cfg(feature = "dashboard")]
-use crate::serve::{Address, token};
+use crate::serve::{Address, Serve, token};
 
 /// The variable with the default of `--store`.
 #[cfg(feature = "store")]
@@ -38,10 +34,6 @@ pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
     disable_help_flag = true
 )]
 pub(crate) struct Flags {
-    #[cfg(feature = "store")]
-    #[command(flatten)]
-    pub(crate) in_memory: InMemoryOnly,
-
     #[command(flatten)]
     pub(crate) read: Read,
 
@@ -67,19 +59,6 @@ pub(crate) struct Flags {
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
 
-    /// Treatment of held keys at the end of the input
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
-    #[arg(help_heading = "End of the input")]
-    pub(crate) at_eof: AtEof,
-
-    /// Write the keys that have not run to FILE
-    ///
-    /// FILE has the format of the input, so that a later run can read it. It is written when the run stops, and
-    /// not if requeue is killed: then only --store keeps the keys. If FILE is the input, it is replaced at the
-    /// end.
-    #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
-    pub(crate) unfinished: Option<PathBuf>,
-
     /// Print the output of commands in the order in which their keys start
     ///
     /// This is the order of the input, unless --order, priorities or delays change it. The output of a command
@@ -93,6 +72,22 @@ pub(crate) struct Flags {
     pub(crate) no_run_if_empty: bool,
 }
 
+/// The flags of `requeue run` that need all keys in one process.
+#[cfg(feature = "store")]
+const IN_MEMORY_ONLY: [&str; 11] = [
+    "debounce",
+    "on_readd",
+    "delay",
+    "min_interval",
+    "pace",
+    "order",
+    "group_by",
+    "group_jobs",
+    "keep_order",
+    "max_keys",
+    "dry_run",
+];
+
 // The flags of `requeue run --store`.
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Debug)]
@@ -103,6 +98,7 @@ pub(crate) struct Through {
     /// queue too: see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys
     /// are in memory.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
+    #[arg(conflicts_with_all = IN_MEMORY_ONLY)]
     pub(crate) store: Option<String>,
 
     /// Name of the queue in the store
@@ -183,13 +179,6 @@ pub(crate) struct Read {
     #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
     #[arg(help_heading = "Input")]
     pub(crate) input: Kind,
-
-    /// Size of the longest valid record [default: 1M]
-    ///
-    /// SIZE is a number of bytes, or one like 64K, 1M or 1G. Longer records are reported as bad input.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
-    #[arg(hide_short_help = true)]
-    pub(crate) max_record: Option<usize>,
 }
 
 // The flags of every subcommand that runs commands.
@@ -386,7 +375,6 @@ pub(crate) struct Alone {
     pub(crate) dashboard: Dashboard,
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Dashboard {
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
@@ -400,13 +388,8 @@ pub(crate) struct Dashboard {
     admin: AdminFlags,
 }
 
-#[cfg(not(feature = "dashboard"))]
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Dashboard {}
-
 impl Dashboard {
     /// Returns the settings of the dashboard; `None` without `--serve`.
-    #[cfg(feature = "dashboard")]
     pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
             Some(address) => self.admin.at(address).map(Some),
@@ -414,15 +397,8 @@ impl Dashboard {
             None => Ok(None),
         }
     }
-
-    /// Returns `None`: this program has no dashboard.
-    #[cfg(not(feature = "dashboard"))]
-    pub(crate) fn check(self) -> Result<Option<Serve>, Refusal> {
-        Ok(None)
-    }
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AdminFlags {
     /// Let clients of the dashboard with the token change the queue
@@ -438,7 +414,6 @@ pub(crate) struct AdminFlags {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-#[cfg(feature = "dashboard")]
 impl AdminFlags {
     /// Returns the settings of a dashboard at `address`.
     pub(crate) fn at(&self, address: Address) -> Result<Serve, Refusal> {
@@ -465,16 +440,6 @@ pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReaddPolicy> {
         "keep-both" => ReaddPolicy::KeepBoth,
         _ => ReaddPolicy::Hold,
     })
-}
-
-/// The fate of keys that have not run at the end of the input.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum AtEof {
-    /// Run them
-    #[default]
-    Finish,
-    /// Start no further command
-    Abandon,
 }
 
 /// The destination of the output of commands.

@@ -12,15 +12,12 @@ use requeue::ReaddPolicy;
 use requeue_store::State;
 
 use crate::args::help::Sections;
-#[cfg(feature = "dashboard")]
-use crate::args::run::AdminFlags;
 use crate::args::run::{
-    self as args, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
+    self as args, AdminFlags, Common, Dashboard, Passwords, Read, STORE_VARIABLE, Stdin, Summary,
 };
 use crate::args::values::ServerUrl;
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
-#[cfg(feature = "dashboard")]
 use crate::serve::Address;
 
 #[derive(Args, Clone, Debug)]
@@ -119,7 +116,7 @@ pub(crate) struct WorkFlags {
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
     /// The keys; without any, they are read from standard input
-    #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter", "max_record"])]
+    #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter"])]
     pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
@@ -293,7 +290,6 @@ pub(crate) struct ExplainFlags {
     pub(crate) server: ServerFlags,
 }
 
-#[cfg(feature = "dashboard")]
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
     /// PORT, ADDR:PORT or unix:PATH

@@ -138,19 +138,6 @@ impl FromStr for Delimiter {
     }
 }
 
-/// Parses a number of bytes: "4096", "64K", "1M", "1G".
-pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
-    const WRONG: &str = "expected a number of bytes above 0, or one like 64K, 1M or 1G";
-    let (digits, unit) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
-        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    number.filter(|&size| size > 0).ok_or(WRONG)
-}
-
 /// Parses the effect of an add on a key in flight.
 pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
     const WRONG: &str = "expected `after`, `restart`, or `restart` with a time, as in restart,10s";
@@ -275,16 +262,6 @@ mod tests {
         }
         for text in ["", "ab", "é", "\\y", "\\x", "\\x100", "\\400", "\\8", "\\+7", "\\x+7"] {
             assert!(text.parse::<Delimiter>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units_or_are_bytes() {
-        for (text, size) in [("1", 1), ("64K", 64 << 10), ("1m", 1 << 20), ("2G", 2 << 30)] {
-            assert_eq!(parse_size(text), Ok(size), "{text}");
-        }
-        for text in ["", "0", "K", "-1", "1.5M", "99999999999999999999"] {
-            assert!(parse_size(text).is_err(), "{text}");
         }
     }
 }

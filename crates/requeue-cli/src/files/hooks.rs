@@ -141,7 +141,6 @@ impl FileHooks {
 }
 
 impl Hooks for FileHooks {
-    #[cfg(feature = "dashboard")]
     fn check(&self, key: &[u8]) -> Result<(), String> {
         match self.all {
             Some(_) if key != ALL => Err("with --all-in-one, the only key is `all`".to_owned()),

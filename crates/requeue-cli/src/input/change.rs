@@ -67,7 +67,7 @@ impl fmt::Display for Why {
                 write!(f, "not a key: it has {bytes} bytes, and the limit is {most}")
             }
             Self::RecordTooLong { bytes, most } => {
-                write!(f, "it has {bytes} bytes, and --max-record allows {most}")
+                write!(f, "it has {bytes} bytes, and the limit of a record is {most}")
             }
             Self::Json(why) => f.write_str(why),
         }

@@ -113,9 +113,6 @@ pub(crate) struct Written<'a> {
     /// Instead of `key`, if that is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<String>,
-    /// In seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) after: Option<f64>,
     /// The due time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<String>,
@@ -240,12 +237,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         for key in [&b"a\n\"b\""[..], b"\xff\xfe", "größe".as_bytes()] {
-            let written = Written { after: Some(2.5), priority: 3, ..Written::of(key) };
-            let options = AddOptions {
-                after: Some(Duration::from_millis(2500)),
-                priority: 3,
-                ..AddOptions::default()
-            };
+            let written = Written { priority: 3, ..Written::of(key) };
+            let options = AddOptions { priority: 3, ..AddOptions::default() };
             assert_eq!(parse(&written.to_bytes()), add(key, options));
         }
         assert_eq!(Written::of(b"a").to_bytes(), br#"{"key":"a"}"#);

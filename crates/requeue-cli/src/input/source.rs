@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::exit::Refusal;
@@ -28,20 +28,12 @@ pub(crate) struct Input {
     is_terminal: bool,
     /// Reaches its end when reading must stop.
     stop: PipeReader,
-    is_stopping: bool,
-    /// After the stop, the input that is already available is read.
-    keeps_rest: bool,
-    /// The number of bytes to read after the stop, unless this is a regular file: the capacity of a pipe.
-    left: usize,
     is_cut: bool,
 }
 
-const PIPE: usize = 1 << 20;
-
 impl Input {
-    /// Opens the input. Reading stops when the returned writer is dropped. With `keeps_rest`, the input that is then
-    /// available without waiting is still read, so that it can be kept.
-    pub(crate) fn open(source: &Source, keeps_rest: bool) -> Result<(Self, PipeWriter), Refusal> {
+    /// Opens the input. Reading stops when the returned writer is dropped.
+    pub(crate) fn open(source: &Source) -> Result<(Self, PipeWriter), Refusal> {
         let (file, what) = match source {
             Source::Stdin { .. } => {
                 let own = io::stdin().as_fd().try_clone_to_owned();
@@ -50,26 +42,17 @@ impl Input {
             Source::File(path) => (File::open(path), escaped(path.as_os_str().as_bytes())),
         };
         let input = file.and_then(|file| {
-            let (mut input, stopper) = Self::new(file, keeps_rest)?;
+            let (mut input, stopper) = Self::new(file)?;
             input.is_terminal = matches!(source, Source::Stdin { terminal: true });
             Ok((input, stopper))
         });
         input.map_err(|error| Refusal::failure(format!("{what}: {error}")))
     }
 
-    fn new(file: File, keeps_rest: bool) -> io::Result<(Self, PipeWriter)> {
+    fn new(file: File) -> io::Result<(Self, PipeWriter)> {
         let (stop, stopper) = io::pipe()?;
         let metadata = file.metadata()?;
-        let input = Self {
-            file,
-            metadata,
-            is_terminal: false,
-            stop,
-            is_stopping: false,
-            keeps_rest,
-            left: PIPE,
-            is_cut: false,
-        };
+        let input = Self { file, metadata, is_terminal: false, stop, is_cut: false };
         Ok((input, stopper))
     }
 
@@ -89,20 +72,13 @@ impl Input {
 
     /// Waits until there is something to read, or reading is stopped.
     fn wait(&mut self) -> io::Result<()> {
-        let at_once = self.is_stopping.then(Timespec::default);
         let mut fds =
             [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
-        match poll(&mut fds, at_once.as_ref()) {
+        match poll(&mut fds, None) {
             Err(Errno::INTR) => return Ok(()),
             ready => _ = ready?,
         }
-        let [is_ready, stops] = [0, 1].map(|fd: usize| !fds[fd].revents().is_empty());
-        if stops && !self.is_stopping {
-            self.is_stopping = true;
-            self.is_cut = !self.keeps_rest;
-        } else if self.is_stopping {
-            self.is_cut = !is_ready || self.left == 0;
-        }
+        self.is_cut = !fds[1].revents().is_empty();
         Ok(())
     }
 }
@@ -110,24 +86,16 @@ impl Input {
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let was_stopping = self.is_stopping;
-            self.wait()?;
+            if !self.is_cut {
+                self.wait()?;
+            }
             if self.is_cut {
                 return Ok(0);
             }
-            if self.is_stopping != was_stopping {
-                continue;
-            }
-            let room = if self.is_stopping { buffer.len().min(self.left) } else { buffer.len() };
-            match self.file.read(&mut buffer[..room]) {
+            match self.file.read(buffer) {
                 // Another process has read the bytes.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                read => {
-                    if self.is_stopping && !self.metadata.is_file() {
-                        self.left -= read.as_ref().map_or(0, |&read| read);
-                    }
-                    return read;
-                }
+                read => return read,
             }
         }
     }
@@ -142,15 +110,15 @@ mod tests {
 
     use super::*;
 
-    fn input(keeps_rest: bool) -> (Input, PipeWriter, PipeWriter) {
+    fn input() -> (Input, PipeWriter, PipeWriter) {
         let (reader, writer) = pipe().unwrap();
-        let (input, stopper) = Input::new(File::from(OwnedFd::from(reader)), keeps_rest).unwrap();
+        let (input, stopper) = Input::new(File::from(OwnedFd::from(reader))).unwrap();
         (input, stopper, writer)
     }
 
     #[test]
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
-        let (mut input, _stopper, mut writer) = input(false);
+        let (mut input, _stopper, mut writer) = input();
         rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
         // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
@@ -169,27 +137,12 @@ mod tests {
 
     #[test]
     fn reading_can_be_stopped_while_it_waits() {
-        for keeps_rest in [false, true] {
-            let (mut input, stopper, writer) = input(keeps_rest);
-            std::thread::scope(|scope| {
-                let read = scope.spawn(|| input.read(&mut [0; 8]));
-                drop(stopper);
-                assert_eq!(read.join().unwrap().unwrap(), 0);
-            });
-            assert!(input.is_cut());
-            drop(writer);
-        }
-    }
-
-    #[test]
-    fn what_is_there_is_read_if_it_is_to_be_kept() {
-        for (keeps_rest, kept) in [(false, &b""[..]), (true, b"abc")] {
-            let (mut input, stopper, mut writer) = input(keeps_rest);
-            writer.write_all(b"abc").unwrap();
+        let (mut input, stopper, _writer) = input();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| input.read(&mut [0; 8]));
             drop(stopper);
-            let mut read = Vec::new();
-            input.read_to_end(&mut read).unwrap();
-            assert_eq!((read.as_slice(), input.is_cut()), (kept, true));
-        }
+            assert_eq!(read.join().unwrap().unwrap(), 0);
+        });
+        assert!(input.is_cut());
     }
 }

@@ -1,19 +1,17 @@
 //! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
-//! followed, files that other users planted are refused, new files are readable only by their owner, and a file is
-//! replaced in one step.
+//! followed, files that other users planted are refused, and new files are readable only by their owner.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawMode, Stat, fcntl_getfl, fcntl_setfl, fstat, fsync, openat,
-    readlinkat, renameat, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawMode, Stat, fcntl_getfl, fcntl_setfl, fstat, openat,
+    readlinkat, statat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -56,13 +54,13 @@ fn descriptor(path: &Path) -> Option<&str> {
 
 /// Opens a file to append to. Creates the file if it does not exist.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
-    Ok(open(path, OFlags::APPEND)?.0)
+    open(path, OFlags::APPEND)
 }
 
 /// Opens a file to write from its start. Creates the file if it does not exist. Its content is deleted by
 /// [`empty`].
 pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
-    Ok(open(path, OFlags::empty())?.0)
+    open(path, OFlags::empty())
 }
 
 /// Deletes the content of a regular file.
@@ -70,16 +68,9 @@ pub(crate) fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
-/// The directory and the name of a file, after all links of its path.
-#[derive(Debug)]
-struct Place {
-    dir: OwnedFd,
-    name: OsString,
-}
-
 /// Opens each component of a path relative to the one before it. Links are followed here and not by the system,
 /// because each may belong to another user.
-fn open(path: &Path, how: OFlags) -> io::Result<(File, Place)> {
+fn open(path: &Path, how: OFlags) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
     if path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(Errno::ISDIR.into());
@@ -119,7 +110,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<(File, Place)> {
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
             check(&fstat(&dir)?, &fstat(&file)?, &at)?;
-            return Ok((file, Place { dir, name: component }));
+            return Ok(file);
         }
         let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
         if component != ".." {
@@ -199,95 +190,12 @@ const fn is_shared(mode: RawMode) -> bool {
     mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
 
-/// A file that is replaced at the end. Devices and open files are appended to.
-#[derive(Debug)]
-pub(crate) struct Replaced {
-    file: File,
-    /// The place of a regular file; `None` for any other file.
-    place: Option<Place>,
-}
-
-impl Replaced {
-    /// Opens the file immediately, so that errors are reported before the run.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let (file, place) = open(path, OFlags::APPEND)?;
-        let is_regular = file.metadata()?.is_file() && !is_of_proc(&place.dir);
-        let is_regular = is_regular && descriptor(path).is_none();
-        Ok(Self { file, place: is_regular.then_some(place) })
-    }
-
-    pub(crate) fn identity(&self) -> io::Result<Option<Identity>> {
-        Ok(identity(&self.file.metadata()?))
-    }
-
-    /// Replaces the file in one step with the output of `write`. The mode and the owner stay the same. If this process
-    /// may not set the owner, only this user can read the new file. A file that is not regular is appended to.
-    pub(crate) fn replace(
-        &self,
-        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(Place { dir, name }) = &self.place else {
-            return write(&mut BlockingFile::new(self.file.try_clone()?));
-        };
-        let was = self.file.metadata()?;
-        let mut new = NewFile::create(dir)?;
-        write(&mut new.file)?;
-        let is = new.file.metadata()?;
-        let same = (is.uid(), is.gid()) == (was.uid(), was.gid());
-        let given = same || fchown(&new.file, Some(was.uid()), Some(was.gid())).is_ok();
-        let mode = was.mode() & if given { 0o7777 } else { 0o700 };
-        new.file.set_permissions(fs::Permissions::from_mode(mode))?;
-        new.file.sync_all()?;
-        // If a link has taken the place of the file in the meantime, this replaces the link.
-        new.persist(name)?;
-        let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(fsync(openat(dir, c".", listed, Mode::empty())?)?)
-    }
-}
-
-/// A new file that is deleted unless it gets its final name.
-struct NewFile<'a> {
-    dir: &'a OwnedFd,
-    name: Option<OsString>,
-    file: File,
-}
-
-impl<'a> NewFile<'a> {
-    /// Creates a file with a random name, which only its owner can read.
-    fn create(dir: &'a OwnedFd) -> io::Result<Self> {
-        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        loop {
-            let random = RandomState::new().build_hasher().finish();
-            let name = OsString::from(format!(".requeue-{random:016x}"));
-            match openat(dir, &name, how | OFlags::NOFOLLOW, Mode::RUSR | Mode::WUSR) {
-                Err(Errno::EXIST) => {}
-                file => return Ok(Self { dir, name: Some(name), file: file?.into() }),
-            }
-        }
-    }
-
-    fn persist(mut self, to: &OsStr) -> io::Result<()> {
-        if let Some(name) = &self.name {
-            renameat(self.dir, name, self.dir, to)?;
-        }
-        self.name = None;
-        Ok(())
-    }
-}
-
-impl Drop for NewFile<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            // There is no other place to report this error.
-            let _ = unlinkat(self.dir, name, AtFlags::empty());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Write;
     use std::os::fd::AsRawFd;
-    use std::os::unix::fs::{lchown, symlink};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
     use super::*;
 
@@ -305,53 +213,16 @@ mod tests {
         }
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let replaced = Replaced::open(&path).unwrap();
-        let secret = |out: &mut dyn Write| {
-            out.write_all(b"new")?;
-            for entry in fs::read_dir(dir.path())? {
-                let entry = entry?;
-                let is_new = entry.file_name() != "f";
-                assert!(!is_new || entry.metadata()?.mode() & 0o177 == 0, "{entry:?}");
-            }
-            Ok(())
-        };
-        replaced.replace(secret).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(mode(&File::open(&path).unwrap()), 0o640);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(mode(&append(&path).unwrap()), 0o640);
     }
 
-    #[test]
-    fn a_file_that_cannot_be_written_to_the_end_stays_as_it_was() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f");
-        fs::write(&path, "old").unwrap();
-        let replaced = Replaced::open(&path).unwrap();
-        let fail = |out: &mut dyn Write| {
-            out.write_all(b"new")?;
-            Err(io::Error::other("full"))
-        };
-        assert_eq!(replaced.replace(fail).unwrap_err().to_string(), "full");
-        assert_eq!(fs::read(&path).unwrap(), b"old");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    /// The link is created before the file is opened, or while the program runs.
     #[test]
     fn a_planted_link_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();
         let [victim, path] = ["victim", "f"].map(|name| dir.path().join(name));
         fs::write(&victim, "precious").unwrap();
-        let replaced = Replaced::open(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        symlink(&victim, &path).unwrap();
-        replaced.replace(|out| out.write_all(b"keys")).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"keys");
-        assert!(!path.symlink_metadata().unwrap().is_symlink());
-
         assert!(trusts(1000, 1000) && trusts(0, 1000) && trusts(0, 0));
         assert!(!trusts(1001, 1000) && !trusts(1000, 0));
-        fs::remove_file(&path).unwrap();
         symlink(&victim, &path).unwrap();
         // Only root can change the owner of a link.
         if lchown(&path, Some(65534), None).is_ok() {
@@ -359,7 +230,6 @@ mod tests {
                 let error = open(&path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
-            assert!(Replaced::open(&path).is_err());
             // A link of another user is not followed behind a link of ours either.
             let ours = dir.path().join("ours");
             symlink("f", &ours).unwrap();
@@ -388,7 +258,6 @@ mod tests {
                     "{error}"
                 );
             }
-            assert!(Replaced::open(&at(path)).is_err(), "{path}");
         }
         for path in ["theirs/f", "theirs/inner/f"] {
             assert!(!at(path).exists(), "{path}");
@@ -405,11 +274,8 @@ mod tests {
         fs::write(at("file"), "theirs").unwrap();
         mkfifo(&at("fifo"));
         let paths = [at("file"), at("fifo"), at("dir/f")];
-        let open_all = || {
-            paths.iter().flat_map(|path| {
-                [append(path).map(drop), overwrite(path).map(drop), Replaced::open(path).map(drop)]
-            })
-        };
+        let open_all =
+            || paths.iter().flat_map(|path| [append(path).map(drop), overwrite(path).map(drop)]);
         for name in ["dir", "file", "fifo"] {
             if std::os::unix::fs::chown(at(name), Some(65534), None).is_err() {
                 return;
@@ -491,8 +357,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [target, path] = ["target", "f"].map(|name| dir.path().join(name));
         symlink(&target, &path).unwrap();
-        append(&path).unwrap().write_all(b"old").unwrap();
-        Replaced::open(&path).unwrap().replace(|out| out.write_all(b"new")).unwrap();
+        append(&path).unwrap().write_all(b"new").unwrap();
         assert!(path.symlink_metadata().unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
         let first = dir.path().join("first");

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::exit::Refusal;
 use crate::output::blocking_file::BlockingFile;
-use crate::output::dead_letters::{KeyFiles, refusal};
+use crate::output::dead_letters::{DeadLetters, refusal};
 use crate::output::files::{self, Identity, identity, standard};
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
@@ -38,7 +38,7 @@ impl Joblog {
     pub(crate) fn create(
         path: &Path,
         input: Option<Identity>,
-        keys: &KeyFiles,
+        dead_letters: &DeadLetters,
     ) -> Result<Self, Refusal> {
         let failed = |error| refusal("--joblog", path, &error);
         let mut file = match standard(path) {
@@ -52,9 +52,9 @@ impl Joblog {
                         "--joblog: the file is the input; name another file",
                     ));
                 }
-                if is.is_some_and(|is| keys.has(is)) {
+                if is.is_some_and(|is| dead_letters.is(is)) {
                     return Err(Refusal::usage(
-                        "--joblog: the file is that of --dead-letter or --unfinished; name another file",
+                        "--joblog: the file is that of --dead-letter; name another file",
                     ));
                 }
                 files::empty(&file).map_err(failed)?;

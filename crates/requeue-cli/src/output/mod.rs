@@ -8,7 +8,6 @@ pub(crate) mod capture;
 pub(crate) mod dead_letters;
 pub(crate) mod files;
 pub(crate) mod joblog;
-#[cfg(any(feature = "dashboard", feature = "store"))]
 pub(crate) mod log;
 pub(crate) mod summary;
 

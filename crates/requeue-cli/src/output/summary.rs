@@ -80,7 +80,7 @@ impl Serialize for Durations {
     }
 }
 
-/// The counts of a run. The fields of the JSON summary have these names.
+/// The counts of a run. It has a field for each property of the JSON summary, with the same name.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tally {
     #[serde(skip)]

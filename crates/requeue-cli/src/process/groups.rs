@@ -152,13 +152,11 @@ impl Groups {
     }
 
     /// Returns the number of commands in flight.
-    #[cfg(feature = "dashboard")]
     pub(crate) fn running(&self) -> usize {
         self.lock().iter().flatten().count()
     }
 
     /// Returns the slot in which a key runs.
-    #[cfg(feature = "dashboard")]
     pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
         self.lock().iter().position(is_its).map(|at| at + 1)

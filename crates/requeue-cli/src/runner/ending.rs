@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 
 use crate::args::run as args;
 use crate::key::{Key, escaped};
-use crate::output::dead_letters::{DeadLetter, UnreadInput};
+use crate::output::dead_letters::DeadLetter;
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
+use crate::runner::launch::ReaderEnd;
 use crate::runner::outcome::{Outcome, Report};
 use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
@@ -151,7 +152,7 @@ impl Runner {
 
     async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
         self.tally.given_up.one_more();
-        let written = self.files.keys.write_dead_letter(key, letter);
+        let written = self.files.dead_letters.write(key, letter);
         let fate = ("parked", " (`requeue revive` runs it again)");
         self.report_given_up(key, fate, letter, written).await;
     }
@@ -176,7 +177,7 @@ impl Runner {
         // Nothing runs the key again in a run that stops.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        let written = self.files.keys.write_dead_letter(&item, letter);
+        let written = self.files.dead_letters.write(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
         self.record(|history| history.gave_up(&key, report.run(why)));
@@ -218,26 +219,20 @@ impl Runner {
         }
     }
 
-    /// Counts the keys that have not run, and writes them to their file. Must be called when no command is in flight.
-    pub(super) async fn write_unfinished(&self, unread: impl Future<Output = Option<UnreadInput>>) {
-        let (file, leases) = (&self.files.keys, self.keys.leases());
+    /// Counts the keys that have not run. Must be called when no command is in flight.
+    pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
+        let Some(leases) = self.keys.leases() else {
+            // This takes a second for a million keys.
+            let keys = tokio::task::block_in_place(|| self.keys.shut_down());
+            return self.tally.unfinished.add(keys);
+        };
         // The reader stops by itself. It may still be adding keys to the store.
-        let waits = file.has_unfinished() || leases.is_some();
-        let unread = if waits { unread.await } else { None };
-        if let Some(leases) = leases {
-            leases.release().await;
-            if leases.is_gone() {
-                self.tally.fail();
-            }
+        let _ = reader_end.await;
+        leases.release().await;
+        if leases.is_gone() {
+            self.tally.fail();
         }
-        let written = tokio::task::block_in_place(|| {
-            let (keys, pending) = self.keys.take_rest(file.is_json());
-            self.tally.unfinished.add(keys.len());
-            file.write_unfinished(&keys, &pending, unread)
-        });
-        if let Err(error) = written {
-            self.fail(&format!("--unfinished: {error}")).await;
-        }
+        self.keys.shut_down();
     }
 
     /// Returns true if standard output is closed. That explains why a command died of SIGPIPE. Stops the run in that
@@ -265,19 +260,15 @@ impl Runner {
         self.stop.is_cut_off() && !all_done
     }
 
-    /// Reports keys that the run has not completed and that no file or store keeps.
+    /// Reports keys that the run has not completed and that no store keeps.
     pub(super) async fn report_unfinished(&self) {
         let unfinished = self.tally.unfinished.get();
-        if unfinished == 0 || self.keys.leases().is_some() || self.files.keys.has_unfinished() {
-            return;
-        }
-        // The user asked for this loss.
-        if self.config.input.at_eof == args::AtEof::Abandon && self.stop.has_read_all() {
+        if unfinished == 0 || self.keys.leases().is_some() {
             return;
         }
         let next_step = match &self.hooks {
             Some(hooks) => hooks.after_cut_off(),
-            None => "--unfinished FILE would have saved them for a later run",
+            None => "--store sqlite:FILE would have kept them for a later run",
         };
         let keys = counted(unfinished, "unfinished key");
         self.output.say(&format!("{keys}: {next_step}")).await;
@@ -288,8 +279,7 @@ impl Runner {
         let next_step = match (self.keys.leases(), &self.hooks) {
             (Some(_), _) => "the store keeps its keys",
             (None, Some(hooks)) => hooks.after_cut_off(),
-            _ if self.files.keys.has_unfinished() => "--unfinished has the rest",
-            _ => "--unfinished FILE saves the rest for a later run",
+            _ => "--store sqlite:FILE keeps keys for a later run",
         };
         self.output
             .say(&format!("standard output was closed before all keys were done; {next_step}"))

@@ -5,13 +5,12 @@
 //! the end of their run. Therefore, if the lease of a key is lost and the key is leased again, it waits until its
 //! command here has exited.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use requeue::{Add, Added, Completion, Cursor, Filter, Item};
+use requeue::{Add, Added, Completion, Item};
 
 use crate::args::config::Config;
 use crate::args::pacing::Times;
@@ -19,7 +18,6 @@ use crate::duration::Debounce;
 use crate::exit::Refusal;
 use crate::input::AddOptions;
 use crate::key::{Key, KeyQueue};
-use crate::output::dead_letters::Pending;
 use crate::process::run_input::Past;
 use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
@@ -141,7 +139,6 @@ impl Keys {
     }
 
     /// Makes a waiting key ready. Its failures still count. Returns false if that is refused.
-    #[cfg(feature = "dashboard")]
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
         self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
             .is_accepted()
@@ -283,31 +280,8 @@ impl Keys {
         self.queue.close();
     }
 
-    /// Removes and returns the keys that have not run. With `with_pending`, also returns their times and priorities.
-    /// This takes a second for a million keys.
-    pub(super) fn take_rest(&self, with_pending: bool) -> (Vec<Key>, HashMap<Key, Pending>) {
-        let pending = if with_pending { self.pending() } else { HashMap::new() };
-        let keys = self.queue.shut_down();
-        // A store keeps its keys.
-        if self.leases.is_some() { (Vec::new(), pending) } else { (keys, pending) }
-    }
-
-    fn pending(&self) -> HashMap<Key, Pending> {
-        let (mut all, mut next) = (HashMap::new(), Some(Cursor::default()));
-        while let Some(cursor) = next {
-            let page = self.queue.snapshot(Filter::All, cursor, 256);
-            let now = self.queue.now();
-            for entry in page.entries {
-                // A dirty key is ready too, and need not wait.
-                let due = entry.due.filter(|_| !entry.phase.is_dirty());
-                let pending =
-                    Pending { after: due.map(|due| due.since(now)), priority: entry.priority };
-                if pending != Pending::default() {
-                    all.insert(entry.key, pending);
-                }
-            }
-            next = page.next;
-        }
-        all
+    /// Shuts the queue down. Returns the number of keys that have not run.
+    pub(super) fn shut_down(&self) -> usize {
+        self.queue.shut_down().len()
     }
 }

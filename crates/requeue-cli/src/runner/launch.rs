@@ -12,7 +12,7 @@ use crate::args::config::Config;
 use crate::args::run::Summary;
 use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::{Input, Source};
-use crate::output::dead_letters::{KeyFiles, UnreadInput};
+use crate::output::dead_letters::DeadLetters;
 use crate::output::files::{Identity, identity};
 use crate::output::joblog::Joblog;
 use crate::output::summary::{Count, Tally};
@@ -28,11 +28,11 @@ use crate::runner::remote::{ExpiredKeys, RemoteQueue};
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
-use crate::serve::{self, Listener, Metrics, Page};
+use crate::serve::{self, Listener, Metrics};
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
-    let (input, stopper) = Input::open(source, config.files.unfinished.is_some())?;
+    let (input, stopper) = Input::open(source)?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
@@ -57,11 +57,11 @@ impl Files {
     /// Opens the files before any input is read. None of them may be the input.
     pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let paths = &config.files;
-        let (dead, unfinished) = (paths.dead_letter.as_deref(), paths.unfinished.as_deref());
-        let keys = KeyFiles::open(config.input.format, dead, unfinished, input)?;
+        let dead_letters =
+            DeadLetters::open(config.input.format, paths.dead_letter.as_deref(), input)?;
         let joblog = paths.joblog.as_deref();
-        let joblog = joblog.map(|path| Joblog::create(path, input, &keys)).transpose()?;
-        Ok(Self { keys, joblog })
+        let joblog = joblog.map(|path| Joblog::create(path, input, &dead_letters)).transpose()?;
+        Ok(Self { dead_letters, joblog })
     }
 }
 
@@ -99,29 +99,26 @@ impl Parts {
     }
 }
 
-/// Receives the rest of the input when the reader has stopped.
-pub(crate) type Unread = oneshot::Receiver<Option<UnreadInput>>;
+/// Is ready when the reader has stopped.
+pub(crate) type ReaderEnd = oneshot::Receiver<()>;
 
 /// Runs to the end. `feed` starts the tasks or threads that add keys.
 pub(crate) async fn go(
     mut parts: Parts,
-    feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
+    feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
 ) -> Result<Ended, Refusal> {
     let (listener, expired) = (parts.listener.take(), parts.expired.take());
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
-    let page: Option<Page> = match listener {
-        #[cfg(feature = "dashboard")]
+    let page = match listener {
         Some(listener) => Some(runner.serve(listener).await?),
-        #[cfg(not(feature = "dashboard"))]
-        Some(listener) => match listener {},
         None => None,
     };
-    let unread = feed(&runner)?;
-    let ended = runner.run(unread, signals, expired).await;
+    let reader_end = feed(&runner)?;
+    let ended = runner.run(reader_end, signals, expired).await;
     if let Some(page) = page {
-        page.end().await;
+        page.shutdown().await;
     }
     Ok(ended)
 }
@@ -159,7 +156,7 @@ impl Runner {
 
     async fn run(
         self: Arc<Self>,
-        unread: Unread,
+        reader_end: ReaderEnd,
         signals: Signals,
         expired: Option<ExpiredKeys>,
     ) -> Ended {
@@ -187,7 +184,7 @@ impl Runner {
                 let _ = reports.await;
             }
         };
-        self.finish_output(unread, reported).await;
+        self.finish_output(reader_end, reported).await;
         let exit = match self.tally.exit() {
             Exit::Failure => Exit::Failure,
             exit => self.stop.no_program().unwrap_or(exit),
@@ -225,14 +222,14 @@ impl Runner {
         self.guard(Guardian::start).await;
     }
 
-    /// Writes the unfinished keys and the summary.
-    async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
+    /// Writes the last messages and the summary.
+    async fn finish_output(&self, reader_end: ReaderEnd, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.say_omitted().await;
             if let Some(order) = self.keys.order() {
                 self.report_unwritten(order.release_all(&self.output).await).await;
             }
-            self.write_unfinished(async { unread.await.ok().flatten() }).await;
+            self.count_unfinished(reader_end).await;
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;

@@ -11,7 +11,6 @@ mod keys;
 pub(crate) mod launch;
 mod order;
 pub(crate) mod outcome;
-#[cfg(feature = "dashboard")]
 mod page;
 mod progress;
 mod rate;
@@ -32,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::args::config::Config;
 use crate::output::Output;
-use crate::output::dead_letters::KeyFiles;
+use crate::output::dead_letters::DeadLetters;
 use crate::output::joblog::Joblog;
 use crate::output::summary::{Count, Tally};
 use crate::process::groups::Groups;
@@ -78,7 +77,7 @@ struct Commands {
 /// The files that are written during a run.
 #[derive(Debug)]
 pub(crate) struct Files {
-    keys: KeyFiles,
+    dead_letters: DeadLetters,
     joblog: Option<Joblog>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::{Added, CancelledRun};
-use requeue_http::{Builder, Control, Detail, Site};
+use requeue_http::{Builder, Control, Detail, RefusedKey, Site};
 
 use crate::exit::Refusal;
 use crate::input::{AddOptions, Why};
@@ -104,20 +104,23 @@ impl Runner {
 struct RunControl(Arc<Runner>);
 
 impl Control<Key> for RunControl {
-    fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
+    fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, RefusedKey> {
         let Self(runner) = self;
         let most = LONGEST;
         match key.len() {
-            0 => return Err(Why::Empty.to_string()),
+            0 => return Err(RefusedKey::new(Why::Empty.to_string())),
             bytes if bytes > most => {
-                return Err(Why::KeyTooLong { bytes: bytes as u64, most }.to_string());
+                let why = Why::KeyTooLong { bytes: bytes as u64, most };
+                return Err(RefusedKey::new(why.to_string()));
             }
-            _ if key.contains(&0) => return Err(Why::Nul.to_string()),
+            _ if key.contains(&0) => return Err(RefusedKey::new(Why::Nul.to_string())),
             _ => {}
         }
-        runner.hooks.iter().try_for_each(|hooks| hooks.check(&key))?;
+        let checked = runner.hooks.iter().try_for_each(|hooks| hooks.check(&key));
+        checked.map_err(RefusedKey::new)?;
         if runner.keys.queue().states().total() >= runner.keys.max_keys() {
-            return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
+            let why = "the run has as many keys as it may hold (--max-keys)";
+            return Err(RefusedKey::new(why));
         }
         if runner.is_stopping() {
             return Ok(Added::Refused);

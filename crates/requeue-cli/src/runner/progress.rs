@@ -66,8 +66,9 @@ impl Runner {
     /// Returns the parts of the progress. The most important ones come first: a narrow terminal shows only these.
     fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
         let (queue, tally) = (self.keys.queue(), &self.tally);
-        let (done, failed, given_up) =
-            (tally.done.get(), tally.failures.get(), tally.given_up.get());
+        let done = tally.done.get();
+        let failed = tally.failures.get();
+        let given_up = tally.given_up.get();
         let rate = meter.rate(tally.started, Instant::now(), done + failed);
         let states = queue.states();
         let mut parts = Vec::new();

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use requeue::{Added, Merge};
 use tokio::sync::oneshot;
 
-use crate::args::run::AtEof;
 use crate::exit::Refusal;
 use crate::input::source::Input;
 use crate::input::{Bad, Change, Records, Why};
-use crate::output::dead_letters::UnreadInput;
 use crate::output::summary::counted;
-use crate::process::signals::Level;
 use crate::runner::Runner;
 
 /// The destination of the keys that are read.
@@ -50,26 +47,27 @@ impl KeySink for LocalSink {
     fn settle(&mut self) {}
 }
 
-/// Starts the thread. The receiver gets the rest of the input when the thread stops.
+/// Starts the thread. The receiver learns when the thread stops.
 pub(crate) fn spawn(
     runner: &Arc<Runner>,
     input: Input,
     mut sink: impl KeySink + 'static,
-) -> Result<oneshot::Receiver<Option<UnreadInput>>, Refusal> {
-    let (rest, unread) = oneshot::channel();
+) -> Result<oneshot::Receiver<()>, Refusal> {
+    let (stopped, has_stopped) = oneshot::channel();
     let runner = Arc::clone(runner);
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            // Without a receiver, the rest is not needed.
-            let _ = rest.send(read(&runner, input, &mut sink));
+            read(&runner, input, &mut sink);
+            // Without a receiver, nothing waits.
+            let _ = stopped.send(());
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
-    Ok(unread)
+    Ok(has_stopped)
 }
 
-/// Reads until the end of the input or the stop of the run, and closes the queue. Returns the rest of the input.
-fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) -> Option<UnreadInput> {
+/// Reads until the end of the input or the stop of the run, and closes the queue.
+fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) {
     let _close = Close(runner);
     let format = runner.config.input.format;
     if input.is_terminal() {
@@ -78,17 +76,12 @@ fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) -> Option<UnreadI
             .say_blocking("reading keys from the terminal, one per line; Ctrl-D ends the input");
     }
     let records = Records::new(BufReader::with_capacity(64 << 10, input), format);
-    let rest = read_records(runner, records, sink);
+    read_records(runner, records, sink);
     // All records so far are applied before the queue is closed.
     sink.settle();
-    rest
 }
 
-fn read_records(
-    runner: &Runner,
-    mut records: Records<BufReader<Input>>,
-    sink: &mut dyn KeySink,
-) -> Option<UnreadInput> {
+fn read_records(runner: &Runner, mut records: Records<BufReader<Input>>, sink: &mut dyn KeySink) {
     let format = runner.config.input.format;
     loop {
         if !records.has_next() {
@@ -106,17 +99,17 @@ fn read_records(
                 if !records.from.get_ref().is_cut() {
                     runner.end_of_input();
                 }
-                return None;
+                return;
             }
             Err(error) => {
                 runner.tally.fail();
                 runner.output.say_blocking(&format!("the input cannot be read: {error}"));
-                return None;
+                return;
             }
         };
         if records.from.get_ref().is_cut() {
             // The record may be incomplete, and there is no more input.
-            return None;
+            return;
         }
         if is_record {
             let taken = match format.parse(records.last()).and_then(|change| sink.take(change)) {
@@ -127,9 +120,7 @@ fn read_records(
                 }
             };
             if !taken {
-                let keeps = runner.files.keys.has_unfinished();
-                return keeps
-                    .then(|| UnreadInput { record: Some(records.last().to_vec()), records });
+                return;
             }
         }
     }
@@ -181,15 +172,7 @@ impl Runner {
 
     fn end_of_input(&self) {
         self.stop.read_all();
-        match self.config.input.at_eof {
-            AtEof::Finish => self.keys.end_of_input(),
-            AtEof::Abandon => {
-                self.stop(Level::Stopping);
-                self.output.say_blocking(
-                    "end of the input (--at-eof abandon): no new commands are started",
-                );
-            }
-        }
+        self.keys.end_of_input();
     }
 
     fn complain_of(&self, bad: &Bad) {

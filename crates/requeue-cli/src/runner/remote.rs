@@ -29,7 +29,7 @@ pub(crate) trait RemoteQueue: Debug + Send + Sync {
     fn is_gone(&self) -> bool;
 
     /// Returns the dashboard of its keys.
-    #[cfg(all(feature = "dashboard", feature = "store"))]
+    #[cfg(feature = "store")]
     fn page(&self) -> requeue_http::Builder<requeue_store::Key>;
 }
 
@@ -99,7 +99,7 @@ impl Leases {
         Self { remote, waiting: Mutex::default() }
     }
 
-    #[cfg(all(feature = "dashboard", feature = "store"))]
+    #[cfg(feature = "store")]
     pub(super) fn remote(&self) -> &dyn RemoteQueue {
         &*self.remote
     }

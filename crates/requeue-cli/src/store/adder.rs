@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use requeue_http::api::{
+    Action, AddResult, AddResults, AddedKey, Adds, Change as Actions, Changed, Named, NamedKey,
+};
 use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::by_server::named;
@@ -46,7 +48,7 @@ struct Adder {
     unsaid: Unsaid,
     part: Vec<(Key, Add)>,
     /// With a server, the keys of the part as it names them.
-    named: ServerPart,
+    named: ServerPart<AddedKey>,
     counts: Counts,
 }
 
@@ -84,7 +86,7 @@ enum Refused {
 
 impl Adder {
     fn new(target: Target, unsaid: Unsaid) -> Self {
-        let (part, named) = (Vec::with_capacity(PART), ServerPart::default());
+        let (part, named) = (Vec::with_capacity(PART), ServerPart::new());
         Self { target, unsaid, part, named, counts: Counts::default() }
     }
 
@@ -115,9 +117,10 @@ impl Adder {
                         cancelled.map_err(|error| Refused::Failed(chain(&error)))?.any()
                     }
                     Target::Server(server) => {
-                        let body = json!({ "keys": [named(&key)] });
-                        let answer = server.post("cancel", &body).await.map_err(failed)?;
-                        answer["changed"] == json!(1)
+                        let body = Actions { keys: Some(vec![named(&key)]), ..Actions::default() };
+                        let answer = server.post(Action::Cancel.name(), &body).await;
+                        let Changed { changed, .. } = answer.map_err(failed)?;
+                        changed == 1
                     }
                 };
                 self.counts.cancelled += usize::from(cancelled);
@@ -141,13 +144,10 @@ impl Adder {
             priority => priority,
         };
         let after = options.after.unwrap_or(self.unsaid.after);
-        let mut object = named(key);
-        if !after.is_zero() {
-            object["after"] = json!(after.as_secs_f64());
-        }
-        object["priority"] = json!(priority);
-        object["revive"] = json!(options.revive.unwrap_or(self.unsaid.revives));
-        match self.named.push(object, PART) {
+        let NamedKey { key, key_base64 } = named(key);
+        let after = (!after.is_zero()).then_some(after.as_secs_f64());
+        let revive = options.revive.unwrap_or(self.unsaid.revives);
+        match self.named.push(AddedKey { key, key_base64, after, priority, revive }, PART) {
             Some(keys) => self.send(keys).await,
             None => Ok(()),
         }
@@ -198,27 +198,27 @@ impl Adder {
     }
 
     /// Adds keys by the server.
-    async fn send(&mut self, keys: Vec<Value>) -> Result<(), Refused> {
+    async fn send(&mut self, keys: Vec<AddedKey>) -> Result<(), Refused> {
         let Target::Server(server) = &self.target else { return Ok(()) };
         let count = keys.len();
-        let answer = server.post("add", &json!({ "keys": keys })).await.map_err(failed)?;
-        let results = answer["results"].as_array().filter(|results| results.len() == count);
-        let Some(results) = results else {
+        let answer = server.post("add", &Adds { keys }).await;
+        let AddResults { results } = answer.map_err(failed)?;
+        if results.len() != count {
             let why = "--server: the answer is not that of requeue; check the URL";
             return Err(Refused::Failed(why.to_owned()));
-        };
+        }
         for result in results {
-            self.counts.add(match result.as_str() {
-                Some("new") => Added::New,
-                Some("dirty") => Added::Dirty,
-                Some("held") => Added::BackingOff,
-                Some("revived") => Added::Revived,
-                Some("parked") => Added::Parked,
-                Some("refused") => {
+            self.counts.add(match result {
+                AddResult::New => Added::New,
+                AddResult::Dirty => Added::Dirty,
+                AddResult::Held => Added::BackingOff,
+                AddResult::Revived => Added::Revived,
+                AddResult::Parked => Added::Parked,
+                AddResult::Refused => {
                     let why = "--server: the queue takes no more keys: it is closed";
                     return Err(Refused::Failed(why.to_owned()));
                 }
-                _ => Added::Coalesced,
+                AddResult::Coalesced | AddResult::Unknown => Added::Coalesced,
             });
         }
         Ok(())
@@ -333,7 +333,7 @@ impl Adder {
 
     async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
         // Reading is stopped only by a signal that ends the process.
-        let (input, _stopper) = Input::open(source, false).map_err(|refusal| refusal.message)?;
+        let (input, _stopper) = Input::open(source).map_err(|refusal| refusal.message)?;
         if input.is_terminal() {
             complain("reading keys from the terminal, one per line; Ctrl-D ends the input");
         }

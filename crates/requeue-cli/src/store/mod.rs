@@ -6,7 +6,6 @@ pub(crate) mod keys;
 pub(crate) mod look;
 mod reaching;
 mod remote;
-#[cfg(feature = "dashboard")]
 pub(crate) mod serve;
 mod server;
 mod text;

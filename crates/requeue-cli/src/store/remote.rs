@@ -1,11 +1,8 @@
 //! A queue in a store as a remote queue of the runner.
 
-#[cfg(feature = "dashboard")]
 use os_display::Quotable;
 use requeue::Completion;
-#[cfg(feature = "dashboard")]
 use requeue_http::{Builder, Site};
-#[cfg(feature = "dashboard")]
 use requeue_store::Key;
 use requeue_store::{Item, Queue};
 
@@ -31,14 +28,12 @@ impl RemoteQueue for Queue {
         self.is_dropped()
     }
 
-    #[cfg(feature = "dashboard")]
     fn page(&self) -> Builder<Key> {
         Site::of_store(self.clone()).hint(how_to_add(self.name()))
     }
 }
 
 /// Returns the command that adds a key. The address of the store is not shown, because it may have a password.
-#[cfg(feature = "dashboard")]
 pub(super) fn how_to_add(queue: &str) -> String {
     format!("requeue add --store URL --queue {} KEY", queue.maybe_quote())
 }

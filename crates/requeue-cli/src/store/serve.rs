@@ -22,7 +22,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         let site = Site::of_store(queue).hint(how_to_add(&flags.place.queue));
         let page = listener.serve(title, site, &output).await?;
         let signal = signals::interrupted().await;
-        page.end().await;
+        page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))
     })

@@ -1,6 +1,5 @@
 //! `--server`: talks to a process with `--serve-admin` instead of to a store.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,9 +10,12 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -40,32 +42,21 @@ impl Server {
         Self { url, token, warned: AtomicBool::new(false) }
     }
 
-    /// Returns the response to a GET request; `None` if there is no such key.
-    pub(super) async fn get(
+    /// Returns the response to a GET request.
+    pub(super) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, &[u8])],
-    ) -> Result<Option<Value>, Refusal> {
-        let mut target = format!("/api/v1/{path}");
-        for (at, (name, value)) in query.iter().enumerate() {
-            target.push_str(if at == 0 { "?" } else { "&" });
-            // Writing to a string does not fail.
-            let _ = write!(target, "{name}=");
-            for byte in *value {
-                let _ = match byte {
-                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
-                        write!(target, "{}", char::from(*byte))
-                    }
-                    byte => write!(target, "%{byte:02X}"),
-                };
-            }
-        }
-        match self.send("GET", &target, None).await? {
-            (StatusCode::NOT_FOUND, answer) if answer["error"] == json!("not in the queue") => {
-                Ok(None)
-            }
-            answer => self.checked(answer).map(Some),
-        }
+    ) -> Result<T, Refusal> {
+        self.checked(&self.send(Method::GET, &target(path, query), None).await?)
+    }
+
+    /// Returns a key with its past; `None` if it is not in the queue.
+    pub(super) async fn find(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
+        let answer = self.send(Method::GET, &target("key", &[("key", key)]), None).await?;
+        let is_missing = answer.0 == StatusCode::NOT_FOUND
+            && failure(&answer.1).is_some_and(|failure| failure.error == NOT_IN_QUEUE);
+        if is_missing { Ok(None) } else { self.checked(&answer).map(Some) }
     }
 
     /// Returns a refusal if there is no token.
@@ -78,22 +69,29 @@ impl Server {
         }
     }
 
-    /// Sends an action.
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Refusal> {
+    /// Sends a request that changes the queue.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Refusal> {
         self.check_token()?;
-        let answer = self.send("POST", &format!("/api/v1/{path}"), Some(body)).await?;
-        self.checked(answer)
+        // Serialization does not fail: the keys of all maps are strings.
+        let body = serde_json::to_vec(body).unwrap_or_default();
+        self.checked(&self.send(Method::POST, &target(path, &[]), Some(body)).await?)
     }
 
-    fn checked(&self, (status, mut answer): (StatusCode, Value)) -> Result<Value, Refusal> {
+    fn checked<T: DeserializeOwned>(
+        &self,
+        (status, body): &(StatusCode, Bytes),
+    ) -> Result<T, Refusal> {
         if status.is_success() {
-            return Ok(answer);
+            let why = "the answer is not that of requeue; check the URL";
+            return serde_json::from_slice(body).map_err(|_| self.refusal(why));
         }
-        let error = match answer["error"].take() {
-            Value::String(error) => error,
-            _ => status.to_string(),
-        };
-        let hint = match status {
+        // An error of a proxy may be something else than JSON.
+        let error = failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
+        let hint = match *status {
             StatusCode::METHOD_NOT_ALLOWED => "; start that process with --serve-admin",
             _ => "",
         };
@@ -123,10 +121,10 @@ impl Server {
 
     async fn send(
         &self,
-        method: &str,
+        method: Method,
         target: &str,
-        body: Option<&Value>,
-    ) -> Result<(StatusCode, Value), Refusal> {
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Bytes), Refusal> {
         let answer = async {
             let (host, base) = match &self.url {
                 ServerUrl::Tcp { authority, path } => (&**authority, &**path),
@@ -139,8 +137,8 @@ impl Server {
                 request = request.header(CONTENT_TYPE, "application/json");
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));
             }
-            let body = body.map(Value::to_string).unwrap_or_default();
-            let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
+            let body = Bytes::from(body.unwrap_or_default());
+            let request = request.body(Full::new(body)).map_err(|e| e.to_string())?;
             match &self.url {
                 ServerUrl::Tcp { authority, .. } => {
                     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
@@ -175,17 +173,20 @@ impl Server {
 const BODY: usize = (1 << 20) - 64;
 
 /// The keys of a request, as the API names them.
-#[derive(Default)]
-pub(super) struct Part {
-    keys: Vec<Value>,
+pub(super) struct Part<T> {
+    keys: Vec<T>,
     bytes: usize,
 }
 
-impl Part {
+impl<T: Serialize> Part<T> {
+    pub(super) const fn new() -> Self {
+        Self { keys: Vec::new(), bytes: 0 }
+    }
+
     /// Adds a key to the part. If the part is full, first returns its keys: it has `most` of them, or no space for this one.
-    pub(super) fn push(&mut self, key: Value, most: usize) -> Option<Vec<Value>> {
+    pub(super) fn push(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The key and a comma.
-        let bytes = key.to_string().len() + 1;
+        let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
         let full = is_full.then(|| self.take()).filter(|keys| !keys.is_empty());
         self.bytes += bytes;
@@ -194,10 +195,25 @@ impl Part {
     }
 
     /// Returns the keys, and empties the part.
-    pub(super) fn take(&mut self) -> Vec<Value> {
+    pub(super) fn take(&mut self) -> Vec<T> {
         self.bytes = 0;
         std::mem::take(&mut self.keys)
     }
+}
+
+/// Returns the path of a request, with its query.
+fn target(path: &str, query: &[(&str, &[u8])]) -> String {
+    let mut target = format!("/api/v1/{path}");
+    for (at, (name, value)) in query.iter().enumerate() {
+        let sign = if at == 0 { "?" } else { "&" };
+        target += &format!("{sign}{name}={}", percent_encode(value, NON_ALPHANUMERIC));
+    }
+    target
+}
+
+/// Returns the reason in an error response of requeue.
+fn failure(body: &[u8]) -> Option<Failure> {
+    serde_json::from_slice(body).ok()
 }
 
 /// Returns a warning if a token that is sent to this address is readable on the network.
@@ -247,7 +263,7 @@ fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Value), String> {
+) -> Result<(StatusCode, Bytes), String> {
     let shook = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shook.map_err(|error| error.to_string())?;
     tokio::spawn(connection);
@@ -259,18 +275,12 @@ async fn exchange(
             false => error.to_string(),
         }
     })?;
-    let body = serde_json::from_slice(&body.to_bytes());
-    // An error of a proxy may be something else than JSON.
-    match body {
-        Err(_) if status.is_success() => {
-            Err("the answer is not that of requeue; check the URL".to_owned())
-        }
-        body => Ok((status, body.unwrap_or_default())),
-    }
+    Ok((status, body.to_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -324,14 +334,14 @@ mod tests {
             while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
         });
         let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None);
-        let error = server.get("summary", &[]).await.expect_err("it has no end");
+        let error = server.get::<Failure>("summary", &[]).await.expect_err("it has no end");
         assert!(format!("{error:?}").contains("the answer is over 32 MiB"), "{error:?}");
     }
 
     #[test]
     fn a_part_has_a_limit_of_keys_and_of_bytes() {
         for (size, most, keys) in [(1, 3, 3), (1 << 18, 256, 3), (2 << 20, 256, 1)] {
-            let (mut part, mut sent) = (Part::default(), Vec::new());
+            let (mut part, mut sent) = (Part::new(), Vec::new());
             for _ in 0..10 {
                 sent.extend(part.push(json!({ "key": "k".repeat(size) }), most));
             }

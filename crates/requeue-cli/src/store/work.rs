@@ -21,13 +21,12 @@ use crate::serve::Listener;
 
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    flags.in_memory.check()?;
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store }, queue, wait: Wait { wait } };
     let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::check(flags)?;
     config.commands.template.hidden = passwords.hidden(place.store.url()?);
-    let (input, stopper) = Input::open(&source, config.files.unfinished.is_some())?;
+    let (input, stopper) = Input::open(&source)?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
@@ -65,7 +64,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
         launch::go(parts, |runner| {
             log::show_on(runner.output());
-            // There is no input, and so no rest of it.
+            // There is no reader.
             Ok(oneshot::channel().1)
         })
         .await

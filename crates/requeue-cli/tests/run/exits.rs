@@ -64,16 +64,10 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
 #[test]
 fn flags_and_syntax_of_gnu_parallel_are_refused_with_the_alternative() {
     for (args, said) in [
-        #[cfg(feature = "store")]
-        (
-            &["-k", "--store", "sqlite:x", "echo"][..],
-            "requeue: -k, --keep-order: not available for a queue in a store; --tag begins",
-        ),
         (&["-k", "-u", "echo"][..], "requeue: --keep-order requires --output lines or group"),
         (&["--keep-order", "--output=none", "echo"], "--keep-order requires --output lines"),
         (&["--bar", "echo"], "requeue: --bar: not available; a terminal shows the progress"),
         (&["--eta", "echo"], "--progress always"),
-        // The file of --unfinished would be empty after SIGKILL.
         #[cfg(feature = "sqlite")]
         (&["--resume", "echo"], "--resume: not available; --store sqlite:FILE keeps the keys"),
         (&["--results", "dir", "echo"], "--results: not available; let the command write"),
@@ -118,7 +112,6 @@ fn a_suggestion_is_a_flag_that_exists() {
         "on-read",
         "pac",
         "toke-file",
-        "unfinishe",
     ];
     let mut suggestions = 0;
     let subcommands = [

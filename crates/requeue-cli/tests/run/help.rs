@@ -57,7 +57,7 @@ fn long_help_has_the_flags_the_variables_and_the_exit_codes() {
     assert!(text.starts_with("Runs a command for each key of the input."), "{text}");
     for part in [
         "-a, --arg-file <FILE>",
-        "--unfinished <FILE>",
+        "--dead-letter <FILE>",
         "REQUEUE_KEY",
         "REQUEUE_LAST_EXIT",
         "SIGUSR1",

@@ -39,16 +39,10 @@ fn keys_can_end_with_any_byte() {
 }
 
 #[test]
-fn the_longest_record_can_be_chosen() {
-    let ended = run(&["--max-record", "3", "-j1", "echo"], "abc\nabcd\ne\n");
-    assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "abc\ne\n"));
-    let message = "record 2: it has 4 bytes, and --max-record allows 3";
-    assert!(ended.stderr.contains(message), "{}", ended.stderr);
-    // The limit of arguments applies even if --max-record is larger.
-    let ended = run(&["--max-record", "1G", "echo"], vec![b'x'; 131_072]);
+fn a_key_is_no_longer_than_an_argument_can_be() {
+    let ended = run(&["echo"], vec![b'x'; 131_072]);
     assert_eq!(ended.code(), Some(3));
     assert!(ended.stderr.contains("and the limit is 131071"), "{}", ended.stderr);
-    assert_eq!(run(&["--max-record", "0", "echo"], "").code(), Some(2));
 }
 
 #[test]

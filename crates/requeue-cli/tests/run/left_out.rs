@@ -7,9 +7,7 @@ use crate::support::end;
 #[test]
 fn a_part_that_is_left_out_is_refused_with_the_name_of_its_feature() {
     for (args, feature, is_left_out) in [
-        (&["run", "--serve", "0", "true"][..], "dashboard", !cfg!(feature = "dashboard")),
-        (&["run", "--serve-admin", "true"], "dashboard", !cfg!(feature = "dashboard")),
-        (&["serve", "0"], "", !cfg!(all(feature = "dashboard", feature = "store"))),
+        (&["serve", "0"][..], "store", !cfg!(feature = "store")),
         (&["files", ".", "true"], "files", !cfg!(feature = "files")),
         (&["watch", "cm", "true"], "kube", !cfg!(feature = "kube")),
         (&["run", "--store", "sqlite:a", "true"], "store", !cfg!(feature = "store")),

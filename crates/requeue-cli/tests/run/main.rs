@@ -9,7 +9,7 @@ mod failures;
 #[cfg(feature = "files")]
 mod files;
 mod giving_up;
-#[cfg(all(feature = "dashboard", feature = "files", feature = "kube", feature = "store"))]
+#[cfg(all(feature = "files", feature = "kube", feature = "store"))]
 mod help;
 mod input;
 mod json;
@@ -21,7 +21,6 @@ mod pace;
 mod pages;
 mod reports;
 mod restarts;
-#[cfg(feature = "dashboard")]
 mod serve;
 mod signals;
 #[cfg(feature = "sqlite")]
@@ -30,13 +29,13 @@ mod store;
 mod store_faults;
 #[cfg(feature = "sqlite")]
 mod store_keys;
-#[cfg(all(feature = "dashboard", feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "postgres", feature = "redis"))]
 mod store_server;
 mod streams;
 mod support;
 mod terminal;
 mod timeouts;
-#[cfg(all(feature = "dashboard", feature = "kube", feature = "postgres", feature = "sqlite"))]
+#[cfg(all(feature = "kube", feature = "postgres", feature = "sqlite"))]
 mod untrusted;
 #[cfg(feature = "kube")]
 mod watch;

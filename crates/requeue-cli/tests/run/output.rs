@@ -250,7 +250,7 @@ fn when_nobody_reads_any_more_it_stops_and_says_so() {
         // A shell shows this as 141.
         assert_eq!(ended.status.signal(), Some(Signal::PIPE.as_raw()), "{output}");
         let said = "requeue: standard output was closed before all keys were done; \
-                    --unfinished FILE saves the rest for a later run\n";
+                    --store sqlite:FILE keeps keys for a later run\n";
         assert_eq!(String::from_utf8(ended.stderr).unwrap(), said, "{output}");
         assert!(!feeding.join().unwrap() && !limit.was_reached());
     }

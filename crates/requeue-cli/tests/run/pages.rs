@@ -76,7 +76,7 @@ fn there_is_a_manual_page_for_run() {
     }
 }
 
-#[cfg(all(feature = "dashboard", feature = "files", feature = "kube", feature = "store"))]
+#[cfg(all(feature = "files", feature = "kube", feature = "store"))]
 #[test]
 fn there_is_a_manual_page_for_each_command() {
     let dir = directory("man_of_all");

@@ -159,7 +159,7 @@ fn the_progress_has_the_total_and_the_next_retry() {
     live.signal(Signal::TERM);
     let ended = live.end();
     let said =
-        "\nrequeue: 1 unfinished key: --unfinished FILE would have saved them for a later run\n";
+        "\nrequeue: 1 unfinished key: --store sqlite:FILE would have kept them for a later run\n";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::{Api, failure};
 use crate::support::{Ended, directory, end};
@@ -35,19 +35,33 @@ fn is_harmless(ended: &Ended, lines: usize) {
     assert!(text.contains("forged"), "the text is shown: {text:?}");
 }
 
+/// Returns the response to a request, with a text of the attacker wherever one can be.
+fn body(request: &str) -> Value {
+    let row = json!({
+        "key": TEXT, "key_base64": "YQ==", "state": "ready", "why": TEXT, "error": TEXT, "again": false,
+        "attempt": 1, "failures": 0, "adds": 1, "priority": 0, "output": TEXT, "runs": [],
+    });
+    match request.split(['/', '?', ' ']).nth(4) {
+        Some("summary") => json!({
+            "error": TEXT, "title": TEXT, "queue": TEXT, "status": "open", "started": 0, "now": {},
+            "rates": {}, "given_up": 0, "panics": 0, "times": false, "longest": [],
+        }),
+        Some("keys") => json!({
+            "error": TEXT, "now": 0, "keys": [row], "looked_at": 1, "more": false,
+        }),
+        Some("key") => row,
+        _ => json!({ "error": TEXT, "status": "open" }),
+    }
+}
+
 #[test]
 fn text_of_a_server_cannot_change_the_terminal() {
-    let body = json!({
-        "error": TEXT, "queue": TEXT, "now": {},
-        "keys": [{ "key": TEXT, "key_base64": "YQ==", "state": TEXT, "error": TEXT }],
-        "state": "ready", "why": TEXT,
-    });
-    let body = body.to_string();
-    let answer = move |status: &'static str| {
-        let body = body.clone();
+    let answer = |status: &'static str| {
         move |mut stream: TcpStream| {
-            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let request = lines.next().unwrap_or_default();
             lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let body = body(&request).to_string();
             let length = body.len();
             let head = format!(
                 "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"

@@ -36,7 +36,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
     while events.next().unwrap().1["now"]["ready"] != json!(2) {}
 
     queue.add(b"c".to_vec());
-    served.site.end();
+    served.site.shutdown();
     // More ticks may come first.
     let mut rest = std::iter::from_fn(|| events.next());
     let (_, last) = rest.find(|(name, _)| name == "ended").expect("the end is announced");
@@ -76,7 +76,7 @@ fn the_end_is_not_held_up_by_those_who_stay() {
     // This client neither sends a request nor closes the connection.
     let _idle = TcpStream::connect(served.address).unwrap();
     assert_eq!(get(served.address, "/healthz").status, 200);
-    served.site.end();
+    served.site.shutdown();
     let ended = served
         .runtime
         .block_on(async { tokio::time::timeout(Duration::from_secs(900), served.server).await });

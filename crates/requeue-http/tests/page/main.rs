@@ -299,7 +299,7 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     is_clean(&page, &served);
 
     let address = served.address;
-    served.site.end();
+    served.site.shutdown();
     page.wait_for(&format!("{said}.startsWith('Ended at ')"));
     // The last values are still shown.
     assert_eq!(page.eval(&count("ready")), json!("5"));

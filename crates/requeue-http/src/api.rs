@@ -1,0 +1,414 @@
+//! The JSON of the API: the server writes what its clients read, and the reverse.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A value with a name in the API.
+pub trait Named: Copy + PartialEq + 'static {
+    /// The values that a request can name, with their names.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// Returns the value with this name.
+    fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// Returns the name of the value; empty if a request cannot name it.
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+
+    /// Returns all names.
+    fn names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().map(|(name, _)| *name)
+    }
+}
+
+// --- Keys --------------------------------------------------------------------------------------
+
+/// The state of a key, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Running,
+    /// Waiting because its last run failed. Queues in a store count it as waiting.
+    BackingOff,
+    Parked,
+    /// The row in the store cannot be read.
+    Damaged,
+    Waiting,
+    Ready,
+    /// Not in the queue: only its past is known.
+    Idle,
+}
+
+/// The states that a list of keys can be restricted to.
+impl Named for State {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("ready", Self::Ready),
+        ("waiting", Self::Waiting),
+        ("backing_off", Self::BackingOff),
+        ("running", Self::Running),
+        ("parked", Self::Parked),
+        ("damaged", Self::Damaged),
+    ];
+}
+
+/// One key. It has a field for each property of the JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub key: String,
+    /// `None` for a key that is too long.
+    pub key_base64: Option<String>,
+    pub state: State,
+    /// The key was re-added during its run.
+    pub again: bool,
+    /// The time in its state, in seconds.
+    pub age: Option<f64>,
+    /// The time until it is due, in seconds; `None` also if that is never.
+    pub due_in: Option<f64>,
+    /// The time until the lease expires unless it is renewed, in seconds. Only queues in a store have leases.
+    pub lease_in: Option<f64>,
+    /// The number of the attempt that runs, or of the next one.
+    pub attempt: u32,
+    pub failures: u32,
+    pub adds: u32,
+    pub priority: i32,
+    pub why: String,
+    /// The error of the last run that failed, if it is known and no run has succeeded since.
+    pub error: Option<String>,
+    /// No client reads these.
+    #[serde(serialize_with = "as_map", skip_deserializing)]
+    pub detail: Vec<(Cow<'static, str>, String)>,
+}
+
+fn as_map<S: Serializer>(
+    fields: &[(Cow<'static, str>, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
+}
+
+/// One key, with its past.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyPage {
+    #[serde(flatten)]
+    pub row: Row,
+    /// The end of the output of the last run that failed.
+    pub output: Option<String>,
+    /// The last runs that are known, the newest first.
+    pub runs: Vec<PastRun>,
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PastRun {
+    /// The end of the run, in seconds since 1970.
+    pub at: f64,
+    pub outcome: Outcome,
+    pub attempt: u32,
+    /// The duration in seconds.
+    pub took: Option<f64>,
+    pub error: Option<String>,
+}
+
+/// The end of a run, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+    GivenUp,
+}
+
+/// The response of `/api/v1/keys`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeyList {
+    pub now: f64,
+    pub keys: Vec<Row>,
+    /// The cursor of the next page; `None` at the end.
+    pub next: Option<String>,
+    pub looked_at: usize,
+    /// There are more keys, or the request has not read all of them.
+    pub more: bool,
+}
+
+// --- Summary -----------------------------------------------------------------------------------
+
+/// The response of `/api/v1/summary`, and the data of each tick. It has a field for each property of the JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Summary {
+    pub title: String,
+    pub queue: Option<String>,
+    pub status: Status,
+    pub started: f64,
+    pub now: Sample,
+    pub rates: Rates,
+    pub given_up: u64,
+    pub panics: u64,
+    /// Times are kept. Otherwise the two fields below are `None`.
+    pub times: bool,
+    pub oldest_ready: Option<f64>,
+    pub longest_running: Option<f64>,
+    /// The keys that have run the longest.
+    pub longest: Vec<Row>,
+    /// `None` if the site does not know the workers.
+    pub jobs: Option<Busy>,
+}
+
+/// The workers of a program.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Busy {
+    pub busy: usize,
+    pub total: usize,
+}
+
+/// The status of the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Open,
+    Paused,
+    /// New keys are refused, and known keys run.
+    Closed,
+    ShutDown,
+    /// The store cannot be reached.
+    Unreachable,
+    /// The site has ended.
+    Ended,
+}
+
+/// The counts at a point in time. Counters start at the creation of the queue. Each field is a curve of the dashboard.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    /// Seconds since 1970.
+    pub t: f64,
+    /// The number of all keys.
+    pub keys: usize,
+    pub ready: usize,
+    pub waiting: usize,
+    pub backing_off: Option<usize>,
+    pub running: usize,
+    /// Running keys that run once more.
+    pub dirty: usize,
+    pub parked: Option<usize>,
+    pub damaged: Option<usize>,
+    /// The age of these numbers of keys, in seconds: 0 for a queue in memory, and `None` before the first count of a
+    /// store.
+    pub counts_age: Option<f64>,
+    pub adds: u64,
+    pub coalesced: u64,
+    pub runs: u64,
+    pub failures: u64,
+    /// The number of deliveries, and the sum of the times for which their keys had been ready.
+    pub queued: u64,
+    pub queued_seconds: f64,
+    /// The number of completed runs, and the sum of their durations.
+    pub worked: u64,
+    pub worked_seconds: f64,
+    #[serde(flatten)]
+    pub last_minute: LastMinute,
+}
+
+/// The durations of the last minute, in seconds; `None` without any.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LastMinute {
+    pub queued_mean: Option<f64>,
+    pub queued_p50: Option<f64>,
+    pub queued_p95: Option<f64>,
+    pub queued_p99: Option<f64>,
+    pub worked_mean: Option<f64>,
+    pub worked_p50: Option<f64>,
+    pub worked_p95: Option<f64>,
+    pub worked_p99: Option<f64>,
+}
+
+/// Events per second.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rates {
+    pub adds: f64,
+    pub coalesced: f64,
+    pub runs: f64,
+    pub failures: f64,
+}
+
+// --- Changes -----------------------------------------------------------------------------------
+
+/// A change of keys that the queue knows, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Removes the pending run. A run in flight continues.
+    Cancel,
+    /// Cancels the run in flight. A pending run stays.
+    CancelRun,
+    /// Makes a waiting key ready.
+    RunNow,
+    /// Makes a parked key ready.
+    Revive,
+}
+
+impl Named for Action {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("cancel", Self::Cancel),
+        ("cancel-run", Self::CancelRun),
+        ("run-now", Self::RunNow),
+        ("revive", Self::Revive),
+    ];
+}
+
+impl Action {
+    /// Returns true if the action has an effect on a key in this state. `runs_again` is true for a key in flight with a
+    /// pending run.
+    pub(crate) const fn applies(self, state: State, runs_again: bool) -> bool {
+        match self {
+            Self::Cancel => match state {
+                State::Running => runs_again,
+                State::Idle => false,
+                _ => true,
+            },
+            Self::CancelRun => matches!(state, State::Running),
+            Self::RunNow => matches!(state, State::Waiting | State::BackingOff),
+            Self::Revive => matches!(state, State::Parked),
+        }
+    }
+}
+
+/// The paths of the actions: those of [`Action`], and the others.
+pub(crate) fn is_action(path: &str) -> bool {
+    let Some(name) = path.strip_prefix("/api/v1/") else { return false };
+    ["add", "authenticate", "pause", "resume"].contains(&name) || Action::named(name).is_some()
+}
+
+/// The body of an action on keys.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The keys by name; or the keys that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<NamedKey>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matching: Option<Matching>,
+    /// The number of matching keys that the user has confirmed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<usize>,
+}
+
+/// A key, as text or in base64.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedKey {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+}
+
+/// The keys in a state that have a text in them.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matching {
+    /// Empty for all states.
+    pub state: Option<String>,
+    pub q: Option<String>,
+    #[serde(default)]
+    pub failed: bool,
+}
+
+/// The body of `/api/v1/add`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adds {
+    pub keys: Vec<AddedKey>,
+}
+
+/// A key to add.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddedKey {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// In seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<f64>,
+    #[serde(default)]
+    pub priority: i32,
+    /// Revives a parked key even if the queue keeps it parked.
+    #[serde(default)]
+    pub revive: bool,
+}
+
+/// The response to an action on keys.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Changed {
+    /// The number of keys that were changed.
+    pub changed: usize,
+    /// The number of matching keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<usize>,
+    /// For each named key, true if it was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub results: Option<Vec<bool>>,
+}
+
+/// The response of `/api/v1/add`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AddResults {
+    pub results: Vec<AddResult>,
+}
+
+/// The result of an add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddResult {
+    New,
+    Coalesced,
+    Dirty,
+    Held,
+    Revived,
+    Parked,
+    Refused,
+    /// The answer from the store was lost.
+    Unknown,
+}
+
+/// The response of `/api/v1/count`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Matched {
+    pub matched: usize,
+}
+
+/// The response of `/api/v1/pause` and `/api/v1/resume`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NewStatus {
+    pub status: Status,
+}
+
+/// The response of `/api/v1/authenticate`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Allowed {
+    pub(crate) actions: Vec<&'static str>,
+}
+
+// --- Errors ------------------------------------------------------------------------------------
+
+/// The body of an error response.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Failure {
+    pub error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
+    /// The number of keys that match, if another number was confirmed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<usize>,
+    /// The results of the keys of an add that failed: `None` for those that were not added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<Option<AddResult>>,
+}
+
+/// The error for a key that is not in the queue.
+pub const NOT_IN_QUEUE: &str = "not in the queue";

@@ -1,0 +1,144 @@
+//! The state of a site, which its routes share.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+
+use crate::admin::Admin;
+use crate::api::{Busy, Sample, Status, Summary};
+use crate::hosts::Hosts;
+use crate::params::Problem;
+use crate::samples::Samples;
+use crate::sections::MakeSection;
+use crate::source::Source;
+use crate::time::seconds;
+use crate::turns::Turns;
+
+/// The time between two samples.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The workers of a queue.
+pub(crate) struct Jobs {
+    pub(crate) total: usize,
+    pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// Pauses and resumes the workers of a program.
+pub(crate) struct Pausing {
+    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
+    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// The settings of a site that do not depend on its queue.
+pub(crate) struct Settings {
+    /// `None` if the queue itself is paused.
+    pub(crate) pausing: Option<Pausing>,
+    pub(crate) jobs: Option<Jobs>,
+    /// The example of an empty dashboard.
+    pub(crate) hint: Option<String>,
+    pub(crate) sections: Vec<MakeSection>,
+    pub(crate) registry: Option<Arc<Registry>>,
+    pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) hosts: Hosts,
+    pub(crate) max_connections: usize,
+}
+
+/// A queue, and the settings and samples of its site.
+pub(crate) struct SiteState {
+    pub(crate) title: String,
+    pub(crate) source: Box<dyn Source>,
+    /// `None` if the site is read-only.
+    pub(crate) admin: Option<Admin>,
+    pub(crate) settings: Settings,
+    pub(crate) samples: Samples,
+    /// The start of the sampling, in seconds since 1970. It identifies the process to the dashboard.
+    pub(crate) started: f64,
+    /// The summary of each second, as JSON.
+    pub(crate) ticks: watch::Sender<Arc<str>>,
+    pub(crate) ended: watch::Sender<bool>,
+    /// A permit for each client of `/api/v1/events`.
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) walks: Turns,
+}
+
+impl SiteState {
+    /// Pauses or resumes deliveries.
+    pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
+        match &self.settings.pausing {
+            Some(pausing) if (pausing.set)(paused) => Ok(()),
+            Some(_) => {
+                let error = "this process is stopping: there is nothing to pause";
+                Err(Problem::new(StatusCode::CONFLICT, error))
+            }
+            None => self.source.set_paused(paused).await,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match self.source.status() {
+            _ if self.has_ended() => Status::Ended,
+            Status::Open if self.settings.pausing.as_ref().is_some_and(|it| (it.get)()) => {
+                Status::Paused
+            }
+            status => status,
+        }
+    }
+
+    pub(crate) fn summary_json(&self) -> String {
+        let gauges = self.source.gauges();
+        let times = gauges.times.is_some();
+        serde_json::to_string(&Summary {
+            title: self.title.clone(),
+            queue: self.source.name().map(str::to_owned),
+            status: self.status(),
+            started: self.started,
+            now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
+            rates: self.samples.rates(),
+            given_up: gauges.given_up,
+            panics: gauges.panics,
+            times,
+            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
+            longest_running: times.then(|| seconds(gauges.longest_running)),
+            longest: self.source.longest(10),
+            jobs: self
+                .settings
+                .jobs
+                .as_ref()
+                .map(|jobs| Busy { busy: (jobs.busy)(), total: jobs.total }),
+        })
+        // Serialization does not fail: the keys of all maps are strings.
+        .unwrap_or_default()
+    }
+
+    /// Takes a sample, and sends it to event streams.
+    pub(crate) fn tick(self: &Arc<Self>) {
+        // Code of the user that shows keys may panic. Then this second has no sample.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let gauges = self.source.gauges();
+            self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
+            if self.ticks.receiver_count() > 0 {
+                self.ticks.send_replace(self.summary_json().into());
+            }
+        }));
+    }
+}
+
+/// Samples the site each second, until its end or until no handle is left.
+pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
+    let mut interval = tokio::time::interval(EVERY);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        interval.tick().await;
+        let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
+        site.tick();
+    }
+}
