@@ -27,8 +27,8 @@ use crate::controller::{
     self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, abandon, any_of, signals,
 };
 use crate::leader::{LeaderElector, LeadershipLost, Term};
+use crate::membership::{Joining, Shards, ShardsError};
 use crate::metrics::Metrics;
-use crate::shards::{Joining, Shards, ShardsError};
 use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
@@ -173,7 +173,7 @@ impl Manager {
         self
     }
 
-    /// Shares the objects of all controllers with the other replicas of a [group](crate::shards),
+    /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
     /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
     /// It works as for [one controller](Controller::shards), with one membership, one assignment
@@ -182,7 +182,7 @@ impl Manager {
     /// - The process joins the group when all controllers are ready.
     /// - Each controller reconciles the objects of its kind in the shards that the process holds.
     ///   An object's shard does not depend on the kind. With
-    ///   [`ShardBy::Namespace`](crate::shard::ShardBy::Namespace), all objects of a namespace are
+    ///   [`ShardBy::Namespace`](crate::range::ShardBy::Namespace), all objects of a namespace are
     ///   therefore in one shard, for all controllers.
     /// - A shard moves when the runs in flight of all controllers for its objects have ended.
     /// - A graceful shutdown hands each shard over as soon as its last run has ended. Other runs
@@ -204,8 +204,8 @@ impl Manager {
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::Manager;
-    /// use requeue_kube::shard::ShardBy;
-    /// use requeue_kube::shards::Shards;
+    /// use requeue_kube::range::ShardBy;
+    /// use requeue_kube::membership::Shards;
     ///
     /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
@@ -364,7 +364,7 @@ impl Manager {
         }
         let client = shards.own_client().or_else(|| self.client.take());
         let client = client.ok_or(ManagerError::ShardsWithoutClient)?;
-        let shards = shards.of_controller(String::new(), self.metrics.as_ref());
+        let shards = shards.of_controller(String::new(), self.metrics.as_ref().map(AsRef::as_ref));
         CommonGroup::new(shards, client).map(Some).map_err(ManagerError::Shards)
     }
 }

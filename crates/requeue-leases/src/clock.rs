@@ -18,7 +18,7 @@ pub(crate) enum Clock {
     Since(std::time::Instant),
     /// The runtime's clock, which a test can pause, and the time for which the machine was
     /// suspended.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     Test(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
 
@@ -36,7 +36,7 @@ impl Clock {
             Self::Boot => boot_time(),
             #[cfg(not(unix))]
             Self::Since(start) => Time::ZERO + start.elapsed(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "test-util"))]
             Self::Test(start, suspended) => {
                 let suspended = suspended.load(std::sync::atomic::Ordering::Relaxed);
                 Time::from_nanos(suspended) + start.elapsed()

@@ -8,9 +8,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::token::Token;
+use crate::token::Token;
 
-/// The annotation of the object of a [shard group](crate::shards): the position of the holder in the
+/// The annotation of the object of a [shard group](crate::membership): the position of the holder in the
 /// list of holders, or `-`, and the fencing token of each shard.
 pub(crate) const ASSIGNMENT: &str = "requeue/shard-assignment";
 
@@ -55,7 +55,7 @@ impl Lease {
     }
 
     /// Returns true if the Lease is the object of a shard group.
-    pub(super) fn is_group(&self) -> bool {
+    pub(crate) fn is_group(&self) -> bool {
         self.annotation(ASSIGNMENT).is_some()
     }
 

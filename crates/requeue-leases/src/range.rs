@@ -5,20 +5,13 @@
 
 use std::error::Error;
 use std::fmt;
-use std::future::pending;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use kube::Resource;
-use kube::api::Api;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
 
-use crate::intercept::{intercept, set_query, until};
-
 /// The field of an object whose hash determines its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
 pub enum ShardBy {
     /// The object's uid. This is the most even distribution.
     ///
@@ -27,9 +20,8 @@ pub enum ShardBy {
     #[default]
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the
-    /// objects that they own, so the API server selects both for a [fixed
-    /// shard](crate::Controller::shard). All objects of a kind without namespaces
-    /// are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// objects that they own, so the API server selects both for a fixed shard. All objects of a
+    /// kind without namespaces are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
     /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
     Namespace,
 }
@@ -46,11 +38,11 @@ impl ShardBy {
 
 /// A part of the objects of a kind: those whose hashes are in one of equal ranges.
 ///
-/// A [`Controller`](crate::Controller::shard) with a shard reconciles only these objects. Each
-/// object is in exactly one shard, and stays in it.
+/// A controller with a shard reconciles only these objects. Each object is in exactly one shard, and
+/// stays in it.
 ///
 /// ```
-/// use requeue_kube::shard::{Shard, ShardBy};
+/// use requeue_leases::range::{Shard, ShardBy};
 ///
 /// // The second of four replicas.
 /// let shard = Shard::new(1, 4)?.by(ShardBy::Namespace);
@@ -58,7 +50,7 @@ impl ShardBy {
 ///     shard.selector(),
 ///     "shardRange(object.metadata.namespace, '0x4000000000000000', '0x8000000000000000')",
 /// );
-/// # Ok::<(), requeue_kube::shard::ShardError>(())
+/// # Ok::<(), requeue_leases::range::ShardError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Shard {
@@ -106,19 +98,32 @@ impl Shard {
         index_of(value, self.count) == self.index
     }
 
+    /// Returns the shard as the parameter `shardSelector` of a list or watch.
+    #[must_use]
+    pub fn selector(&self) -> String {
+        selector_of(self.by, self.count, self.index, self.index + 1)
+    }
+}
+
+// Hidden: requeue-kube decides with them which objects a controller reconciles.
+#[doc(hidden)]
+impl Shard {
     /// Returns true if the API server can select the objects that objects of this shard own.
-    pub(crate) fn selects_owned(&self) -> bool {
+    #[must_use]
+    pub fn selects_owned(&self) -> bool {
         self.by == ShardBy::Namespace && !self.is_cluster_scoped
     }
 
     /// Returns the shard for objects without namespaces, which may own objects in any namespace.
-    pub(crate) const fn cluster_scoped(mut self) -> Self {
+    #[must_use]
+    pub const fn cluster_scoped(mut self) -> Self {
         self.is_cluster_scoped = true;
         self
     }
 
     /// Returns true if an object of this shard may own the object, given the owner's uid.
-    pub(crate) fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
+    #[must_use]
+    pub fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
         match self.by {
             ShardBy::Uid => self.contains_value(uid),
             ShardBy::Namespace if self.is_cluster_scoped => self.contains_value(""),
@@ -126,20 +131,8 @@ impl Shard {
         }
     }
 
-    /// Returns the shard as the parameter `shardSelector` of a list or watch.
-    #[must_use]
-    pub fn selector(&self) -> String {
-        selector_of(self.by, self.count, self.index, self.index + 1)
-    }
-
-    /// Returns `api` with lists and watches of this shard only: see [`select`].
-    pub(crate) fn select<K: Resource>(&self, api: Api<K>, dyntype: &K::DynamicType) -> Api<K> {
-        let selector = self.selector();
-        select(api, dyntype, move || (selector.clone(), pending().boxed()))
-    }
-
     /// Returns the event without objects that are not in the shard.
-    pub(crate) fn own<O: Resource>(&self, event: Event<O>) -> Option<Event<O>> {
+    pub fn own<O: Resource>(&self, event: Event<O>) -> Option<Event<O>> {
         match &event {
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 self.contains(object.meta()).then_some(event)
@@ -151,7 +144,9 @@ impl Shard {
 
 /// Returns the shard, of `count`, of an object whose field has this value: the part of the range of
 /// hashes that contains the value's hash. All other code uses this function.
-pub(crate) fn index_of(value: &str, count: u32) -> u32 {
+#[doc(hidden)]
+#[must_use]
+pub fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
     // It is below `count`.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
@@ -159,36 +154,18 @@ pub(crate) fn index_of(value: &str, count: u32) -> u32 {
 
 /// Returns a term of the parameter `shardSelector` of a list or watch. It selects the shards from
 /// `start` up to `end`, which is excluded, of `count` shards. ` || ` combines several terms.
-pub(crate) fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
+#[doc(hidden)]
+#[must_use]
+pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
     // The lowest hash that `index_of` maps to a shard.
     let bound = |index: u32| (u128::from(index) << 64).div_ceil(u128::from(count));
     format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
 }
 
-/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
-/// request. It returns the selector, and a future that completes when a watch with this selector
-/// should continue with another one. A server without the feature gate `ShardedListAndWatch` ignores
-/// the parameter, and returns all objects.
-pub(crate) fn select<K: Resource>(
-    api: Api<K>,
-    dyntype: &K::DynamicType,
-    selector: impl Fn() -> (String, BoxFuture<'static, ()>) + Send + 'static,
-) -> Api<K> {
-    intercept(api, dyntype, move |client, mut request| {
-        let (selector, is_outdated) = selector();
-        let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
-        let query = request.uri().query().unwrap_or_default();
-        let is_watch = query.split('&').any(|part| part == "watch=true");
-        let query = format!("{query}&shardSelector={selector}");
-        set_query(&mut request, &query);
-        // A list that ended early would be incomplete.
-        let end = if is_watch { is_outdated } else { pending().boxed() };
-        async move { Ok(until(client.send(request).await?, end)) }
-    })
-}
-
 /// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+#[doc(hidden)]
+#[must_use]
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))

@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Server, until};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError};
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{Shards, ShardsError};
 use requeue_kube::{Controller, ObjectKey, policy};
 use serde_json::json;
 use tokio::sync::oneshot;

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Server, until};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError};
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{Shards, ShardsError};
 use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -277,7 +277,7 @@ async fn a_function_assigns_the_objects_to_the_replicas() {
     let (namespace, client) = (&server.namespace("function").await, server.client().await);
     create(&client, namespace).await;
     let world: Arc<Mutex<World>> = Arc::default();
-    let shards = || group(namespace).shard_of(|object| u32::from(object.name().ends_with('7')));
+    let shards = || group(namespace).shard_of(|_, name| u32::from(name.ends_with('7')));
     let start = |name| Replica::start(&client, namespace, name, shards(), LONG, &world);
     let running = |replica| world.lock().unwrap().running_at(replica);
     let sevens: BTreeSet<_> = names().into_iter().filter(|name| name.ends_with('7')).collect();

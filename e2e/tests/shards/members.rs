@@ -10,8 +10,8 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, ObjectMeta, PatchParams, PostParams};
 use kube::{Api, Client};
 use requeue_e2e::{Server, until};
-use requeue_kube::shard::ShardBy;
-use requeue_kube::shards::{Change, HeldShard, Membership, Shards, ShardsError};
+use requeue_kube::membership::{Change, HeldShard, Membership, Shards, ShardsError};
+use requeue_kube::range::ShardBy;
 use serde_json::json;
 use tokio::task::JoinHandle;
 

@@ -17,7 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Access, Nanos, Node, Proxy, Server, now};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError, Status};
 use requeue_kube::leader::{ClaimError, Fence, LeadershipLost};
-use requeue_kube::shards::{HeldShard, Shards};
+use requeue_kube::membership::{HeldShard, Shards};
 use requeue_kube::{Controller, ObjectKey, policy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;

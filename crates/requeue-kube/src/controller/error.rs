@@ -11,7 +11,7 @@ use requeue::BuildError;
 
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::ShardsError;
+use crate::membership::ShardsError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///

@@ -64,10 +64,10 @@ pub(crate) use self::triggers::signals;
 pub use self::wait::Wait;
 use self::writes::Kind;
 pub use self::writes::Writes;
+use crate::membership::Shards;
 use crate::metrics::Metrics;
+use crate::range::Shard;
 use crate::relist;
-use crate::shard::Shard;
-use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
 use crate::{ObjectKey, ObjectQueue};
 
@@ -410,9 +410,9 @@ where
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::{Api, runtime::watcher};
     /// # use requeue_kube::Controller;
-    /// use requeue_kube::shard::Shard;
+    /// use requeue_kube::range::Shard;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::shard::ShardError> {
+    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::range::ShardError> {
     /// let shard = Shard::new(0, 4)?;
     /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
     /// # drop(controller);
@@ -424,7 +424,7 @@ where
         self
     }
 
-    /// Shares the objects with the other replicas of a [group](crate::shards). This replaces leader
+    /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
     /// election: all replicas work, each on an equal part of the shards.
     ///
     /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
@@ -439,7 +439,7 @@ where
     ///   runs in flight have completed, and the other replicas continue immediately. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
     /// - **Objects that are created again.** An object that is deleted and created again under the
-    ///   same name has another uid. With [`ShardBy::Uid`](crate::shard::ShardBy::Uid), it is
+    ///   same name has another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is
     ///   usually in another shard. If one replica holds both shards, the key never has two runs
     ///   at the same time. Otherwise the run in flight for the former object, or for its deletion,
     ///   may overlap with the first run for the new object at another replica.
@@ -449,7 +449,7 @@ where
     /// - **Loss of the membership.** All runs in flight are dropped immediately, each at an `await`. The
     ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
     ///   then exit, or create another controller.
-    /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
+    /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends
     ///   only the objects of the replica's shards. Each replica receives all owned and watched
@@ -465,7 +465,7 @@ where
     /// group's [kind](Shards::objects) is that of the controller by default, and its
     /// [metrics](Shards::metrics) are those of the controller.
     ///
-    /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
+    /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
     /// in this example. Settings of the controller that do not fit end
     /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
@@ -478,8 +478,8 @@ where
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::controller::Error;
-    /// use requeue_kube::shard::ShardBy;
-    /// use requeue_kube::shards::Shards;
+    /// use requeue_kube::range::ShardBy;
+    /// use requeue_kube::membership::Shards;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

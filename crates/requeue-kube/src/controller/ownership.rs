@@ -66,7 +66,7 @@ use tokio::sync::watch;
 pub(super) use self::places::Learned;
 pub(crate) use self::places::{Places, Rule};
 use self::runs::Runs;
-use crate::shard::{ShardBy, index_of};
+use crate::range::{ShardBy, index_of};
 use crate::{ObjectKey, ObjectQueue};
 
 /// The shards of a kind that this process holds. All clones share one state.

@@ -18,8 +18,8 @@ use super::optional;
 use super::request::Request;
 use super::source::{self, AnyPredicate, Events, MakeEvents, Selected, Source, Target};
 use crate::ObjectKey;
+use crate::range::Shard;
 use crate::relist;
-use crate::shard::Shard;
 use crate::shared::{Object, SharedWatch};
 
 impl<K> Controller<K>

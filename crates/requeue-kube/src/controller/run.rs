@@ -32,9 +32,9 @@ use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
+use crate::membership::ShardsError;
 use crate::metrics::{Meters, Series};
-use crate::shard::Shard;
-use crate::shards::ShardsError;
+use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;

@@ -26,7 +26,7 @@ use super::wait::Wait;
 use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::{
+use crate::membership::{
     Change, GroupStatus, HeldShard, Joining, Membership, Observer, Shards, ShardsError,
 };
 
@@ -129,7 +129,9 @@ pub(super) struct Part {
 impl Part {
     fn new(shards: &Shards, held: HeldShards) -> Self {
         let rule = match shards.function() {
-            Some(function) => Rule::Function(Box::new(move |key| function(key))),
+            Some(function) => {
+                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+            }
             None => Rule::Hash(shards.field()),
         };
         let ownership = Ownership::new(shards.size(), rule);
@@ -224,7 +226,10 @@ where
         let Some(shards) = shards else { return Ok(None) };
         let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
         let dot = if group.is_empty() { "" } else { "." };
-        let shards = shards.of_controller(format!("{plural}{dot}{group}"), self.metrics.as_ref());
+        let shards = shards.of_controller(
+            format!("{plural}{dot}{group}"),
+            self.metrics.as_ref().map(AsRef::as_ref),
+        );
         shards.check().map_err(RunnerError::shards)?;
         let client = shards.own_client().or_else(|| self.client.take());
         let client = client.ok_or(RunnerError::ShardsWithoutClient)?;

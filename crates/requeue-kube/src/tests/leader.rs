@@ -16,8 +16,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::mocked::{Api, elector, usual};
-use super::seconds;
+use requeue_leases::testing::{ElectionApi, elector};
+
+use super::{election, seconds};
 use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
@@ -40,12 +41,12 @@ fn map(name: &str) -> ConfigMap {
 
 impl Replica {
     fn start(
-        api: &Api,
+        api: &ElectionApi,
         takes: Duration,
         options: fn(Controller<ConfigMap>) -> Controller<ConfigMap>,
     ) -> Self {
         static NAMES: AtomicUsize = AtomicUsize::new(0);
-        let (elector, suspended) = elector(api, usual());
+        let (elector, suspended) = elector(api.client(), election());
         let (feed, mut events) = mpsc::unbounded_channel();
         let events = futures_util::stream::poll_fn(move |cx| events.poll_recv(cx)).map(Ok);
         let (reader, writer) = reflector::store();
@@ -79,7 +80,7 @@ impl Replica {
         }
     }
 
-    fn listed(api: &Api, takes: Duration) -> Self {
+    fn listed(api: &ElectionApi, takes: Duration) -> Self {
         let replica = Self::start(api, takes, |controller| controller);
         replica.lists();
         replica
@@ -100,7 +101,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
 async fn one_works_and_hands_over_once_it_has_finished_what_it_had_begun() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let first = Replica::listed(&api, LONG);
     first.has_logged(1).await;
     let leader = api.holder();
@@ -120,7 +121,7 @@ async fn one_works_and_hands_over_once_it_has_finished_what_it_had_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::listed(&api, LONG);
     replica.has_logged(1).await;
     api.with(|inner| {
@@ -142,7 +143,7 @@ async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_cut_off_by_a_shutdown_keeps_the_lease_from_being_released() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let config = |controller: Controller<_>| {
         controller.with_config(Config::default().shutdown_timeout(Duration::from_secs(3)))
     };
@@ -159,7 +160,7 @@ async fn what_is_cut_off_by_a_shutdown_keeps_the_lease_from_being_released() {
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_list_does_not_stand() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::start(&api, Duration::ZERO, |controller| controller);
     sleep(seconds(60.0)).await;
     assert!(api.asked().is_empty());
@@ -170,7 +171,7 @@ async fn who_cannot_list_does_not_stand() {
 
 #[tokio::test(start_paused = true)]
 async fn without_warmup_it_lists_when_it_leads_and_gives_the_lease_back_if_it_cannot() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::start(&api, Duration::ZERO, |controller| controller.warmup(false));
     sleep(seconds(60.0)).await;
     assert_ne!(api.holder(), "");
@@ -181,7 +182,7 @@ async fn without_warmup_it_lists_when_it_leads_and_gives_the_lease_back_if_it_ca
 
 #[tokio::test(start_paused = true)]
 async fn without_warmup_it_may_lose_the_lease_before_it_has_listed() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::start(&api, Duration::ZERO, |controller| controller.warmup(false));
     sleep(seconds(5.0)).await;
     api.with(|inner| inner.server.lease = None);
@@ -193,7 +194,7 @@ async fn without_warmup_it_may_lose_the_lease_before_it_has_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_standby_that_is_told_to_stop_ends_and_leaves_the_lease_alone() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let first = Replica::listed(&api, Duration::ZERO);
     first.has_logged(4).await;
     let leader = api.holder();
@@ -207,7 +208,7 @@ async fn a_standby_that_is_told_to_stop_ends_and_leaves_the_lease_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn start_on_comes_before_the_election() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let later = |controller: Controller<_>| controller.start_on(sleep(Duration::from_secs(60)));
     let replica = Replica::start(&api, Duration::ZERO, later);
     replica.lists();
@@ -218,7 +219,7 @@ async fn start_on_comes_before_the_election() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_begins_in_a_process_that_was_frozen_for_too_long() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::listed(&api, Duration::ZERO);
     replica.has_logged(4).await;
     replica.suspended.store(3600 * 1_000_000_000, Ordering::Relaxed);

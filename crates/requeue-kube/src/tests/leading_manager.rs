@@ -14,8 +14,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::mocked::{Api, elector, usual};
-use super::seconds;
+use requeue_leases::testing::{ElectionApi, elector};
+
+use super::{election, seconds};
 use crate::controller::{Action, Config, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::manager::ManagerError;
@@ -30,10 +31,10 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(api: &Api, takes: Duration) -> Self {
+    fn start(api: &ElectionApi, takes: Duration) -> Self {
         static NAMES: AtomicUsize = AtomicUsize::new(0);
         let number = NAMES.fetch_add(1, Ordering::Relaxed);
-        let (elector, _) = elector(api, usual());
+        let (elector, _) = elector(api.client(), election());
         let (stop, stopped) = oneshot::channel::<()>();
         let mut manager = Manager::new()
             .leader_election(elector)
@@ -70,7 +71,7 @@ impl Replica {
         }
     }
 
-    fn listed(api: &Api, takes: Duration) -> Self {
+    fn listed(api: &ElectionApi, takes: Duration) -> Self {
         let replica = Self::start(api, takes);
         (0..2).for_each(|controller| replica.lists(controller));
         replica
@@ -94,7 +95,7 @@ const ALL: [&str; 4] = ["first begins", "first ends", "second begins", "second e
 
 #[tokio::test(start_paused = true)]
 async fn the_controllers_of_one_replica_work_and_hand_over_once_all_of_them_have_finished() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let first = Replica::listed(&api, seconds(20.0));
     first.has_logged(2).await;
     let leader = api.holder();
@@ -111,7 +112,7 @@ async fn the_controllers_of_one_replica_work_and_hand_over_once_all_of_them_have
 
 #[tokio::test(start_paused = true)]
 async fn the_election_waits_for_the_lists_of_all_controllers() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::start(&api, Duration::ZERO);
     replica.lists(0);
     sleep(seconds(60.0)).await;
@@ -123,7 +124,7 @@ async fn the_election_waits_for_the_lists_of_all_controllers() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loss_of_the_lease_drops_the_runs_of_all_controllers() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::listed(&api, seconds(20.0));
     replica.has_logged(2).await;
     api.with(|inner| inner.server.lease = None);
@@ -137,7 +138,7 @@ async fn the_loss_of_the_lease_drops_the_runs_of_all_controllers() {
 
 #[tokio::test(start_paused = true)]
 async fn runs_that_a_shutdown_drops_keep_the_lease_from_being_released() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let replica = Replica::listed(&api, seconds(60.0));
     replica.has_logged(2).await;
     let leader = api.holder();
@@ -151,7 +152,7 @@ async fn runs_that_a_shutdown_drops_keep_the_lease_from_being_released() {
 
 #[tokio::test(start_paused = true)]
 async fn a_standby_that_is_stopped_leaves_the_lease_alone() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let first = Replica::listed(&api, Duration::ZERO);
     first.has_logged(4).await;
     let leader = api.holder();

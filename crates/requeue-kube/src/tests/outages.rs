@@ -9,13 +9,13 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher;
+use requeue_leases::testing::{self, Api, with_runtime_clock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::api::Api;
 use crate::controller::{Action, HeldShards, Readiness};
-use crate::leader::{Clock, Config, LeaderElector, Status};
-use crate::shards::Shards;
+use crate::leader::{Config, LeaderElector, Status};
+use crate::membership::Shards;
 use crate::shared::SharedWatch;
 use crate::{Controller, Manager, policy};
 
@@ -23,16 +23,12 @@ use crate::{Controller, Manager, policy};
 const PERIOD: Duration = Duration::from_secs(2);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn clock() -> Clock {
-    Clock::Test(Instant::now(), Arc::default())
-}
-
 fn group(api: &Api) -> Shards {
-    Shards::new("things", "ns").count(8).clock(clock()).with_client(api.client())
+    with_runtime_clock(Shards::new("things", "ns").count(8).with_client(api.client()))
 }
 
 fn elector(api: &Api) -> LeaderElector {
-    LeaderElector::with_clock(api.client(), Config::new("ns", "things"), clock()).unwrap()
+    testing::elector(api.client(), Config::new("ns", "things")).0
 }
 
 fn name() -> String {

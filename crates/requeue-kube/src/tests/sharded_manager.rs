@@ -16,18 +16,18 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use requeue_leases::testing::{Api, with_runtime_clock};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::api::Api;
 use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
-use crate::leader::{self, Clock, LeaderElector};
+use crate::leader::{self, LeaderElector};
 use crate::manager::ManagerError;
+use crate::membership::{Shards, ShardsError};
 use crate::metrics::Metrics;
-use crate::shard::{Shard, ShardBy};
-use crate::shards::{Shards, ShardsError};
+use crate::range::{Shard, ShardBy};
 use crate::{Controller, Manager, ObjectKey, policy};
 
 /// The number of objects of each kind. Each is in its own namespace.
@@ -36,11 +36,9 @@ const OBJECTS: usize = 12;
 type Log = Arc<Mutex<Vec<String>>>;
 
 fn group(api: &Api) -> Shards {
-    Shards::new("things", "ns")
-        .count(8)
-        .by(ShardBy::Namespace)
-        .clock(Clock::Test(Instant::now(), Arc::default()))
-        .with_client(api.client())
+    with_runtime_clock(
+        Shards::new("things", "ns").count(8).by(ShardBy::Namespace).with_client(api.client()),
+    )
 }
 
 fn unique(name: &str) -> String {

@@ -11,8 +11,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_kube::controller::{Action, Config, Error, RunnerError};
 use requeue_kube::leader::{self, LeaderElector};
-use requeue_kube::shard::Shard;
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{Shards, ShardsError};
+use requeue_kube::range::Shard;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use kube::{Client, Error, Resource};
 use serde_json::Value;
 
 use super::election::{Answer, Call};
-use super::lease::Lease;
+use crate::lease::Lease;
 
 pub(super) struct Calls {
     client: Client,

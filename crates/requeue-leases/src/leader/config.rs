@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 ///
 /// ```
 /// use std::time::Duration;
-/// use requeue_kube::leader::Config;
+/// use requeue_leases::leader::Config;
 ///
 /// let config = Config::new("default", "web-controller")
 ///     .lease_duration(Duration::from_secs(30))

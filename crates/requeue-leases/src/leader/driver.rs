@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::election::{Answer, Election, Step};
 use super::leadership::{Led, Shared};
 use super::lost::End;
-use super::token::Token;
+use crate::token::Token;
 
 pub(super) struct Driver {
     pub(super) election: Election,

@@ -17,9 +17,9 @@ use requeue::wait::{JitterSource, jitter};
 use serde_json::Value;
 
 use super::config::Config;
-use super::lease::Lease;
 use super::lost::{End, LeadershipLost};
-use super::token::Token;
+use crate::lease::Lease;
+use crate::token::Token;
 
 /// One elector's part in an election. The caller passes the time, and makes the requests that it
 /// returns.

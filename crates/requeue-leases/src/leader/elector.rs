@@ -11,16 +11,16 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
-use super::clock::{self, Clock};
 use super::config::{Config, ConfigError};
 use super::driver::Driver;
 use super::election::Election;
-use super::events::Events;
 use super::leadership::{Leadership, Shared, View};
 use super::lost::LeadershipLost;
 use super::status::Status;
 use super::term::{RunError, Term};
-use crate::metrics::Metrics;
+use crate::clock::{self, Clock};
+use crate::events::Events;
+use crate::metrics::LeaseMetrics;
 
 /// Takes part in an election, and leads at most once.
 ///
@@ -71,8 +71,8 @@ impl LeaderElector {
     /// leads, under the name of the Lease.
     ///
     /// Only the first call has an effect.
-    pub fn metrics(self, metrics: &Metrics) -> Self {
-        self.shared.gauge.get_or_init(|| metrics.leader(&self.config.name)).set(false);
+    pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
+        self.shared.gauge.get_or_init(|| metrics.as_ref().leader(&self.config.name)).set(false);
         self
     }
 
@@ -183,7 +183,7 @@ impl LeaderElector {
     /// ```no_run
     /// # async fn reconcile_all() {}
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use requeue_kube::leader::{Config, LeaderElector};
+    /// use requeue_leases::leader::{Config, LeaderElector};
     ///
     /// let config = Config::new("default", "web-controller");
     /// let client = config.client(kube::Config::infer().await?)?;
@@ -227,7 +227,7 @@ impl LeaderElector {
     /// ```no_run
     /// # async fn reconcile(_key: u32) {}
     /// # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use requeue_kube::leader::{Config, LeaderElector};
+    /// use requeue_leases::leader::{Config, LeaderElector};
     ///
     /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
     /// let ctrl_c = async { tokio::signal::ctrl_c().await.unwrap() };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::leadership::Leadership;
 use super::lost::LeadershipLost;
-use super::token::Token;
+use crate::token::Token;
 
 /// Makes the API server reject writes of leaders of earlier terms.
 ///
@@ -47,7 +47,7 @@ use super::token::Token;
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
 /// # use kube::api::{Api, PatchParams};
-/// # use requeue_kube::leader::{ClaimError, Leadership};
+/// # use requeue_leases::leader::{ClaimError, Leadership};
 /// # async fn write(leadership: Leadership, maps: Api<ConfigMap>) -> Result<(), Box<dyn std::error::Error>> {
 /// let fence = leadership.fence();
 /// let params = PatchParams::default();

@@ -8,10 +8,10 @@ use requeue::Time;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::clock::Clock;
 use super::lost::{End, LeadershipLost};
-use super::token::Token;
-use crate::metrics::MasterStatus;
+use crate::clock::Clock;
+use crate::metrics::LeaderGauge;
+use crate::token::Token;
 
 /// The right to lead, for one term.
 ///
@@ -19,7 +19,7 @@ use crate::metrics::MasterStatus;
 /// when all clones are dropped. For read access only, use a [`Status`](super::Status).
 ///
 /// ```no_run
-/// # use requeue_kube::leader::Leadership;
+/// # use requeue_leases::leader::Leadership;
 /// # async fn work() {}
 /// async fn lead(leadership: Leadership) {
 ///     while leadership.is_leading() {
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Cancelled when every [`Leadership`] is dropped.
     pub(super) let_go: CancellationToken,
-    pub(super) gauge: OnceLock<MasterStatus>,
+    pub(super) gauge: OnceLock<LeaderGauge>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,7 @@ pub enum LeadershipLost {
     Deleted,
     /// The elector was dropped, or has released the lease.
     Abandoned,
-    /// The [shard](crate::shards) with this number is no longer held.
+    /// The [shard](crate::membership) with this number is no longer held.
     Shard(u32),
 }
 

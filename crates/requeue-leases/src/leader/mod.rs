@@ -1,8 +1,7 @@
 //! Leader election: one of several replicas leads, by a Kubernetes Lease.
 //!
-//! The algorithm is client-go's, and works without a controller. A controller that must run only
-//! while its process leads takes the elector with
-//! [`Controller::leader_election`](crate::Controller::leader_election).
+//! The algorithm is client-go's, and works without a controller. A controller of requeue-kube that must
+//! run only while its process leads takes the elector with `Controller::leader_election`.
 //!
 //! - **One leader.** No two replicas lead at the same time, even if requests are slow or lost, or a replica is
 //!   disconnected. This holds as long as no machine's clock runs 1.5 times as fast as another's. The clocks need not
@@ -18,7 +17,7 @@
 //!   ([`metrics`](LeaderElector::metrics)), Events, and `/healthz` ([`Status::check`]).
 //!
 //! ```no_run
-//! use requeue_kube::leader::{Config, LeaderElector};
+//! use requeue_leases::leader::{Config, LeaderElector};
 //!
 //! # async fn serve(_healthy: impl Fn() -> bool) {}
 //! # async fn control() {}
@@ -41,56 +40,6 @@
 //!         .await?;
 //!     Ok(())
 //! }
-//! ```
-//!
-//! # Several controllers with one Lease
-//!
-//! [`Manager::leader_election`](crate::Manager::leader_election) runs several controllers with one
-//! Lease. A program with a [`Fence`], or with other work besides controllers, connects the parts
-//! itself. In standby, these controllers already run their watches and stores, so that they start
-//! immediately when the process leads:
-//!
-//! ```no_run
-//! # use std::{pin::pin, sync::Arc};
-//! # use futures_util::StreamExt;
-//! # use k8s_openapi::api::core::v1::ConfigMap;
-//! # use kube::{Api, Client, runtime::watcher};
-//! # use requeue_kube::{Controller, controller::Action, policy};
-//! # use tokio_util::sync::CancellationToken;
-//! use requeue_kube::controller::Error;
-//! use requeue_kube::leader::LeaderElector;
-//!
-//! # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
-//! # async fn example(client: Client, elector: LeaderElector, stop: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
-//! let lead = CancellationToken::new();
-//! let mut work = pin!(
-//!     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
-//!         .start_on(lead.clone().cancelled_owned())
-//!         .graceful_shutdown_on(stop.cancelled_owned())
-//!         .run(reconcile, policy::backoff, Arc::new(()))
-//!         .fold(Ok(()), async |end, result| match result {
-//!             Err(Error::RunnerError(error)) => Err(error),
-//!             _ => end,
-//!         })
-//! );
-//! let term = tokio::select! {
-//!     term = elector.acquire() => term,
-//!     ended = &mut work => return Ok(ended?),
-//! };
-//! lead.cancel();
-//! tokio::select! {
-//!     biased;
-//!     // Returning drops the work at its current `await`.
-//!     lost = term.lost() => return Err(lost.into()),
-//!     ended = &mut work => {
-//!         // After an error, dropped runs may still have effects: the lease expires, unreleased.
-//!         ended?;
-//!         // The controller has shut down gracefully. The lease was renewed in the meantime.
-//!         term.release().await?;
-//!     }
-//! }
-//! # Ok(())
-//! # }
 //! ```
 //!
 //! # Failover time
@@ -137,31 +86,24 @@
 //! ```
 
 mod calls;
-mod clock;
 mod config;
 mod driver;
 pub(crate) mod election;
 mod elector;
-mod events;
 mod fence;
 mod leadership;
-mod lease;
 pub(crate) mod lost;
 mod status;
 mod term;
 #[cfg(test)]
 mod tests;
-mod token;
 
-pub(crate) use self::clock::Clock;
 pub use self::config::{Config, ConfigError};
 pub use self::elector::LeaderElector;
-pub(crate) use self::events::Events;
 pub(crate) use self::fence::Right;
 pub use self::fence::{ClaimError, Fence};
 pub use self::leadership::Leadership;
-pub(crate) use self::lease::{ASSIGNMENT, Lease};
 pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};
-pub use self::token::{ParseTokenError, Token};
+pub use crate::token::{ParseTokenError, Token};

@@ -11,7 +11,7 @@ use super::leadership::Shared;
 /// It is cheap to clone, and remains valid after its elector is gone.
 ///
 /// ```no_run
-/// # use requeue_kube::leader::LeaderElector;
+/// # use requeue_leases::leader::LeaderElector;
 /// # fn mount(elector: &LeaderElector) {
 /// let status = elector.status();
 /// let healthz = move || match status.check() {
@@ -50,7 +50,9 @@ impl Status {
     }
 
     /// Returns the time between two attempts to lead.
-    pub(crate) fn retry_period(&self) -> Duration {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn retry_period(&self) -> Duration {
         self.0.retry_period
     }
 

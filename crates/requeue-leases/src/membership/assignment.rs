@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::leader::{ASSIGNMENT, Lease};
+use crate::lease::{ASSIGNMENT, Lease};
 
 /// The label of all Leases of a group. Its value is the group's name.
 pub(super) const LABEL: &str = "requeue/shard-group";

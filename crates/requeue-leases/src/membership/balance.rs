@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::assignment::{Assignment, Slot};
-use crate::shard::fnv1a;
+use crate::range::fnv1a;
 
 /// Returns the desired holder of each shard. `None` if there are no members. `live` is sorted.
 pub(super) fn desired(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<Arc<str>>> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::assignment::LABEL;
 use super::protocol::{Answer, Call, Watched};
-use crate::leader::Lease;
+use crate::lease::Lease;
 
 pub(super) struct Calls {
     client: Client,

@@ -8,13 +8,13 @@ use kube::Client;
 
 use super::assignment::Layout;
 use super::error::ShardsError;
-use crate::ObjectKey;
-use crate::leader::{Clock, Config};
-use crate::metrics::Metrics;
-use crate::shard::ShardBy;
+use crate::clock::Clock;
+use crate::leader::Config;
+use crate::metrics::LeaseMetrics;
+use crate::range::ShardBy;
 
-/// A function of the user that returns the shard of an object.
-pub(crate) type ShardOf = Arc<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
+/// A function of the user that returns the shard of the object with this namespace and name.
+type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 
 /// A shard group that this process joins.
 ///
@@ -22,8 +22,8 @@ pub(crate) type ShardOf = Arc<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 /// the runs in flight at a handover. [`join`](Self::join) checks the values.
 ///
 /// ```
-/// use requeue_kube::shard::ShardBy;
-/// use requeue_kube::shards::Shards;
+/// use requeue_leases::range::ShardBy;
+/// use requeue_leases::membership::Shards;
 ///
 /// let shards = Shards::new("website", "default").count(128).by(ShardBy::Namespace);
 /// # let _ = shards;
@@ -39,7 +39,7 @@ pub struct Shards {
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
     pub(super) events: bool,
-    pub(super) metrics: Option<Metrics>,
+    pub(super) metrics: Option<LeaseMetrics>,
     /// The times, the host and the namespace of the member Lease.
     pub(super) lease: Config,
     pub(super) clock: Clock,
@@ -89,19 +89,19 @@ impl Shards {
         self
     }
 
-    /// Sets a function that returns the shard of an object of a [controller](crate::Controller::shards),
+    /// Sets a function that returns the shard of a controller's object with this namespace and name,
     /// below [`count`](Self::count).
     ///
     /// It replaces the hash, and must be the same in all members. The API server cannot select such a
     /// shard, so each replica receives all objects, and drops the others. The function is called for
     /// each event and each run, while the controller holds locks: it must return quickly, and must not
-    /// use the controller. If it panics or returns a number that is out of range, the controller ends with
-    /// [`RunnerError::ShardFunction`](crate::controller::RunnerError::ShardFunction).
+    /// use the controller. If it panics or returns a number that is out of range, the controller ends
+    /// with `RunnerError::ShardFunction`.
     ///
     /// ```
-    /// use requeue_kube::shards::Shards;
+    /// use requeue_leases::membership::Shards;
     ///
-    /// let shards = Shards::new("tenant", "default").count(4).shard_of(|object| match object.namespace() {
+    /// let shards = Shards::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
     ///     Some("large-tenant") => 0,
     ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
     /// });
@@ -109,14 +109,13 @@ impl Shards {
     /// ```
     pub fn shard_of(
         mut self,
-        shard_of: impl Fn(&ObjectKey) -> u32 + Send + Sync + 'static,
+        shard_of: impl Fn(Option<&str>, &str) -> u32 + Send + Sync + 'static,
     ) -> Self {
         self.shard_of = Some(Arc::new(shard_of));
         self
     }
 
-    /// Sets the client of a [controller's](crate::Controller::shards) group, such as one by
-    /// [`client`](Self::client).
+    /// Sets the client of a controller's group, such as one by [`client`](Self::client).
     ///
     /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a separate
     /// client.
@@ -128,7 +127,7 @@ impl Shards {
     /// Sets the kind of the sharded objects, such as `websites.example.com`.
     ///
     /// Members of a group must agree on it, so that two programs with different kinds do not share a
-    /// group by mistake. The default is the kind of the [controller](crate::Controller::shards). If two
+    /// group by mistake. The default is the kind of the controller. If two
     /// programs work on the same kind, set a text that differs, such as the name of the program.
     pub fn objects(mut self, objects: impl Into<String>) -> Self {
         self.objects = objects.into();
@@ -184,8 +183,8 @@ impl Shards {
     }
 
     /// Sets the metrics that show the shards of this process, under the name of the group.
-    pub fn metrics(mut self, metrics: &Metrics) -> Self {
-        self.metrics = Some(metrics.clone());
+    pub fn metrics(mut self, metrics: impl AsRef<LeaseMetrics>) -> Self {
+        self.metrics = Some(metrics.as_ref().clone());
         self
     }
 
@@ -203,7 +202,7 @@ impl Shards {
         Client::try_from(config)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
@@ -219,9 +218,13 @@ impl Shards {
             objects: self.objects.clone(),
         }
     }
+}
 
+// Hidden: the parts of the configuration that requeue-kube needs for its controllers.
+#[doc(hidden)]
+impl Shards {
     /// Sets the objects and the metrics to those of a controller, unless they are set.
-    pub(crate) fn of_controller(mut self, objects: String, metrics: Option<&Metrics>) -> Self {
+    pub fn of_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
             self.objects = objects;
         }
@@ -229,28 +232,31 @@ impl Shards {
         self
     }
 
-    pub(crate) fn own_client(&self) -> Option<Client> {
+    pub fn own_client(&self) -> Option<Client> {
         self.client.clone()
     }
 
-    pub(crate) fn function(&self) -> Option<ShardOf> {
+    pub fn function(&self) -> Option<ShardOf> {
         self.shard_of.clone()
     }
 
-    pub(crate) const fn field(&self) -> ShardBy {
+    pub const fn field(&self) -> ShardBy {
         self.by
     }
 
-    pub(crate) const fn size(&self) -> u32 {
+    pub const fn size(&self) -> u32 {
         self.count
     }
 
     /// Returns the time between two renewals.
-    pub(crate) const fn period(&self) -> Duration {
+    pub const fn period(&self) -> Duration {
         self.lease.retry_period
     }
 
-    pub(crate) fn check(&self) -> Result<(), ShardsError> {
+    /// # Errors
+    ///
+    /// As [`join`](Self::join), if the configuration is invalid.
+    pub fn check(&self) -> Result<(), ShardsError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             name.starts_with(plain)

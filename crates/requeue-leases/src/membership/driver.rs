@@ -20,10 +20,11 @@ use super::error::ShardsError;
 use super::group::Group;
 use super::held::{Change, Command, HeldShard, View};
 use super::protocol::{self, Answer, Call, End, Gain, Settings, Source, Step, Watched};
-use crate::leader::{
-    Clock, Events, LeaderElector, Leadership, LeadershipLost, RunError, Term, Token,
-};
-use crate::metrics::ShardMeters;
+use crate::clock::Clock;
+use crate::events::Events;
+use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
+use crate::metrics::GroupMeters;
+use crate::token::Token;
 
 /// The pause after a member Lease could not be created.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ pub(super) struct Outputs {
     pub(super) changes: mpsc::UnboundedSender<Change>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
     pub(super) view: watch::Sender<View>,
-    pub(super) meters: Arc<ShardMeters>,
+    pub(super) meters: Arc<GroupMeters>,
 }
 
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when

@@ -58,7 +58,7 @@ use self::requests::Sent;
 use super::assignment::GroupLease;
 use super::members::Members;
 use super::protocol::{Answer, Change, End, Settings, Step, Watched};
-use crate::leader::Lease;
+use crate::lease::Lease;
 
 /// One replica's part in a group. The caller passes the time, makes the requests, and passes the
 /// events of a watch on all Leases of the group.

@@ -24,7 +24,7 @@ use crate::leader::LeadershipLost;
 /// member Lease expires.
 ///
 /// ```no_run
-/// use requeue_kube::shards::{Change, Shards};
+/// use requeue_leases::membership::{Change, Shards};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let shards = Shards::new("website", "default");
@@ -36,7 +36,6 @@ use crate::leader::LeadershipLost;
 ///         // Here, no work is in flight.
 ///         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
 ///         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
-///         _ => {}
 ///     }
 /// }
 /// # Ok(())
@@ -75,7 +74,8 @@ impl Shards {
 
     /// As [`join`](Self::join). If the future is dropped during the join, `joining` contains
     /// the attempt.
-    pub(crate) async fn join_by(
+    #[doc(hidden)]
+    pub async fn join_by(
         self,
         client: Client,
         joining: &mut Option<Joining>,
@@ -89,7 +89,8 @@ impl Shards {
 }
 
 /// An attempt to join. If it is dropped, the process leaves the group in the background.
-pub(crate) struct Joining {
+#[derive(Debug)]
+pub struct Joining {
     membership: Option<Membership>,
     joined: oneshot::Receiver<String>,
 }
@@ -101,7 +102,7 @@ impl Joining {
         let (send_joined, joined) = oneshot::channel();
         let (view, seen) = watch::channel(View::default());
         let metrics = shards.metrics.as_ref();
-        let meters = metrics.map(|metrics| metrics.shards(&shards.name)).unwrap_or_default();
+        let meters = metrics.map(|metrics| metrics.group(&shards.name)).unwrap_or_default();
         let observer = Observer {
             group: shards.name.clone(),
             member: String::new(),
@@ -132,7 +133,7 @@ impl Joining {
     }
 
     /// Waits until the process has left the group.
-    pub(crate) async fn leave(mut self) {
+    pub async fn leave(mut self) {
         if let Some(membership) = self.membership.take() {
             membership.leave().await;
         }
@@ -162,7 +163,9 @@ impl Membership {
         self.observer.status()
     }
 
-    pub(crate) const fn observer(&self) -> &Observer {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn observer(&self) -> &Observer {
         &self.observer
     }
 

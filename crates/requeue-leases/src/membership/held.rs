@@ -7,12 +7,14 @@ use futures_util::future::BoxFuture;
 use requeue::Time;
 use tokio::sync::{mpsc, watch};
 
-use crate::leader::{Fence, Leadership, LeadershipLost, Right, Token};
-use crate::shard::{Shard, ShardBy};
+use crate::leader::{Fence, Leadership, LeadershipLost, Right};
+use crate::range::{Shard, ShardBy};
+use crate::token::Token;
 
 /// A change of the shards that a process holds.
+///
+/// Each change needs its reaction, so a new kind of change would be a breaking change of this crate.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Change {
     /// This process holds these shards, and must reconcile all of their objects.
     ///
@@ -139,7 +141,9 @@ impl HeldShard {
 
     /// Returns true if the member Lease has not expired. During a release this is true, but
     /// [`is_held`](Self::is_held) may be false.
-    pub(crate) fn is_member(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_member(&self) -> bool {
         self.leadership.is_leading()
     }
 

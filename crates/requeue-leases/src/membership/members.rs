@@ -27,7 +27,7 @@ use std::time::Duration;
 use requeue::Time;
 
 use super::assignment::{GroupLease, JOINED, STOPPING};
-use crate::leader::Lease;
+use crate::lease::Lease;
 
 pub(super) struct Member {
     pub(super) lease: Lease,

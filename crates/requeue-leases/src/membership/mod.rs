@@ -1,7 +1,7 @@
 //! Shard groups: replicas share the objects of a kind, and hand them over when replicas join and
 //! leave.
 //!
-//! A group divides the objects into a fixed number of [shards](crate::shard), 64 by default. Each
+//! A group divides the objects into a fixed number of [shards](crate::range), 64 by default. Each
 //! replica is a member, and holds an equal part of the shards. There is no central component, no
 //! webhook and no custom resource: the members agree by Leases.
 //!
@@ -19,7 +19,7 @@
 //! - **Idle cost.** Members that do not change send one renewal of their Leases per retry period, and nothing else.
 //!
 //! ```no_run
-//! use requeue_kube::shards::{Change, Shards};
+//! use requeue_leases::membership::{Change, Shards};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let shards = Shards::new("website", "default").count(64);
@@ -31,7 +31,6 @@
 //!         // Here, no work is in flight.
 //!         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
 //!         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
-//!         _ => {}
 //!     }
 //! }
 //! # Ok(())
@@ -89,19 +88,23 @@ mod config;
 mod driver;
 mod error;
 mod group;
+mod handle;
 mod held;
 mod members;
-mod membership;
-mod protocol;
+pub(crate) mod protocol;
 mod rights;
 mod status;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 pub use self::config::Shards;
 pub use self::error::ShardsError;
 pub use self::held::{Change, HeldShard};
-pub(crate) use self::membership::Joining;
-pub use self::membership::Membership;
-pub(crate) use self::status::Observer;
+// Hidden: requeue-kube leaves a group whose join was interrupted, and waits for that.
+#[doc(hidden)]
+pub use self::handle::Joining;
+pub use self::handle::Membership;
+// Hidden: requeue-kube shows the state of a group while it follows the changes.
+#[doc(hidden)]
+pub use self::status::Observer;
 pub use self::status::{GroupStatus, ShardStatus};

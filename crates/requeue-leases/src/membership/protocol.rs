@@ -7,7 +7,7 @@ use requeue::Time;
 use serde_json::Value;
 
 use super::assignment::{Layout, Unreadable};
-use crate::leader::Lease;
+use crate::lease::Lease;
 
 /// The settings of a group that the protocol needs.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Settings {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     Create(Value),
     Read(String),
     /// Its `resourceVersion` is the precondition.
@@ -39,7 +39,7 @@ pub(super) enum Call {
 
 /// The result of a call.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Lease(Lease),
     Deleted,
     NotFound,
@@ -50,7 +50,7 @@ pub(super) enum Answer {
 
 /// An event of the watch on the Leases of the group, in the order of their versions.
 #[derive(Clone, Debug)]
-pub(super) enum Watched {
+pub(crate) enum Watched {
     /// A list begins. It is requested after this.
     Restart,
     Listed(Lease),

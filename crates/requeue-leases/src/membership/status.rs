@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::held::View;
-use crate::leader::Clock;
-use crate::metrics::ShardMeters;
+use crate::clock::Clock;
+use crate::metrics::GroupMeters;
 
 /// The state of a shard group as this process has last seen it, for a dashboard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,16 +45,18 @@ pub struct ShardStatus {
 
 /// Reads the state of a group.
 #[derive(Clone, Debug)]
-pub(crate) struct Observer {
+pub struct Observer {
     pub(super) group: String,
     pub(super) member: String,
     pub(super) clock: Clock,
     pub(super) view: watch::Receiver<View>,
-    pub(super) meters: Arc<ShardMeters>,
+    pub(super) meters: Arc<GroupMeters>,
 }
 
 impl Observer {
-    pub(crate) fn status(&self) -> GroupStatus {
+    /// Returns the state of the group as this process has last seen it.
+    #[must_use]
+    pub fn status(&self) -> GroupStatus {
         let (now, view) = (self.clock.now(), self.view.borrow());
         let shards = (0..).zip(&view.holders).map(|(index, holder)| ShardStatus {
             index,

@@ -13,29 +13,29 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::server::Server;
-use crate::shards::protocol::{Answer, Call, Watched};
+use crate::membership::protocol::{Answer, Call, Watched};
 
 /// An API server with Leases, and without other objects.
 #[derive(Clone, Default)]
-pub(super) struct Api(Arc<Mutex<Inner>>);
+pub struct Api(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
-pub(super) struct Inner {
-    pub(super) server: Server,
+pub struct Inner {
+    server: Server,
     /// The lines of a watch, with the versions of their objects.
     lines: Vec<(u64, String)>,
     watches: Vec<mpsc::UnboundedSender<String>>,
     /// The Kubernetes Events that were published.
-    pub(super) events: Vec<Value>,
-    pub(super) requests: usize,
+    pub events: Vec<Value>,
+    pub requests: usize,
     /// The paths of the lists of other objects, also as streams, with their times.
-    pub(super) lists: Vec<(String, Instant)>,
+    pub lists: Vec<(String, Instant)>,
     /// Returns true for the path and the query of a request that fails, as in an outage.
-    pub(super) fails: Option<fn(&str, &str) -> bool>,
+    pub fails: Option<fn(&str, &str) -> bool>,
 }
 
 impl Api {
-    pub(super) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let api = self.clone();
         let answer = move |request: Request<Body>| {
             let api = api.clone();
@@ -51,17 +51,17 @@ impl Api {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap()
     }
 
     /// Returns the names of all Leases, in order.
-    pub(super) fn leases(&self) -> Vec<String> {
+    pub fn leases(&self) -> Vec<String> {
         self.inner().server.leases.keys().cloned().collect()
     }
 
     /// Deletes a Lease, as a user would.
-    pub(super) fn delete(&self, name: &str) {
+    pub fn delete(&self, name: &str) {
         let mut inner = self.inner();
         inner.server.delete(name);
         inner.publish();

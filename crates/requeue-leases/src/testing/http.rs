@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::server::Server;
-use crate::shards::protocol::{Answer, Call};
+use crate::membership::protocol::{Answer, Call};
 
 /// The namespace that exists.
-pub(crate) const NAMESPACE: &str = "ns";
+pub const NAMESPACE: &str = "ns";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-#[derive(Clone)]
-pub(crate) struct Fake(Arc<Inner>);
+#[derive(Clone, Default)]
+pub struct Fake(Arc<Inner>);
 
+#[derive(Default)]
 struct Inner {
     server: Mutex<Server>,
     /// The verbs that are refused.
@@ -33,20 +34,12 @@ struct Inner {
 }
 
 impl Fake {
-    pub(crate) fn new() -> Self {
-        Self::refusing(&[])
+    /// Refuses these verbs.
+    pub fn refusing(refused: &[&'static str]) -> Self {
+        Self(Arc::new(Inner { refused: refused.to_vec(), ..Inner::default() }))
     }
 
-    pub(super) fn refusing(refused: &[&'static str]) -> Self {
-        Self(Arc::new(Inner {
-            server: Mutex::default(),
-            refused: refused.to_vec(),
-            names: watch::Sender::default(),
-            holds: watch::Sender::new(false),
-        }))
-    }
-
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let this = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let this = this.clone();
@@ -55,20 +48,20 @@ impl Fake {
         Client::new(service, NAMESPACE)
     }
 
-    pub(crate) fn hold(&self, holds: bool) {
+    pub fn hold(&self, holds: bool) {
         self.0.holds.send_replace(holds);
     }
 
     /// Waits until the names of all Leases satisfy `condition`.
-    pub(crate) async fn until(&self, condition: impl FnMut(&BTreeSet<String>) -> bool) {
+    pub async fn until(&self, condition: impl FnMut(&BTreeSet<String>) -> bool) {
         self.0.names.subscribe().wait_for(condition).await.unwrap();
     }
 
-    pub(crate) fn names(&self) -> BTreeSet<String> {
+    pub fn names(&self) -> BTreeSet<String> {
         self.0.names.borrow().clone()
     }
 
-    pub(super) fn create(&self, lease: Value) {
+    pub fn create(&self, lease: Value) {
         assert!(matches!(self.call(Call::Create(lease)), Answer::Lease(_)));
     }
 

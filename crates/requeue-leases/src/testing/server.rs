@@ -4,29 +4,29 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::leader::Lease;
-use crate::shards::protocol::{Answer, Call, Watched};
+use crate::lease::Lease;
+use crate::membership::protocol::{Answer, Call, Watched};
 
 #[derive(Default)]
-pub(super) struct Server {
-    pub(super) leases: BTreeMap<String, Value>,
+pub(crate) struct Server {
+    pub(crate) leases: BTreeMap<String, Value>,
     /// The same Leases, read.
     read: BTreeMap<String, Lease>,
     version: u64,
     /// The number of Leases that were created.
-    pub(super) created: u64,
+    pub(crate) created: u64,
     /// The events of the watches, which the caller takes.
-    pub(super) events: Vec<Watched>,
+    pub(crate) events: Vec<Watched>,
     /// A planted bug: a write succeeds although the object has changed.
-    pub(super) ignores_versions: bool,
+    pub(crate) ignores_versions: bool,
 }
 
-pub(super) fn lease(json: &Value) -> Lease {
+pub(crate) fn lease(json: &Value) -> Lease {
     Lease::from_json(json.clone()).unwrap()
 }
 
 impl Server {
-    pub(super) fn call(&mut self, call: Call) -> Answer {
+    pub(crate) fn call(&mut self, call: Call) -> Answer {
         match call {
             Call::Read(name) => match self.read.get(&name) {
                 Some(lease) => Answer::Lease(lease.clone()),
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// Deletes a Lease, as a user would.
-    pub(super) fn delete(&mut self, name: &str) {
+    pub(crate) fn delete(&mut self, name: &str) {
         if let Some(mut json) = self.leases.remove(name) {
             self.read.remove(name);
             self.version += 1;
@@ -78,8 +78,9 @@ impl Server {
         }
     }
 
+    #[cfg(test)]
     /// Changes a label, as another client would.
-    pub(super) fn label(&mut self, name: &str, value: u64) {
+    pub(crate) fn label(&mut self, name: &str, value: u64) {
         if let Some(mut json) = self.leases.get(name).cloned() {
             json["metadata"]["labels"]["changed"] = json!(value.to_string());
             let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -87,8 +88,9 @@ impl Server {
         }
     }
 
+    #[cfg(test)]
     /// Returns the events of a list.
-    pub(super) fn list(&self) -> Vec<Watched> {
+    pub(crate) fn list(&self) -> Vec<Watched> {
         let listed = self.read.values().cloned().map(Watched::Listed);
         listed.chain([Watched::Complete]).collect()
     }

@@ -11,7 +11,7 @@ use requeue::Group;
 use super::super::RunnerError;
 use super::super::error::panic_message;
 use crate::ObjectKey;
-use crate::shard::{ShardBy, index_of};
+use crate::range::{ShardBy, index_of};
 
 /// The rule that assigns objects to shards.
 pub(crate) enum Rule {

@@ -26,7 +26,7 @@ use self::common::*;
 use super::places::Rule;
 use super::*;
 use crate::controller::{Action, Config};
-use crate::shard::ShardBy;
+use crate::range::ShardBy;
 use crate::shared::SharedWatch;
 use crate::{Controller, policy};
 
@@ -39,7 +39,7 @@ fn by_uid() -> Ownership {
 
 /// Returns the shard of an object with the uid that `map` gives it.
 fn shard_of(name: &str) -> u32 {
-    (crate::shard::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
+    (crate::range::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
 }
 
 /// Returns the names of objects in this shard. The first characters of a name change the first bits

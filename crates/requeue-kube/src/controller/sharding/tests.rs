@@ -8,11 +8,11 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::runtime::watcher;
+use requeue_leases::testing::{Fake, NAMESPACE};
 use tokio::sync::oneshot;
 
 use crate::controller::Action;
-use crate::shards::Shards;
-use crate::shards::tests::http::{Fake, NAMESPACE};
+use crate::membership::Shards;
 use crate::{Controller, Manager, policy};
 
 async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> {
@@ -24,7 +24,7 @@ async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> 
 async fn stopped_while_it_joins<R: Future<Output: Send> + Send + 'static>(
     run: impl FnOnce(Controller<ConfigMap>, Shards, oneshot::Receiver<()>) -> R,
 ) -> R::Output {
-    let fake = Fake::new();
+    let fake = Fake::default();
     fake.hold(true);
     let maps: Api<ConfigMap> = Api::all(fake.client());
     let shards = Shards::new("maps", NAMESPACE)

@@ -5,11 +5,12 @@ use requeue::Time;
 use requeue::wait::JitterSource;
 use serde_json::{Value, json};
 
-use super::server::Server;
 use super::{config, seconds};
+use crate::leader::LeadershipLost;
 use crate::leader::election::{Answer, Call, Election, Step};
 use crate::leader::lost::End;
-use crate::leader::{ASSIGNMENT, LeadershipLost};
+use crate::lease::ASSIGNMENT;
+use crate::testing::ElectionServer as Server;
 
 /// A candidate with times of 15, 10 and 2 s, and a server. The test drives both.
 struct Driven {

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::seconds;
-use crate::leader::clock::Clock;
+use crate::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
 use crate::leader::{ClaimError, Fence, Leadership, LeadershipLost, Token};
 

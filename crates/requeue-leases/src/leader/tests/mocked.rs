@@ -1,117 +1,26 @@
 //! The requests of the election, with a mocked client and a paused clock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
-use kube::Client;
-use kube::client::Body;
+use http::Method;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, advance, sleep};
 
-use super::server::Server;
 use super::{config, seconds};
-use crate::leader::clock::Clock;
-use crate::leader::election::Call;
+use crate::LeaseMetrics;
 use crate::leader::{Config, LeaderElector, Leadership, LeadershipLost, RunError, Status};
-use crate::metrics::Metrics;
+use crate::testing::{self, ElectionApi};
 
-/// An API server with one Lease, which records its requests.
-#[derive(Clone, Default)]
-pub(super) struct Api(Arc<Mutex<Inner>>);
-
-#[derive(Default)]
-pub(super) struct Inner {
-    pub(super) server: Server,
-    log: Vec<(Method, String, Value)>,
-    events: Vec<Value>,
-    /// It reads requests, and does not answer.
-    silent: bool,
-    /// It answers with this error code.
-    refuses: Option<u16>,
+fn elector(api: &ElectionApi, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
+    testing::elector(api.client(), config)
 }
 
-impl Api {
-    fn client(&self) -> Client {
-        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let api = self.clone();
-        tokio::spawn(async move {
-            let mut unanswered = Vec::new();
-            while let Some((request, respond)) = handle.next_request().await {
-                match api.answer(request).await {
-                    Some(response) => respond.send_response(response),
-                    None => unanswered.push(respond),
-                }
-            }
-        });
-        Client::new(service, "default")
-    }
-
-    async fn answer(&self, request: Request<Body>) -> Option<Response<Body>> {
-        let (parts, body) = request.into_parts();
-        let body = body.collect_bytes().await.unwrap();
-        let body = serde_json::from_slice(&body).unwrap_or_default();
-        let path = parts.uri.path().to_owned();
-        let mut inner = self.0.lock().unwrap();
-        if path.contains("/events") {
-            inner.events.push(body);
-            return Some(respond(Ok(json!({}))));
-        }
-        inner.log.push((parts.method.clone(), path, Value::clone(&body)));
-        if inner.silent {
-            return None;
-        }
-        let call = match parts.method {
-            Method::GET => Call::Get,
-            Method::POST => Call::Create(body),
-            Method::PUT => Call::Replace(body),
-            other => panic!("{other} is no part of an election"),
-        };
-        Some(respond(match inner.refuses {
-            Some(code) => Err(code),
-            None => inner.server.call(call),
-        }))
-    }
-
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> T {
-        look(&mut self.0.lock().unwrap())
-    }
-
-    pub(super) fn asked(&self) -> Vec<Method> {
-        self.with(|inner| inner.log.drain(..).map(|(method, ..)| method).collect())
-    }
-
-    pub(super) fn holder(&self) -> String {
-        self.with(|inner| {
-            let lease = inner.server.lease.as_ref().expect("there is a Lease");
-            lease["spec"]["holderIdentity"].as_str().unwrap().to_owned()
-        })
-    }
-}
-
-fn respond(outcome: Result<Value, u16>) -> Response<Body> {
-    let (code, body) = match outcome {
-        Ok(body) => (200, body),
-        Err(code) => {
-            let body = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {},
-                "status": "Failure", "message": "no", "reason": "No", "code": code });
-            (code, body)
-        }
-    };
-    Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
-}
-
-pub(super) fn elector(api: &Api, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
-    let suspended = Arc::new(AtomicU64::new(0));
-    let clock = Clock::Test(Instant::now(), Arc::clone(&suspended));
-    (LeaderElector::with_clock(api.client(), config, clock).unwrap(), suspended)
-}
-
-pub(super) fn usual() -> Config {
+fn usual() -> Config {
     config(15.0, 10.0, 2.0)
 }
 
@@ -124,7 +33,7 @@ struct Running {
     suspended: Arc<AtomicU64>,
 }
 
-async fn leading(api: &Api, config: Config) -> Running {
+async fn leading(api: &ElectionApi, config: Config) -> Running {
     let (elector, suspended) = elector(api, config);
     let status = elector.status();
     let (stop, stopped) = oneshot::channel();
@@ -145,7 +54,7 @@ async fn leading(api: &Api, config: Config) -> Running {
 
 #[tokio::test(start_paused = true)]
 async fn it_creates_renews_and_releases() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     let identity = it.status.identity().to_owned();
     assert!(identity.starts_with("host_") && identity.len() == "host_".len() + 36, "{identity}");
@@ -179,7 +88,7 @@ async fn it_creates_renews_and_releases() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_read_anew_and_what_others_have_written_is_kept() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| {
         inner.server.label(42);
@@ -198,7 +107,7 @@ async fn a_conflict_is_read_anew_and_what_others_have_written_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_sent() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     sleep(seconds(2.5)).await;
@@ -217,7 +126,7 @@ async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_s
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_tried_again_until_the_deadline() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| inner.refuses = Some(500));
     sleep(seconds(7.0)).await;
@@ -229,7 +138,7 @@ async fn a_refusal_is_tried_again_until_the_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_was_suspended_does_not_lead_on() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     it.suspended.store(3600 * 1_000_000_000, Ordering::Relaxed);
     assert!(!it.leadership.is_leading(), "at once");
@@ -240,7 +149,7 @@ async fn a_machine_that_was_suspended_does_not_lead_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_leads_at_once_after_a_release_and_after_a_whole_lease_otherwise() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let first = leading(&api, usual()).await;
     let (second, _) = elector(&api, usual());
     let second = tokio::spawn(second.acquire());
@@ -265,7 +174,7 @@ async fn the_next_leads_at_once_after_a_release_and_after_a_whole_lease_otherwis
 
 #[tokio::test(start_paused = true)]
 async fn what_still_runs_at_the_drain_deadline_keeps_the_lease_from_being_released() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let (elector, _) = elector(&api, usual());
     let term = elector.acquire().await;
     let leadership = term.leadership();
@@ -282,7 +191,7 @@ async fn what_still_runs_at_the_drain_deadline_keeps_the_lease_from_being_releas
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     it.stop.send(()).unwrap();
@@ -301,7 +210,7 @@ async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn a_term_or_a_run_that_is_dropped_leads_no_more_and_releases_nothing() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     it.task.abort();
     assert_eq!(it.leadership.lost().await, LeadershipLost::Abandoned);
@@ -314,7 +223,7 @@ async fn a_term_or_a_run_that_is_dropped_leads_no_more_and_releases_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn stopped_before_it_leads_it_is_none() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     api.with(|inner| inner.refuses = Some(403));
     let (elector, _) = elector(&api, usual());
     let run =
@@ -324,7 +233,7 @@ async fn stopped_before_it_leads_it_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn confirming_renews_at_once() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     sleep(seconds(1.0)).await;
     api.asked();
@@ -340,7 +249,7 @@ async fn confirming_renews_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
-    let api = Api::default();
+    let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| inner.silent = true);
     // The test's own clone represents the stuck work.
@@ -359,14 +268,14 @@ async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
 #[tokio::test(start_paused = true)]
 async fn the_gauge_shows_who_leads() {
     let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
+    let metrics = LeaseMetrics::register(&mut registry);
     let shown = |registry: &Registry| {
         let mut text = String::new();
         encode(&mut text, registry).unwrap();
         let line = text.lines().find(|line| line.starts_with("leader_election_master_status{"));
         line.expect("the series").to_owned()
     };
-    let api = Api::default();
+    let api = ElectionApi::default();
     let (elector, _) = elector(&api, usual());
     let elector = elector.metrics(&metrics);
     assert_eq!(shown(&registry), r#"leader_election_master_status{name="web"} 0"#);

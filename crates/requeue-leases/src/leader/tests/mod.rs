@@ -2,11 +2,8 @@
 //! with a mocked client.
 
 mod algorithm;
-mod controller;
 mod fence;
-mod manager;
 mod mocked;
-mod server;
 mod simulation;
 
 use std::time::Duration;

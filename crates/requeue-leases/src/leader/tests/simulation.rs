@@ -18,11 +18,11 @@ use requeue::Time;
 use requeue::wait::JitterSource;
 
 use super::config;
-use super::server::Server;
 use crate::leader::Config;
 use crate::leader::election::{Answer, Call, Election, Step};
 use crate::leader::lost::End;
-use crate::leader::token::Token;
+use crate::testing::ElectionServer as Server;
+use crate::token::Token;
 
 /// Nanoseconds of real time, which no candidate can read.
 type Real = u64;

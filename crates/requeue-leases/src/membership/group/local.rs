@@ -5,9 +5,9 @@ use std::sync::Arc;
 use requeue::Time;
 
 use super::Group;
-use crate::shards::assignment::GroupLease;
-use crate::shards::balance;
-use crate::shards::protocol::{Change, Gain, Source};
+use crate::membership::assignment::GroupLease;
+use crate::membership::balance;
+use crate::membership::protocol::{Change, Gain, Source};
 
 /// A shard from this replica's point of view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::local::Local;
 use super::{Group, Phase};
-use crate::shards::assignment::{Assignment, GroupLease, STOPPING};
-use crate::shards::protocol::{Answer, Call, End, Settings, Step};
+use crate::membership::assignment::{Assignment, GroupLease, STOPPING};
+use crate::membership::protocol::{Answer, Call, End, Settings, Step};
 
 /// The base of the pause after a conflict. Several members that write at the same time take turns.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);

@@ -1,23 +1,16 @@
 //! Processes that join a group, or are refused.
 
-use std::convert::Infallible;
-use std::error::Error as _;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
-use k8s_openapi::api::core::v1::ConfigMap;
+use futures_util::FutureExt;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::watcher;
 use serde_json::json;
 
-use super::http::{Fake, NAMESPACE};
-use crate::controller::Action;
-use crate::leader::Lease;
-use crate::shard::ShardBy;
-use crate::shards::assignment::{GroupLease, Layout};
-use crate::shards::{Shards, ShardsError};
-use crate::{Controller, Manager, policy};
+use crate::lease::Lease;
+use crate::membership::assignment::{GroupLease, Layout};
+use crate::membership::{Shards, ShardsError};
+use crate::range::ShardBy;
+use crate::testing::{Fake, NAMESPACE};
 
 /// Returns a group with times that a busy machine does not exceed.
 fn group() -> Shards {
@@ -39,7 +32,7 @@ fn now() -> Timestamp {
 
 #[tokio::test]
 async fn a_join_that_is_dropped_deletes_its_lease() {
-    let fake = Fake::new();
+    let fake = Fake::default();
     fake.hold(true);
     let mut join = group().join(fake.client()).boxed();
     tokio::select! {
@@ -54,7 +47,7 @@ async fn a_join_that_is_dropped_deletes_its_lease() {
 
 #[tokio::test]
 async fn a_join_that_is_dropped_before_it_has_created_a_lease_creates_none() {
-    let fake = Fake::new();
+    let fake = Fake::default();
     let mut join = group().join(fake.client()).boxed();
     assert!((&mut join).now_or_never().is_none());
     drop(join);
@@ -79,14 +72,14 @@ async fn each_permission_that_is_missing_is_named_before_a_lease_is_created() {
 #[tokio::test]
 async fn a_namespace_that_does_not_exist_is_refused() {
     let elsewhere = Shards::new("web", "elsewhere").lease_duration(Duration::from_secs(90));
-    let error = refused(&Fake::new(), elsewhere).await;
+    let error = refused(&Fake::default(), elsewhere).await;
     assert_eq!(error, ShardsError::Namespace("elsewhere".to_owned()));
     assert!(error.to_string().contains("\"elsewhere\""), "{error}");
 }
 
 #[tokio::test]
 async fn a_group_with_other_shards_is_refused() {
-    let fake = Fake::new();
+    let fake = Fake::default();
     let by = ShardBy::Uid.field().to_owned();
     let layout = Layout { count: 8, by, objects: "websites".to_owned() };
     fake.create(GroupLease::create("web", "web", &layout, 90, now()));
@@ -109,37 +102,8 @@ async fn a_group_with_other_shards_is_refused() {
 }
 
 #[tokio::test]
-async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next_step() {
-    let fake = Fake::new();
-    let by = ShardBy::Uid.field().to_owned();
-    let layout = Layout { count: 64, by, objects: "websites".to_owned() };
-    fake.create(GroupLease::create("web", "web", &layout, 90, now()));
-    let shards = || group().count(32).with_client(fake.client());
-    let controller = |name: &str| {
-        let maps = kube::Api::<ConfigMap>::all(fake.client());
-        Controller::new(maps, watcher::Config::default()).name(name)
-    };
-    let reconcile = async |_, _| Ok::<_, Infallible>(Action::await_change());
-    let expected = "the shard group \"web\" has 64 shards, not 32: configure 64, or stop all members \
-                    and delete the Lease \"web\"";
-
-    let refused = controller("refused").shards(shards());
-    let stream = refused.run(reconcile, policy::backoff, Arc::new(()));
-    let results: Vec<_> = stream.map(|result| result.unwrap_err().to_string()).collect().await;
-    assert_eq!(results, [format!("runner error: {expected}")]);
-
-    let mut manager = Manager::new().shards(shards().objects("websites"));
-    manager.add(controller("of a refused manager"), move |it| {
-        it.run(reconcile, policy::backoff, Arc::new(()))
-    });
-    let error = manager.run().await.unwrap_err();
-    assert_eq!(error.to_string(), expected);
-    assert!(error.source().is_none(), "the message has the whole cause");
-}
-
-#[tokio::test]
 async fn the_lease_of_an_election_is_refused() {
-    let fake = Fake::new();
+    let fake = Fake::default();
     fake.create(Lease::create(&json!({ "name": "web" }), "leader", 15, now()));
     let error = refused(&fake, group()).await;
     assert!(matches!(&error, ShardsError::NotAGroup { .. }), "{error}");

@@ -8,11 +8,13 @@ use requeue::Time;
 use requeue::wait::JitterSource;
 use serde_json::{Value, json};
 
-use super::server::{Server, lease};
-use crate::leader::Lease;
-use crate::shards::assignment::{GroupLease, JOINED, LABEL, Layout, STOPPING};
-use crate::shards::group::Group;
-use crate::shards::protocol::{Answer, Call, Change, End, Gain, Settings, Source, Step, Watched};
+use crate::lease::Lease;
+use crate::membership::assignment::{GroupLease, JOINED, LABEL, Layout, STOPPING};
+use crate::membership::group::Group;
+use crate::membership::protocol::{
+    Answer, Call, Change, End, Gain, Settings, Source, Step, Watched,
+};
+use crate::testing::{Server, lease};
 
 const LEASE: f64 = 15.0;
 

@@ -23,11 +23,12 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use self::replica::Replica;
-use super::server::Server;
+use crate::leader::Config;
 use crate::leader::election;
-use crate::leader::{Config, Lease};
-use crate::shards::assignment::{JOINED, Layout};
-use crate::shards::protocol::{Answer, Call, Watched};
+use crate::lease::Lease;
+use crate::membership::assignment::{JOINED, Layout};
+use crate::membership::protocol::{Answer, Call, Watched};
+use crate::testing::Server;
 
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;

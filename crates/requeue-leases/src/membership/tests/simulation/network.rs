@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Answered, Event, Planted, Real, SECOND, What, World, nanos};
 use crate::leader::election;
-use crate::shards::protocol::{Answer, Call};
+use crate::membership::protocol::{Answer, Call};
 
 impl World {
     /// Returns a delay: short in most cases, sometimes just within the limit, or longer.

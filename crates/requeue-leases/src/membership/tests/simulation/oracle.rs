@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Event, Planted, Real, World, nanos};
 use crate::leader::election::Election;
-use crate::shards::assignment::GroupLease;
-use crate::shards::tests::server::lease;
+use crate::membership::assignment::GroupLease;
+use crate::testing::lease;
 
 impl World {
     /// Updates the shards on which a replica acts, and checks that no other one acts on them.

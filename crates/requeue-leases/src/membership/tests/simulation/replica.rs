@@ -9,10 +9,11 @@ use requeue::wait::JitterSource;
 
 use super::{Event, MILLI, MOST_WALL, Planted, Real, SECOND, What, World};
 use crate::leader::election::{self, Election};
-use crate::leader::{Lease, lost};
-use crate::shards::assignment::{JOINED, LABEL};
-use crate::shards::group::Group;
-use crate::shards::protocol::{Call, Change, End, Settings, Source, Step, Watched};
+use crate::leader::lost;
+use crate::lease::Lease;
+use crate::membership::assignment::{JOINED, LABEL};
+use crate::membership::group::Group;
+use crate::membership::protocol::{Call, Change, End, Settings, Source, Step, Watched};
 
 pub(super) struct Replica {
     pub(super) group: Group,
