@@ -55,6 +55,6 @@
 //! ```
 
 pub use requeue_leases::leader::{
-    ClaimError, Config, ConfigError, Fence, LeaderElector, Leadership, LeadershipLost, Overdue,
-    ParseTokenError, RunError, Status, Term, Token,
+    ClaimError, Config, ConfigError, Fence, FencingToken, LeaderElector, Leadership,
+    LeadershipLost, Overdue, ParseTokenError, RunError, Status, Term,
 };

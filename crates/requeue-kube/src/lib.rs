@@ -51,7 +51,7 @@
 //! | clean up before an object is deleted | [`finalizer()`] |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
 //! | run several controllers in one process | [`Manager`] |
-//! | share the objects between replicas | [`Controller::shards`], [`Manager::shards`], [`membership`] |
+//! | share the objects between replicas | [`Controller::shard_group`], [`Manager::shard_group`], [`membership`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
 //! | watch a kind once for several controllers | [`shared::SharedWatch`] |
 //! | find the objects that refer to another one | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |

@@ -27,7 +27,7 @@ use crate::controller::{
     self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, abandon, any_of, signals,
 };
 use crate::leader::{LeaderElector, LeadershipLost, Term};
-use crate::membership::{Joining, Shards, ShardsError};
+use crate::membership::{Joining, MembershipError, ShardGroup};
 use crate::metrics::Metrics;
 use crate::shared::SharedWatch;
 
@@ -37,7 +37,7 @@ use crate::shared::SharedWatch;
 ///   own watches have listed and, with an election, this process leads.
 /// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
 ///   all of them are ready.
-/// - **Shards.** In place of the election, [one shard group](Self::shards): the replicas share the
+/// - **Shards.** In place of the election, [one shard group](Self::shard_group): the replicas share the
 ///   objects of all controllers.
 /// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
@@ -82,7 +82,7 @@ pub struct Manager {
     readiness: Readiness,
     watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
     elector: Option<LeaderElector>,
-    shards: Option<Shards>,
+    shards: Option<ShardGroup>,
     /// The client of the first controller that has one.
     client: Option<Client>,
     metrics: Option<Metrics>,
@@ -176,7 +176,7 @@ impl Manager {
     /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
     /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
-    /// It works as for [one controller](Controller::shards), with one membership, one assignment
+    /// It works as for [one controller](Controller::shard_group), with one membership, one assignment
     /// and one set of Leases for all controllers:
     ///
     /// - The process joins the group when all controllers are ready.
@@ -186,15 +186,15 @@ impl Manager {
     ///   therefore in one shard, for all controllers.
     /// - A shard moves when the runs in flight of all controllers for its objects have ended.
     /// - A graceful shutdown hands each shard over as soon as its last run has ended. Other runs
-    ///   continue. Runs that exceed the [`handover_timeout`](Shards::handover_timeout) or their
+    ///   continue. Runs that exceed the [`handover_timeout`](ShardGroup::handover_timeout) or their
     ///   controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped first.
     ///   A forced shutdown that drops runs leaves the shards without a holder until the member
     ///   Lease has expired.
     /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
     ///   with [`ManagerError::Shards`].
     ///
-    /// The requests of the group use the client of [`Shards::with_client`]. Without one, they use
-    /// that of the first controller that has an `Api`. The group has no [kind](Shards::objects) by
+    /// The requests of the group use the client of [`ShardGroup::with_client`]. Without one, they use
+    /// that of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by
     /// default. A rolling update can therefore add controllers, and other programs must use other
     /// names for their groups.
     ///
@@ -205,16 +205,16 @@ impl Manager {
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::Manager;
     /// use requeue_kube::range::ShardBy;
-    /// use requeue_kube::membership::Shards;
+    /// use requeue_kube::membership::ShardGroup;
     ///
     /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = kube::Config::infer().await?;
-    /// let shards = Shards::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
+    /// let shards = ShardGroup::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
     /// let own_connections = shards.client(config.clone())?;
     /// let mut manager = Manager::new()
-    ///     .shards(shards.with_client(own_connections))
+    ///     .shard_group(shards.with_client(own_connections))
     ///     .shutdown_on_signal();
     ///
     /// let (client, wc) = (Client::try_from(config)?, watcher::Config::default());
@@ -226,7 +226,7 @@ impl Manager {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn shards(mut self, shards: Shards) -> Self {
+    pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.shards = Some(shards);
         self
     }
@@ -572,15 +572,15 @@ pub enum ManagerError {
     },
     /// The process is no longer the leader. All runs in flight were dropped at an `await`.
     LeadershipLost(LeadershipLost),
-    /// The process cannot join its [shard group](Manager::shards), or is no longer a member. All
+    /// The process cannot join its [shard group](Manager::shard_group), or is no longer a member. All
     /// runs in flight were dropped at an `await`.
-    Shards(ShardsError),
-    /// This setting cannot be combined with a [shard group](Manager::shards).
+    Shards(MembershipError),
+    /// This setting cannot be combined with a [shard group](Manager::shard_group).
     ShardsConflict {
         /// The setting.
         setting: &'static str,
     },
-    /// None of the controllers has a client for the [shard group](Manager::shards).
+    /// None of the controllers has a client for the [shard group](Manager::shard_group).
     ShardsWithoutClient,
 }
 
@@ -597,7 +597,7 @@ impl fmt::Display for ManagerError {
             ),
             Self::ShardsWithoutClient => f.write_str(
                 "the shard group has no client, and no controller of the manager has an `Api`; set \
-                 one with `Shards::with_client`",
+                 one with `ShardGroup::with_client`",
             ),
         }
     }

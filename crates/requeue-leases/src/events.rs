@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 /// The time limit for publishing an Event. Events are not part of the election, and must not delay
 /// it.
-const LIMIT: Duration = Duration::from_secs(1);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Events {
     recorder: Recorder,
@@ -53,7 +53,7 @@ impl Events {
             secondary: None,
         };
         tokio::spawn(async move {
-            match tokio::time::timeout(LIMIT, recorder.publish(&event, &lease)).await {
+            match tokio::time::timeout(PUBLISH_TIMEOUT, recorder.publish(&event, &lease)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, what, "an Event could not be published"),
                 Err(_late) => tracing::warn!(what, "publishing an Event timed out"),

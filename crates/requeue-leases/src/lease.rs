@@ -8,7 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// The annotation of the object of a [shard group](crate::membership): the position of the holder in the
 /// list of holders, or `-`, and the fencing token of each shard.
@@ -88,8 +88,8 @@ impl Lease {
         self.record.lease_transitions.unwrap_or_default()
     }
 
-    pub(crate) fn token(&self) -> Token {
-        Token::new(&self.uid, self.transitions())
+    pub(crate) fn fencing_token(&self) -> FencingToken {
+        FencingToken::new(&self.uid, self.transitions())
     }
 
     /// Returns the object to create, with this metadata, for the first term.

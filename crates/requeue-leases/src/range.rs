@@ -3,9 +3,6 @@
 //! An object's shard follows from the 64-bit FNV-1a hash of its uid or its namespace, as in KEP-5866
 //! (`ShardedListAndWatch`). A shard is a range of hashes, so the API server can select it.
 
-use std::error::Error;
-use std::fmt;
-
 use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
@@ -172,27 +169,24 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// The number of a shard is not below the number of shards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", self.reason())]
 pub struct ShardError {
     index: u32,
     count: u32,
 }
 
-impl fmt::Display for ShardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ShardError {
+    fn reason(self) -> String {
         let Self { index, count } = self;
         match count {
-            0 => f.write_str("0 shards: use at least 1"),
-            _ => write!(
-                f,
-                "shard {index} of {count}: the shards are numbered from 0 to {}",
-                count - 1
-            ),
+            0 => "0 shards: use at least 1".to_owned(),
+            _ => {
+                format!("shard {index} of {count}: the shards are numbered from 0 to {}", count - 1)
+            }
         }
     }
 }
-
-impl Error for ShardError {}
 
 #[cfg(test)]
 mod tests {

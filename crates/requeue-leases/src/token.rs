@@ -9,12 +9,12 @@ use std::str::FromStr;
 /// and created. Within one Lease, a later term has a greater number. Terms of different Leases have
 /// no order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
+pub struct FencingToken {
     uid: String,
     transitions: i32,
 }
 
-impl Token {
+impl FencingToken {
     pub(crate) fn new(uid: &str, transitions: i32) -> Self {
         Self { uid: uid.to_owned(), transitions }
     }
@@ -32,14 +32,14 @@ impl Token {
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.uid, self.transitions)
     }
 }
 
 /// Parses the format of [`Display`](fmt::Display).
-impl FromStr for Token {
+impl FromStr for FencingToken {
     type Err = ParseTokenError;
 
     fn from_str(text: &str) -> Result<Self, ParseTokenError> {
@@ -50,14 +50,7 @@ impl FromStr for Token {
     }
 }
 
-/// The text is not a [`Token`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The text is not a [`FencingToken`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid fencing token {0:?}: expected `uid/transitions`")]
 pub struct ParseTokenError(String);
-
-impl fmt::Display for ParseTokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid fencing token {:?}: expected `uid/transitions`", self.0)
-    }
-}
-
-impl std::error::Error for ParseTokenError {}

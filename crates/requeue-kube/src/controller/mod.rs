@@ -64,7 +64,7 @@ pub(crate) use self::triggers::signals;
 pub use self::wait::Wait;
 use self::writes::Kind;
 pub use self::writes::Writes;
-use crate::membership::Shards;
+use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
 use crate::range::Shard;
 use crate::relist;
@@ -164,7 +164,7 @@ where
     /// The client of the main `Api`.
     client: Option<Client>,
     shard: Option<Shard>,
-    shards: Option<Shards>,
+    shards: Option<ShardGroup>,
     common_group: Option<CommonGroup>,
     held: HeldShards,
     ownership: Option<Ownership>,
@@ -403,7 +403,7 @@ where
     ///
     /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
     /// replica for each shard, for example as a StatefulSet, or combine a shard with
-    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shards),
+    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shard_group),
     /// replicas take shards over.
     ///
     /// ```no_run
@@ -431,7 +431,7 @@ where
     ///   listed by a consistent read, and its objects then run with [low
     ///   priority](crate::watch::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
-    ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
+    ///   [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
     ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
     ///   of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted
     ///   is dropped, too: use a finalizer if a deletion must be handled.
@@ -461,9 +461,9 @@ where
     ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](Shards::with_client) sets one with its own connections, which is recommended. The
-    /// group's [kind](Shards::objects) is that of the controller by default, and its
-    /// [metrics](Shards::metrics) are those of the controller.
+    /// [`with_client`](ShardGroup::with_client) sets one with its own connections, which is recommended. The
+    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its
+    /// [metrics](ShardGroup::metrics) are those of the controller.
     ///
     /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
@@ -479,16 +479,16 @@ where
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::controller::Error;
     /// use requeue_kube::range::ShardBy;
-    /// use requeue_kube::membership::Shards;
+    /// use requeue_kube::membership::ShardGroup;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = kube::Config::infer().await?;
-    /// let shards = Shards::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
+    /// let shards = ShardGroup::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
     /// let own_connections = shards.client(config.clone())?;
     /// let maps = Api::<ConfigMap>::all(Client::try_from(config)?);
     /// let results = Controller::new(maps, watcher::Config::default())
-    ///     .shards(shards.with_client(own_connections))
+    ///     .shard_group(shards.with_client(own_connections))
     ///     .shutdown_on_signal()
     ///     .run(reconcile, policy::backoff, Arc::new(()));
     /// let mut results = std::pin::pin!(results);
@@ -502,12 +502,12 @@ where
     /// # Ok(())
     /// # }
     /// ```
-    pub fn shards(mut self, shards: Shards) -> Self {
+    pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.shards = Some(shards);
         self
     }
 
-    /// Returns a handle to the shards that the controller holds in its [group](Self::shards).
+    /// Returns a handle to the shards that the controller holds in its [group](Self::shard_group).
     pub fn held_shards(&self) -> HeldShards {
         self.held.clone()
     }

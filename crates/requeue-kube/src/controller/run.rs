@@ -32,7 +32,7 @@ use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::membership::ShardsError;
+use crate::membership::MembershipError;
 use crate::metrics::{Meters, Series};
 use crate::range::Shard;
 
@@ -364,7 +364,7 @@ struct Rights<'a> {
 
 enum Lost {
     Leadership(LeadershipLost),
-    Shards(ShardsError),
+    Shards(MembershipError),
 }
 
 impl Rights<'_> {

@@ -27,13 +27,13 @@ use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
 use crate::membership::{
-    Change, GroupStatus, HeldShard, Joining, Membership, Observer, Shards, ShardsError,
+    Change, GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
 };
 
 /// The time that a replica has to leave its group if no run of it is in flight.
-const TO_LEAVE: Duration = Duration::from_secs(5);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The shards that a [sharded](Controller::shards) controller holds.
+/// The shards that a [sharded](Controller::shard_group) controller holds.
 ///
 /// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
 /// shard. All clones show the same shards. It is empty while the controller is not a member of a
@@ -127,7 +127,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn new(shards: &Shards, held: HeldShards) -> Self {
+    fn new(shards: &ShardGroup, held: HeldShards) -> Self {
         let rule = match shards.function() {
             Some(function) => {
                 Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
@@ -143,7 +143,7 @@ impl Part {
 
 /// A group that the controller joins when its watches have listed.
 pub(super) struct Group {
-    shards: Shards,
+    shards: ShardGroup,
     client: Client,
     part: Part,
 }
@@ -157,7 +157,7 @@ impl Group {
 /// The group of a manager's controllers. All clones are the same group.
 #[derive(Clone)]
 pub(crate) struct CommonGroup {
-    shards: Shards,
+    shards: ShardGroup,
     client: Client,
     /// The controllers that have started.
     parts: Arc<Mutex<Vec<Part>>>,
@@ -167,14 +167,17 @@ impl CommonGroup {
     /// # Errors
     ///
     /// The settings of the group are invalid.
-    pub(crate) fn new(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+    pub(crate) fn new(shards: ShardGroup, client: Client) -> Result<Self, MembershipError> {
         shards.check()?;
         Ok(Self { shards, client, parts: Arc::default() })
     }
 
     /// Joins the group for all controllers, which must have started. If the future is dropped during
     /// the join, `joining` contains the attempt.
-    pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, ShardsError> {
+    pub(crate) async fn join(
+        self,
+        joining: &mut Option<Joining>,
+    ) -> Result<Sharding, MembershipError> {
         let parts = std::mem::take(&mut *self.parts());
         Ok(Sharding::begin(self.shards.join_by(self.client, joining).await?, parts))
     }
@@ -193,7 +196,7 @@ where
     pub(super) fn retry_period(&self) -> Option<Duration> {
         let common = self.common_group.as_ref().map(|group| &group.shards);
         let shards = self.shards.as_ref().or(common);
-        shards.map(Shards::period).or_else(|| self.start.retry_period())
+        shards.map(ShardGroup::period).or_else(|| self.start.retry_period())
     }
 
     /// Returns the group that the controller joins, if it has one. In the group of a manager, the
@@ -216,7 +219,7 @@ where
         }
         if let Some(common) = common {
             if shards.is_some() {
-                return conflict("Controller::shards beside Manager::shards");
+                return conflict("Controller::shard_group beside Manager::shard_group");
             }
             let part = Part::new(&common.shards, self.held.clone());
             self.ownership = Some(part.ownership.clone());
@@ -271,7 +274,7 @@ pub(crate) async fn abandon(
 /// The membership of controllers that run. Dropping it ends the membership without a handover.
 pub(crate) struct Sharding {
     stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
+    ended: watch::Receiver<Option<Result<(), MembershipError>>>,
     ownerships: Vec<Ownership>,
     _task: JoinSet<()>,
 }
@@ -302,7 +305,7 @@ impl Sharding {
     }
 
     /// Waits until the membership is lost.
-    pub(crate) async fn lost(&self) -> ShardsError {
+    pub(crate) async fn lost(&self) -> MembershipError {
         match self.ended().await {
             Err(error) => error,
             Ok(()) => pending().await,
@@ -329,16 +332,16 @@ impl Sharding {
 
     /// Hands all shards over. Their runs have ended, or are cancelled.
     pub(crate) async fn leave_now(&self) {
-        if !self.leave(TO_LEAVE).await {
+        if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
     }
 
-    async fn ended(&self) -> Result<(), ShardsError> {
+    async fn ended(&self) -> Result<(), MembershipError> {
         let mut ended = self.ended.clone();
         let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
         // Without a result, the driver has panicked.
-        result.unwrap_or(Err(ShardsError::Lost(LeadershipLost::Abandoned)))
+        result.unwrap_or(Err(MembershipError::Lost(LeadershipLost::Abandoned)))
     }
 }
 
@@ -367,7 +370,7 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    async fn drive(mut self, stop: CancellationToken) -> Result<(), ShardsError> {
+    async fn drive(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
         let mut stopping = false;
         loop {
             let change = tokio::select! {

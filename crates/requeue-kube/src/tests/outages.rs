@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::controller::{Action, HeldShards, Readiness};
 use crate::leader::{Config, LeaderElector, Status};
-use crate::membership::Shards;
+use crate::membership::ShardGroup;
 use crate::shared::SharedWatch;
 use crate::{Controller, Manager, policy};
 
@@ -23,8 +23,8 @@ use crate::{Controller, Manager, policy};
 const PERIOD: Duration = Duration::from_secs(2);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn group(api: &Api) -> Shards {
-    with_runtime_clock(Shards::new("things", "ns").count(8).with_client(api.client()))
+fn group(api: &Api) -> ShardGroup {
+    with_runtime_clock(ShardGroup::new("things", "ns").count(8).with_client(api.client()))
 }
 
 fn elector(api: &Api) -> LeaderElector {
@@ -126,8 +126,8 @@ fn longest_gap_of_all(api: &Api) -> Duration {
 async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it() {
     type Start = fn(&Api) -> Replica;
     let starts: [(&str, Start); 6] = [
-        ("a group", |api| Replica::start(api, |it| (it.shards(group(api)), None))),
-        ("a manager's group", |api| Replica::managed(api, |it| (it.shards(group(api)), None))),
+        ("a group", |api| Replica::start(api, |it| (it.shard_group(group(api)), None))),
+        ("a manager's group", |api| Replica::managed(api, |it| (it.shard_group(group(api)), None))),
         ("an election", |api| {
             let elector = elector(api);
             let status = Some(elector.status());
@@ -145,7 +145,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
         }),
         ("a shorter period", |api| {
             let group = group(api).retry_period(Duration::from_millis(300));
-            Replica::start(api, |it| (it.shards(group), None))
+            Replica::start(api, |it| (it.shard_group(group), None))
         }),
     ];
     for (start, begin) in starts {
@@ -172,7 +172,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_that_ends_all_members_the_shards_wait_for_one_lease_duration() {
     let api = Api::default();
-    let start = || Replica::start(&api, |it| (it.shards(group(&api)), None));
+    let start = || Replica::start(&api, |it| (it.shard_group(group(&api)), None));
     let first = start();
     first.begins().await;
     api.inner().fails = Some(|_, _| true);
@@ -194,7 +194,7 @@ async fn a_shard_that_cannot_be_listed_is_tried_again_after_one_retry_period() {
     // The list before the join asks for one object.
     api.inner().fails =
         Some(|path, query| path.ends_with("/configmaps") && !query.contains("limit=1"));
-    let replica = Replica::start(&api, |it| (it.shards(group(&api)), None));
+    let replica = Replica::start(&api, |it| (it.shard_group(group(&api)), None));
     sleep(MINUTE).await;
     assert_eq!(replica.held.all().len(), 8);
     let gap = longest_gap(&api, "/configmaps");
@@ -222,7 +222,7 @@ async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
     for has_backoff in [false, true] {
         let api = Api::default();
         api.inner().fails = Some(|_, _| true);
-        let controller = shared(&api).shards(group(&api));
+        let controller = shared(&api).shard_group(group(&api));
         let controller = match has_backoff {
             true => controller.trigger_backoff(Constant),
             false => controller,
@@ -245,7 +245,7 @@ async fn other_lists_have_their_own_backoff() {
         let group = group(&api);
         let _replica = Replica::start(&api, |it| match is_alone {
             true => (it, None),
-            false => (it.shards(group).trigger_backoff(Constant), None),
+            false => (it.shard_group(group).trigger_backoff(Constant), None),
         });
         sleep(MINUTE).await;
         let gap = longest_gap_of_all(&api);

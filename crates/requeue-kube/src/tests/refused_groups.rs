@@ -11,14 +11,14 @@ use kube::runtime::watcher;
 use requeue_leases::testing::{Fake, NAMESPACE};
 
 use crate::controller::Action;
-use crate::membership::Shards;
+use crate::membership::ShardGroup;
 use crate::{Controller, Manager, policy};
 
 /// Returns a group with times that a busy machine does not exceed.
-fn group() -> Shards {
-    Shards::new("web", NAMESPACE)
+fn group() -> ShardGroup {
+    ShardGroup::new("web", NAMESPACE)
         .objects("websites")
-        .events(false)
+        .without_events()
         .lease_duration(Duration::from_secs(90))
         .renew_deadline(Duration::from_secs(60))
 }
@@ -37,12 +37,12 @@ async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next
     let expected = "the shard group \"web\" has 64 shards, not 32: configure 64, or stop all members \
                     and delete the Lease \"web\"";
 
-    let refused = controller("refused").shards(shards());
+    let refused = controller("refused").shard_group(shards());
     let stream = refused.run(reconcile, policy::backoff, Arc::new(()));
     let results: Vec<_> = stream.map(|result| result.unwrap_err().to_string()).collect().await;
     assert_eq!(results, [format!("runner error: {expected}")]);
 
-    let mut manager = Manager::new().shards(shards().objects("websites"));
+    let mut manager = Manager::new().shard_group(shards().objects("websites"));
     manager.add(controller("of a refused manager"), move |it| {
         it.run(reconcile, policy::backoff, Arc::new(()))
     });

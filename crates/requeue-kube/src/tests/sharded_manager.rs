@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use crate::controller::{Action, Config, HeldShards, RunnerError, Status, Wait};
 use crate::leader::{self, LeaderElector};
 use crate::manager::ManagerError;
-use crate::membership::{Shards, ShardsError};
+use crate::membership::{MembershipError, ShardGroup};
 use crate::metrics::Metrics;
 use crate::range::{Shard, ShardBy};
 use crate::{Controller, Manager, ObjectKey, policy};
@@ -35,9 +35,9 @@ const OBJECTS: usize = 12;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-fn group(api: &Api) -> Shards {
+fn group(api: &Api) -> ShardGroup {
     with_runtime_clock(
-        Shards::new("things", "ns").count(8).by(ShardBy::Namespace).with_client(api.client()),
+        ShardGroup::new("things", "ns").count(8).by(ShardBy::Namespace).with_client(api.client()),
     )
 }
 
@@ -95,7 +95,7 @@ impl Replica {
         let (force, forced) = oneshot::channel::<()>();
         let mut metrics = Registry::default();
         let mut manager = Manager::new()
-            .shards(group(api))
+            .shard_group(group(api))
             .metrics(&Metrics::register(&mut metrics))
             .graceful_shutdown_on(async { _ = stopped.await })
             .forced_shutdown_on(async { _ = forced.await });
@@ -320,7 +320,10 @@ async fn the_loss_of_the_membership_drops_the_runs_of_all_controllers() {
     assert_eq!(replica.take_begun(), all());
     api.delete("things");
     let error = replica.ended.await.unwrap().unwrap_err();
-    assert_eq!(error, ManagerError::Shards(ShardsError::Deleted { group: "things".to_owned() }));
+    assert_eq!(
+        error,
+        ManagerError::Shards(MembershipError::Deleted { group: "things".to_owned() })
+    );
     assert!(error.to_string().contains("was deleted"), "{error}");
     assert!(replica.held.iter().all(|held| held.all().is_empty()));
     assert!(replica.log.lock().unwrap().is_empty(), "no run has ended");
@@ -334,23 +337,24 @@ async fn settings_that_do_not_fit_the_group_of_a_manager_are_refused() {
         manager.add(controller, move |it| it.run(reconcile, policy::backoff, Arc::new(())));
         manager.run().await.unwrap_err()
     };
-    let manager = || Manager::new().shards(group(&api));
-    let error = run(manager().shards(group(&api).count(3)), controller("a")).await;
-    assert_eq!(error, ManagerError::Shards(ShardsError::Count(3)));
+    let manager = || Manager::new().shard_group(group(&api));
+    let error = run(manager().shard_group(group(&api).count(3)), controller("a")).await;
+    assert_eq!(error, ManagerError::Shards(MembershipError::Count(3)));
 
-    let error = run(Manager::new().shards(Shards::new("things", "ns")), controller("a")).await;
+    let error =
+        run(Manager::new().shard_group(ShardGroup::new("things", "ns")), controller("a")).await;
     assert_eq!(error, ManagerError::ShardsWithoutClient);
-    assert!(error.to_string().contains("Shards::with_client"), "{error}");
+    assert!(error.to_string().contains("ShardGroup::with_client"), "{error}");
 
     let config = leader::Config::new("ns", "things");
     let elector = LeaderElector::new(api.client(), config).unwrap();
     let error = run(manager().leader_election(elector), controller("a")).await;
     assert_eq!(error, ManagerError::ShardsConflict { setting: "leader election" });
 
-    let own = controller("a").shards(group(&api));
+    let own = controller("a").shard_group(group(&api));
     let error = run(manager(), own).await;
     let ManagerError::Controller { error, .. } = error else { panic!("{error}") };
-    let setting = "Controller::shards beside Manager::shards";
+    let setting = "Controller::shard_group beside Manager::shard_group";
     assert_eq!(error, RunnerError::ShardsConflict { setting });
     assert!(error.to_string().contains("remove one of the two settings"), "{error}");
 

@@ -1,7 +1,6 @@
 //! The configuration of an election: its Lease and its times.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use kube::Client;
@@ -31,7 +30,7 @@ pub struct Config {
     pub(crate) retry_period: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
-    pub(super) events: bool,
+    pub(super) has_events: bool,
     /// The elector has one attempt: to create the Lease.
     pub(super) only_create: bool,
     /// The labels and annotations with which the Lease is created.
@@ -53,7 +52,7 @@ impl Config {
             retry_period: Duration::from_secs(2),
             drain_timeout: Duration::from_secs(30),
             host: None,
-            events: true,
+            has_events: true,
             only_create: false,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
@@ -149,12 +148,10 @@ impl Config {
         self
     }
 
-    /// Sets whether Kubernetes Events report the start and the end of each term.
-    ///
-    /// `true` by default.
+    /// Publishes no Kubernetes Events. By default, they report the start and the end of each term.
     #[must_use]
-    pub fn events(mut self, events: bool) -> Self {
-        self.events = events;
+    pub fn without_events(mut self) -> Self {
+        self.has_events = false;
         self
     }
 
@@ -210,10 +207,11 @@ impl Config {
 }
 
 /// The reason why a [`Config`] is not safe.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The Lease has no namespace, or no name.
+    #[error("a Lease needs a namespace and a name, not {namespace:?} and {name:?}")]
     Unnamed {
         /// The namespace.
         namespace: String,
@@ -222,12 +220,20 @@ pub enum ConfigError {
     },
     /// The duration is not a whole number of seconds from 1 to `i32::MAX`. The Lease stores whole
     /// seconds, so other replicas would read another duration.
+    #[error(
+        "the lease's duration must be whole seconds, from 1 to {}, not {lease_duration:?}",
+        i32::MAX
+    )]
     LeaseDuration {
         /// The duration.
         lease_duration: Duration,
     },
     /// The deadline is not less than the lease's duration. A leader would still lead when another
     /// takes over.
+    #[error(
+        "the renew deadline, {renew_deadline:?}, has to be less than the lease's duration, \
+         {lease_duration:?}"
+    )]
     RenewDeadline {
         /// The deadline.
         renew_deadline: Duration,
@@ -236,6 +242,10 @@ pub enum ConfigError {
     },
     /// The retry period is zero, or 1.2 times its value is not less than the renew deadline. A
     /// leader would have no second attempt.
+    #[error(
+        "1.2 of the retry period, {retry_period:?}, must be more than zero and less than the renew \
+         deadline, {renew_deadline:?}"
+    )]
     RetryPeriod {
         /// The retry period.
         retry_period: Duration,
@@ -243,30 +253,3 @@ pub enum ConfigError {
         renew_deadline: Duration,
     },
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unnamed { namespace, name } => {
-                write!(f, "a Lease needs a namespace and a name, not {namespace:?} and {name:?}")
-            }
-            Self::LeaseDuration { lease_duration } => write!(
-                f,
-                "the lease's duration must be whole seconds, from 1 to {}, not {lease_duration:?}",
-                i32::MAX
-            ),
-            Self::RenewDeadline { renew_deadline, lease_duration } => write!(
-                f,
-                "the renew deadline, {renew_deadline:?}, has to be less than the lease's duration, \
-                 {lease_duration:?}"
-            ),
-            Self::RetryPeriod { retry_period, renew_deadline } => write!(
-                f,
-                "1.2 of the retry period, {retry_period:?}, must be more than zero and less than \
-                 the renew deadline, {renew_deadline:?}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}

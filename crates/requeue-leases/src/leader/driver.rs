@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::election::{Answer, Election, Step};
 use super::leadership::{Led, Shared};
 use super::lost::End;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 pub(super) struct Driver {
     pub(super) election: Election,
@@ -25,10 +25,10 @@ impl Driver {
     /// # Cancel safety
     ///
     /// It can be dropped. A request that was in flight then counts as failed.
-    pub(super) async fn acquire(&mut self) -> Option<Token> {
+    pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
             let ended = self.step().await.is_some();
-            let token = self.election.token();
+            let token = self.election.fencing_token();
             if ended || token.is_some() {
                 return token.cloned();
             }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::lost::{End, LeadershipLost};
 use crate::lease::Lease;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// One elector's part in an election. The caller passes the time, and makes the requests that it
 /// returns.
@@ -47,7 +47,7 @@ enum Role {
 }
 
 struct Held {
-    token: Token,
+    token: FencingToken,
     /// The time at which the last successful renewal was sent.
     renewed: Time,
     /// The last write met a conflict, and the Lease was read immediately. After the next conflict, the
@@ -176,7 +176,7 @@ impl Election {
     }
 
     /// Returns the token of the current term, or `None` if this elector does not lead.
-    pub(crate) fn token(&self) -> Option<&Token> {
+    pub(crate) fn fencing_token(&self) -> Option<&FencingToken> {
         match &self.role {
             Role::Leader(held) => Some(&held.token),
             Role::Follower | Role::Ended(_) => None,
@@ -234,7 +234,7 @@ impl Election {
                 return self.plan = Plan { request: Request::Hold, at: now };
             }
             (_, Answer::Lease(lease)) => {
-                let (mine, token) = (lease.holder() == self.identity, lease.token());
+                let (mine, token) = (lease.holder() == self.identity, lease.fencing_token());
                 self.see(lease, now);
                 // A late response gives no right to lead. The Lease is ours, however, and can be
                 // taken over.
@@ -264,7 +264,7 @@ impl Election {
                 self.see(lease, now);
             }
             (request, Answer::Lease(lease)) => {
-                if lease.holder() != self.identity || lease.token() != held.token {
+                if lease.holder() != self.identity || lease.fencing_token() != held.token {
                     let by = lease.holder().to_owned();
                     self.role = Role::Ended(held.gone(LeadershipLost::Taken { by }));
                 } else if request == Request::Read {

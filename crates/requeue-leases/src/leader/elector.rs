@@ -116,8 +116,9 @@ impl LeaderElector {
     pub(crate) async fn try_acquire(self) -> Option<Term> {
         let Self { client, config, shared } = self;
         let Config { namespace, name, drain_timeout, .. } = config.clone();
-        let events =
-            config.events.then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
+        let events = config
+            .has_events
+            .then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
         let now = shared.clock.now();
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
         let calls = Calls::new(client, &namespace, &name);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::leadership::Leadership;
 use super::lost::LeadershipLost;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// Makes the API server reject writes of leaders of earlier terms.
 ///
@@ -66,7 +66,7 @@ use crate::token::Token;
 #[derive(Clone, Debug)]
 pub struct Fence {
     right: Arc<dyn Right>,
-    token: Arc<Token>,
+    token: Arc<FencingToken>,
     annotation: String,
 }
 
@@ -103,7 +103,7 @@ impl Fence {
     /// [`with_annotation`](Fence::with_annotation) sets another.
     pub const ANNOTATION: &str = "requeue/leader-term";
 
-    pub(crate) fn new(right: Arc<dyn Right>, token: Arc<Token>, annotation: &str) -> Self {
+    pub(crate) fn new(right: Arc<dyn Right>, token: Arc<FencingToken>, annotation: &str) -> Self {
         Self { right, token, annotation: annotation.to_owned() }
     }
 
@@ -144,7 +144,7 @@ impl Fence {
         let ours = &*self.token;
         let annotations = object.annotations();
         if let Some(claimed) = annotations.get(&self.annotation) {
-            match claimed.parse::<Token>() {
+            match claimed.parse::<FencingToken>() {
                 Ok(term) if term == *ours => return Ok(None),
                 Ok(term) if term.uid() == ours.uid() => {
                     if term.transitions() > ours.transitions() {
@@ -194,12 +194,14 @@ fn pointer(path: &[&str]) -> PointerBuf {
 }
 
 /// The reason why an object cannot be claimed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
     /// This later term has claimed the object.
-    Fenced(Token),
+    #[error("the later term {0} has claimed the object")]
+    Fenced(FencingToken),
     /// The term is over.
+    #[error("{0}")]
     Lost(LeadershipLost),
 }
 
@@ -208,14 +210,3 @@ impl From<LeadershipLost> for ClaimError {
         Self::Lost(lost)
     }
 }
-
-impl fmt::Display for ClaimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fenced(term) => write!(f, "the later term {term} has claimed the object"),
-            Self::Lost(lost) => lost.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ClaimError {}

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::lost::{End, LeadershipLost};
 use crate::clock::Clock;
 use crate::metrics::LeaderGauge;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// The right to lead, for one term.
 ///
@@ -33,7 +33,7 @@ use crate::token::Token;
 /// ```
 #[derive(Clone)]
 pub struct Leadership {
-    pub(super) token: Arc<Token>,
+    pub(super) token: Arc<FencingToken>,
     pub(super) shared: Arc<Shared>,
     pub(super) _hold: Arc<DropGuard>,
 }
@@ -168,7 +168,7 @@ impl Leadership {
 
     /// Returns the fencing token of this term.
     #[must_use]
-    pub fn token(&self) -> &Token {
+    pub fn fencing_token(&self) -> &FencingToken {
         &self.token
     }
 

@@ -1,46 +1,37 @@
 //! The ways in which a term ends.
 
-use std::fmt;
 use std::time::Duration;
 
 /// The reason why a leader no longer leads, except for its own release.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadershipLost {
     /// No renewal succeeded for this long after the last successful one was sent.
+    #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
     /// Another replica holds the Lease.
+    #[error("leadership lost: {}", holder(by))]
     Taken {
         /// The identity of the holder. Empty if the Lease has none.
         by: String,
     },
     /// The Lease was deleted.
+    #[error("leadership lost: the lease was deleted")]
     Deleted,
     /// The elector was dropped, or has released the lease.
+    #[error("leadership lost: the lease is no longer renewed")]
     Abandoned,
     /// The [shard](crate::membership) with this number is no longer held.
+    #[error("leadership lost: shard {0} is no longer held")]
     Shard(u32),
 }
 
-impl fmt::Display for LeadershipLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("leadership lost: ")?;
-        match self {
-            Self::RenewDeadline(deadline) => {
-                write!(f, "the lease was not renewed for {deadline:?}")
-            }
-            Self::Taken { by } if by.is_empty() => {
-                f.write_str("another process released the lease")
-            }
-            Self::Taken { by } => write!(f, "the lease is held by {by:?}"),
-            Self::Deleted => f.write_str("the lease was deleted"),
-            Self::Abandoned => f.write_str("the lease is no longer renewed"),
-            Self::Shard(shard) => write!(f, "shard {shard} is no longer held"),
-        }
+fn holder(by: &str) -> String {
+    match by {
+        "" => "another process released the lease".to_owned(),
+        _ => format!("the lease is held by {by:?}"),
     }
 }
-
-impl std::error::Error for LeadershipLost {}
 
 /// The way in which an elector's part in an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -63,7 +63,7 @@
 //! - Time in which the machine was suspended counts. If a host pauses or moves a virtual machine, the virtual machine
 //!   may have no clock that counts this time. In this case, only a [`Fence`] rejects late writes.
 //! - The lease's duration must be whole seconds. client-go truncates 2.9 s to 2 in the Lease.
-//! - The identity is new for each elector, and every term has a new number. A [`Token`] therefore names one term. In
+//! - The identity is new for each elector, and every term has a new number. A [`FencingToken`] therefore names one term. In
 //!   client-go, a leader that returns under its old name keeps the number.
 //! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have
 //!   expired; client-go creates it again immediately. A replica that has never seen the Lease cannot
@@ -106,4 +106,4 @@ pub use self::leadership::Leadership;
 pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};
-pub use crate::token::{ParseTokenError, Token};
+pub use crate::token::{FencingToken, ParseTokenError};

@@ -86,21 +86,12 @@ impl fmt::Debug for Status {
 }
 
 /// A [`Leadership`](super::Leadership) still exists long after the lease has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "work of the leader still runs, but the Lease {lease} was not renewed for {} s",
+    since.as_secs()
+)]
 pub struct Overdue {
     lease: String,
     since: Duration,
 }
-
-impl fmt::Display for Overdue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lease, since } = self;
-        write!(
-            f,
-            "work of the leader still runs, but the Lease {lease} was not renewed for {} s",
-            since.as_secs()
-        )
-    }
-}
-
-impl std::error::Error for Overdue {}

@@ -125,12 +125,14 @@ impl fmt::Debug for Term {
 }
 
 /// The reason why a term did not end by a release.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The lease is lost.
+    #[error("{0}")]
     Lost(LeadershipLost),
     /// Some work was still running at the end of the drain timeout, which was this long.
+    #[error("work was still running {0:?} after the leader was asked to stop")]
     Undrained(Duration),
 }
 
@@ -139,16 +141,3 @@ impl From<LeadershipLost> for RunError {
         Self::Lost(lost)
     }
 }
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lost(lost) => lost.fmt(f),
-            Self::Undrained(after) => {
-                write!(f, "work was still running {after:?} after the leader was asked to stop")
-            }
-        }
-    }
-}
-
-impl std::error::Error for RunError {}

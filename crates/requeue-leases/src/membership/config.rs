@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 
 use super::assignment::Layout;
-use super::error::ShardsError;
+use super::error::MembershipError;
 use crate::clock::Clock;
 use crate::leader::Config;
 use crate::metrics::LeaseMetrics;
@@ -23,14 +23,14 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 ///
 /// ```
 /// use requeue_leases::range::ShardBy;
-/// use requeue_leases::membership::Shards;
+/// use requeue_leases::membership::ShardGroup;
 ///
-/// let shards = Shards::new("website", "default").count(128).by(ShardBy::Namespace);
+/// let shards = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
 /// # let _ = shards;
 /// ```
 #[derive(Clone)]
 #[must_use = "a group is joined by `join`"]
-pub struct Shards {
+pub struct ShardGroup {
     pub(super) name: String,
     pub(super) count: u32,
     pub(super) by: ShardBy,
@@ -38,16 +38,16 @@ pub struct Shards {
     client: Option<Client>,
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
-    pub(super) events: bool,
+    pub(super) has_events: bool,
     pub(super) metrics: Option<LeaseMetrics>,
     /// The times, the host and the namespace of the member Lease.
     pub(super) lease: Config,
     pub(super) clock: Clock,
 }
 
-impl Shards {
+impl ShardGroup {
     /// The largest number of shards: 1,024.
-    pub const MOST: u32 = 1024;
+    pub const MAX_SHARDS: u32 = 1024;
 
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
@@ -56,7 +56,7 @@ impl Shards {
     /// objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
-        let lease = Config::new(namespace, &name).events(false);
+        let lease = Config::new(namespace, &name).without_events();
         Self {
             name,
             count: 64,
@@ -65,14 +65,14 @@ impl Shards {
             client: None,
             objects: String::new(),
             handover_timeout: Duration::from_secs(30),
-            events: true,
+            has_events: true,
             metrics: None,
             lease,
             clock: Clock::new(),
         }
     }
 
-    /// Sets the number of shards: a power of two, up to [`MOST`](Self::MOST).
+    /// Sets the number of shards: a power of two, up to [`MAX_SHARDS`](Self::MAX_SHARDS).
     ///
     /// The default is 64.
     ///
@@ -99,9 +99,9 @@ impl Shards {
     /// with `RunnerError::ShardFunction`.
     ///
     /// ```
-    /// use requeue_leases::membership::Shards;
+    /// use requeue_leases::membership::ShardGroup;
     ///
-    /// let shards = Shards::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
+    /// let shards = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
     ///     Some("large-tenant") => 0,
     ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
     /// });
@@ -174,11 +174,9 @@ impl Shards {
         self
     }
 
-    /// Sets whether Kubernetes Events report takeovers.
-    ///
-    /// `true` by default.
-    pub fn events(mut self, events: bool) -> Self {
-        self.events = events;
+    /// Publishes no Kubernetes Events. By default, they report takeovers.
+    pub fn without_events(mut self) -> Self {
+        self.has_events = false;
         self
     }
 
@@ -222,7 +220,7 @@ impl Shards {
 
 // Hidden: the parts of the configuration that requeue-kube needs for its controllers.
 #[doc(hidden)]
-impl Shards {
+impl ShardGroup {
     /// Sets the objects and the metrics to those of a controller, unless they are set.
     pub fn of_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
@@ -256,7 +254,7 @@ impl Shards {
     /// # Errors
     ///
     /// As [`join`](Self::join), if the configuration is invalid.
-    pub fn check(&self) -> Result<(), ShardsError> {
+    pub fn check(&self) -> Result<(), MembershipError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             name.starts_with(plain)
@@ -264,18 +262,18 @@ impl Shards {
                 && name.chars().all(|c| plain(c) || c == '-')
         };
         if !is_label(&self.name) || self.name.len() > 63 {
-            return Err(ShardsError::Name(self.name.clone()));
+            return Err(MembershipError::Name(self.name.clone()));
         }
-        if !self.count.is_power_of_two() || self.count > Self::MOST {
-            return Err(ShardsError::Count(self.count));
+        if !self.count.is_power_of_two() || self.count > Self::MAX_SHARDS {
+            return Err(MembershipError::Count(self.count));
         }
-        self.lease.check().map_err(ShardsError::Config)
+        self.lease.check().map_err(MembershipError::Config)
     }
 }
 
-impl fmt::Debug for Shards {
+impl fmt::Debug for ShardGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shards")
+        f.debug_struct("ShardGroup")
             .field("name", &self.name)
             .field("count", &self.count)
             .field("by", &self.layout().by)
@@ -291,18 +289,18 @@ mod tests {
 
     #[test]
     fn invalid_names_and_counts_are_refused() {
-        let check = |shards: Shards| shards.check().map_err(|error| error.to_string());
-        assert_eq!(check(Shards::new("website", "default")), Ok(()));
+        let check = |shards: ShardGroup| shards.check().map_err(|error| error.to_string());
+        assert_eq!(check(ShardGroup::new("website", "default")), Ok(()));
         for count in [0, 3, 63, 1025, 2048] {
-            let error = check(Shards::new("website", "default").count(count)).unwrap_err();
+            let error = check(ShardGroup::new("website", "default").count(count)).unwrap_err();
             assert!(error.contains(&count.to_string()) && error.contains("1024"), "{error}");
         }
         for name in ["", "Website", "web site", "-web", "web-", "web.site", &"w".repeat(64)] {
-            let error = check(Shards::new(name, "default")).unwrap_err();
+            let error = check(ShardGroup::new(name, "default")).unwrap_err();
             assert!(error.contains(&format!("{name:?}")), "{error}");
         }
-        assert!(check(Shards::new("website", "")).is_err());
-        let late = Shards::new("website", "default").renew_deadline(Duration::from_secs(15));
+        assert!(check(ShardGroup::new("website", "")).is_err());
+        let late = ShardGroup::new("website", "default").renew_deadline(Duration::from_secs(15));
         assert!(check(late).is_err());
     }
 }

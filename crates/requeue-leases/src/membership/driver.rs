@@ -15,8 +15,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::assignment::{JOINED, LABEL};
 use super::calls::Calls;
-use super::config::Shards;
-use super::error::ShardsError;
+use super::config::ShardGroup;
+use super::error::MembershipError;
 use super::group::Group;
 use super::held::{Change, Command, HeldShard, View};
 use super::protocol::{self, Answer, Call, End, Gain, Settings, Source, Step, Watched};
@@ -24,10 +24,10 @@ use crate::clock::Clock;
 use crate::events::Events;
 use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
 use crate::metrics::GroupMeters;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// The pause after a member Lease could not be created.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The parts of a membership that its task changes.
 pub(super) struct Outputs {
@@ -40,12 +40,12 @@ pub(super) struct Outputs {
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
 pub(super) async fn run(
-    shards: Shards,
+    shards: ShardGroup,
     client: Client,
     outputs: Outputs,
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
-) -> Result<(), ShardsError> {
+) -> Result<(), MembershipError> {
     let clock = shards.clock.clone();
     let mut joined = Some(joined);
     loop {
@@ -53,13 +53,13 @@ pub(super) async fn run(
         match driver.run(&mut received, &mut joined).await {
             Ended::Over(result) => return result,
             // Its name must not be used again: a request may have created the Lease.
-            Ended::NotJoined => clock.reach(clock.now() + PAUSE).await,
+            Ended::NotJoined => clock.reach(clock.now() + RETRY_PAUSE).await,
         }
     }
 }
 
 enum Ended {
-    Over(Result<(), ShardsError>),
+    Over(Result<(), MembershipError>),
     /// The member Lease could not be created.
     NotJoined,
 }
@@ -73,7 +73,7 @@ async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
 }
 
 struct Driver<'a> {
-    shards: &'a Shards,
+    shards: &'a ShardGroup,
     client: &'a Client,
     clock: &'a Clock,
     outputs: &'a Outputs,
@@ -88,8 +88,13 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(shards: &'a Shards, client: &'a Client, clock: &'a Clock, outputs: &'a Outputs) -> Self {
-        let Shards { name, lease, .. } = shards;
+    fn new(
+        shards: &'a ShardGroup,
+        client: &'a Client,
+        clock: &'a Clock,
+        outputs: &'a Outputs,
+    ) -> Self {
+        let ShardGroup { name, lease, .. } = shards;
         let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
         let settings = Settings {
             name: name.clone(),
@@ -108,7 +113,7 @@ impl<'a> Driver<'a> {
             call: None,
             joining: None,
             term: None,
-            events: shards.events.then(events),
+            events: shards.has_events.then(events),
             shards,
             client,
             clock,
@@ -193,23 +198,23 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn elector(&self, group: String) -> Result<LeaderElector, ShardsError> {
+    fn elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
         let labels = [(LABEL.to_owned(), self.shards.name.clone())];
         let annotations = [(JOINED.to_owned(), group)];
         let config = self.shards.lease.clone();
         let config = config.only_create(&self.member, labels.into(), annotations.into());
         LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
-            .map_err(ShardsError::Config)
+            .map_err(MembershipError::Config)
     }
 
-    fn forbidden(&self, error: &watcher::Error) -> Option<ShardsError> {
+    fn forbidden(&self, error: &watcher::Error) -> Option<MembershipError> {
         let (verb, error) = match error {
             watcher::Error::InitialListFailed(error) => ("list", error),
             watcher::Error::WatchStartFailed(error) => ("watch", error),
             _ => return None,
         };
         let kube::Error::Api(status) = error else { return None };
-        (status.code == 403).then(|| ShardsError::Forbidden {
+        (status.code == 403).then(|| MembershipError::Forbidden {
             namespace: self.shards.lease.namespace.clone(),
             verb: verb.to_owned(),
         })
@@ -259,7 +264,7 @@ impl<'a> Driver<'a> {
             index: gain.shard as u32,
             count: self.shards.count,
             by: self.shards.by,
-            token: Arc::new(Token::new(uid, gain.number)),
+            token: Arc::new(FencingToken::new(uid, gain.number)),
             leadership: leadership.clone(),
             view: self.outputs.view.subscribe(),
             commands: self.outputs.commands.clone(),
@@ -296,7 +301,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    async fn end(&mut self, end: End) -> Result<(), ShardsError> {
+    async fn end(&mut self, end: End) -> Result<(), MembershipError> {
         let group = self.shards.name.clone();
         self.hold_nothing();
         match end {
@@ -304,19 +309,21 @@ impl<'a> Driver<'a> {
                 self.leave().await;
                 Ok(())
             }
-            End::Lost => Err(ShardsError::Lost(match &self.term {
+            End::Lost => Err(MembershipError::Lost(match &self.term {
                 Some((_, leadership)) => {
                     leadership.check().err().unwrap_or(LeadershipLost::Abandoned)
                 }
                 None => LeadershipLost::Abandoned,
             })),
-            End::Deleted => Err(ShardsError::Deleted { group }),
-            End::NoNamespace => Err(ShardsError::Namespace(self.shards.lease.namespace.clone())),
+            End::Deleted => Err(MembershipError::Deleted { group }),
+            End::NoNamespace => {
+                Err(MembershipError::Namespace(self.shards.lease.namespace.clone()))
+            }
             End::Mismatch(stored) => {
-                Err(ShardsError::mismatch(&group, &stored, &self.shards.layout()))
+                Err(MembershipError::mismatch(&group, &stored, &self.shards.layout()))
             }
             End::Unreadable(unreadable) => {
-                Err(ShardsError::NotAGroup { group, annotation: unreadable.0 })
+                Err(MembershipError::NotAGroup { group, annotation: unreadable.0 })
             }
         }
     }
@@ -330,7 +337,7 @@ impl<'a> Driver<'a> {
     /// it.
     async fn leave(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
-        let uid = leadership.token().uid().to_owned();
+        let uid = leadership.fencing_token().uid().to_owned();
         match term.release().await {
             Ok(()) | Err(RunError::Undrained(_)) => {}
             Err(RunError::Lost(error)) => {

@@ -1,23 +1,32 @@
 //! The errors of shard groups.
 
-use std::fmt;
-
 use super::assignment::Layout;
 use crate::leader::{ConfigError, LeadershipLost};
 
 /// The reason why a process cannot join a shard group, or is no longer a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ShardsError {
+pub enum MembershipError {
     /// The name of the group is not a DNS label of at most 63 characters.
+    #[error(
+        "invalid name of a shard group {0:?}: use at most 63 lower-case letters, digits and hyphens, \
+         with no hyphen at the start or the end"
+    )]
     Name(String),
     /// The namespace of the group does not exist.
+    #[error("the namespace {0:?} of the shard group does not exist: create it, or use another")]
     Namespace(String),
     /// The number of shards is not a power of two up to 1,024.
+    #[error("{0} shards: use a power of two from 1 to 1024")]
     Count(u32),
     /// The times of the member Lease are not safe.
+    #[error("{0}")]
     Config(ConfigError),
     /// A permission for Leases is missing.
+    #[error(
+        "no permission to {verb} leases.coordination.k8s.io in namespace {namespace:?}: a shard group \
+         needs the verbs get, list, watch, create, update and delete"
+    )]
     Forbidden {
         /// The namespace of the group.
         namespace: String,
@@ -25,6 +34,10 @@ pub enum ShardsError {
         verb: String,
     },
     /// The group has another number of shards.
+    #[error(
+        "the shard group {group:?} has {stored} shards, not {configured}: configure {stored}, or stop \
+         all members and delete the Lease {group:?}"
+    )]
     OtherCount {
         /// The name of the group.
         group: String,
@@ -34,6 +47,7 @@ pub enum ShardsError {
         configured: u32,
     },
     /// A group with this name shards other objects, or by another field.
+    #[error("the shard group {group:?} shards {stored}, not {configured}: use another name")]
     OtherContent {
         /// The name of the group.
         group: String,
@@ -43,6 +57,10 @@ pub enum ShardsError {
         configured: String,
     },
     /// The Lease with the name of the group is not the object of a shard group.
+    #[error(
+        "the Lease {group:?} is not the object of a shard group: the annotation {annotation} is missing \
+         or invalid; use another name, or stop all members and delete the Lease"
+    )]
     NotAGroup {
         /// The name of the group.
         group: String,
@@ -50,15 +68,17 @@ pub enum ShardsError {
         annotation: &'static str,
     },
     /// The object of the group was deleted.
+    #[error("the Lease {group:?} of the shard group was deleted: join again")]
     Deleted {
         /// The name of the group.
         group: String,
     },
     /// The member Lease was lost. All shards are lost with it.
+    #[error("the membership in the shard group has ended: {0}")]
     Lost(LeadershipLost),
 }
 
-impl ShardsError {
+impl MembershipError {
     pub(super) fn mismatch(group: &str, stored: &Layout, configured: &Layout) -> Self {
         let group = group.to_owned();
         // The group of another controller may have another number of shards.
@@ -75,50 +95,3 @@ impl ShardsError {
         Self::OtherContent { group, stored: content(stored), configured: content(configured) }
     }
 }
-
-impl fmt::Display for ShardsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => write!(
-                f,
-                "invalid name of a shard group {name:?}: use at most 63 lower-case letters, \
-                 digits and hyphens, with no hyphen at the start or the end"
-            ),
-            Self::Namespace(namespace) => write!(
-                f,
-                "the namespace {namespace:?} of the shard group does not exist: create it, or use \
-                 another"
-            ),
-            Self::Count(count) => {
-                write!(f, "{count} shards: use a power of two from 1 to 1024")
-            }
-            Self::Config(error) => error.fmt(f),
-            Self::Forbidden { namespace, verb } => write!(
-                f,
-                "no permission to {verb} leases.coordination.k8s.io in namespace {namespace:?}: a \
-                 shard group needs the verbs get, list, watch, create, update and delete"
-            ),
-            Self::OtherCount { group, stored, configured } => write!(
-                f,
-                "the shard group {group:?} has {stored} shards, not {configured}: configure \
-                 {stored}, or stop all members and delete the Lease {group:?}"
-            ),
-            Self::OtherContent { group, stored, configured } => write!(
-                f,
-                "the shard group {group:?} shards {stored}, not {configured}: use another name"
-            ),
-            Self::NotAGroup { group, annotation } => write!(
-                f,
-                "the Lease {group:?} is not the object of a shard group: the annotation \
-                 {annotation} is missing or invalid; use another name, or stop all members and \
-                 delete the Lease"
-            ),
-            Self::Deleted { group } => {
-                write!(f, "the Lease {group:?} of the shard group was deleted: join again")
-            }
-            Self::Lost(lost) => write!(f, "the membership in the shard group has ended: {lost}"),
-        }
-    }
-}
-
-impl std::error::Error for ShardsError {}

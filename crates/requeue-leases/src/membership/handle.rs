@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::config::Shards;
+use super::config::ShardGroup;
 use super::driver::{self, Outputs};
-use super::error::ShardsError;
+use super::error::MembershipError;
 use super::held::{Change, Command, View};
 use super::rights;
 use super::status::{GroupStatus, Observer};
@@ -24,10 +24,10 @@ use crate::leader::LeadershipLost;
 /// member Lease expires.
 ///
 /// ```no_run
-/// use requeue_leases::membership::{Change, Shards};
+/// use requeue_leases::membership::{Change, ShardGroup};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let shards = Shards::new("website", "default");
+/// let shards = ShardGroup::new("website", "default");
 /// let client = shards.client(kube::Config::infer().await?)?;
 /// let mut membership = shards.join(client).await?;
 /// while let Some(change) = membership.next().await? {
@@ -47,11 +47,11 @@ pub struct Membership {
     observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
     commands: mpsc::UnboundedSender<Command>,
-    task: JoinHandle<Result<(), ShardsError>>,
-    ended: Option<Result<(), ShardsError>>,
+    task: JoinHandle<Result<(), MembershipError>>,
+    ended: Option<Result<(), MembershipError>>,
 }
 
-impl Shards {
+impl ShardGroup {
     /// Joins the group.
     ///
     /// If the API server cannot be reached, it tries again until it can.
@@ -68,7 +68,7 @@ impl Shards {
     ///
     /// If the future is dropped, this process does not join. If it has created a Lease, a task of
     /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
-    pub async fn join(self, client: Client) -> Result<Membership, ShardsError> {
+    pub async fn join(self, client: Client) -> Result<Membership, MembershipError> {
         self.join_by(client, &mut None).await
     }
 
@@ -79,7 +79,7 @@ impl Shards {
         self,
         client: Client,
         joining: &mut Option<Joining>,
-    ) -> Result<Membership, ShardsError> {
+    ) -> Result<Membership, MembershipError> {
         self.check()?;
         rights::review(&client, &self.lease.namespace).await?;
         let joined = joining.insert(Joining::begin(self, client)).joined().await;
@@ -96,7 +96,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    fn begin(shards: Shards, client: Client) -> Self {
+    fn begin(shards: ShardGroup, client: Client) -> Self {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
@@ -117,9 +117,9 @@ impl Joining {
         Self { membership: Some(membership), joined }
     }
 
-    async fn joined(&mut self) -> Result<Membership, ShardsError> {
+    async fn joined(&mut self) -> Result<Membership, MembershipError> {
         let name = (&mut self.joined).await;
-        let abandoned = ShardsError::Lost(LeadershipLost::Abandoned);
+        let abandoned = MembershipError::Lost(LeadershipLost::Abandoned);
         let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
         match name {
             Ok(name) => {
@@ -176,12 +176,12 @@ impl Membership {
     /// # Errors
     ///
     /// The membership has ended, and with it the right to all shards. All runs must be cancelled
-    /// immediately. To join again, call [`Shards::join`].
+    /// immediately. To join again, call [`ShardGroup::join`].
     ///
     /// # Cancel safety
     ///
     /// No change is lost if the future is dropped.
-    pub async fn next(&mut self) -> Result<Option<Change>, ShardsError> {
+    pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
         match self.changes.recv().await {
             Some(change) => Ok(Some(change)),
             None => self.end().await.map(|()| None),
@@ -215,11 +215,11 @@ impl Membership {
         }
     }
 
-    async fn end(&mut self) -> Result<(), ShardsError> {
+    async fn end(&mut self) -> Result<(), MembershipError> {
         if self.ended.is_none() {
             let ended = (&mut self.task).await;
             // The runtime is shutting down.
-            let lost = |_| Err(ShardsError::Lost(LeadershipLost::Abandoned));
+            let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
             self.ended = Some(ended.unwrap_or_else(lost));
         }
         self.ended.clone().unwrap_or(Ok(()))

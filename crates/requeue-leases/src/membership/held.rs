@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::leader::{Fence, Leadership, LeadershipLost, Right};
 use crate::range::{Shard, ShardBy};
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// A change of the shards that a process holds.
 ///
@@ -24,7 +24,7 @@ pub enum Change {
     /// Start no more runs for these shards, wait for those in flight, and call
     /// [`Membership::drained`](super::Membership::drained).
     Release(Vec<u32>),
-    /// The [time limit](super::Shards::handover_timeout) of the release has passed. Cancel the runs that are
+    /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are
     /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
     Cancel(Vec<u32>),
     /// Another process has changed the holder of these shards, which no member does. Cancel their
@@ -61,7 +61,7 @@ pub struct HeldShard {
     pub(super) index: u32,
     pub(super) count: u32,
     pub(super) by: ShardBy,
-    pub(super) token: Arc<Token>,
+    pub(super) token: Arc<FencingToken>,
     pub(super) leadership: Leadership,
     pub(super) view: watch::Receiver<View>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
@@ -107,7 +107,7 @@ impl HeldShard {
         self.index
     }
 
-    /// Returns the range of hashes of the shard. With a [function](super::Shards::shard_of), the shard is
+    /// Returns the range of hashes of the shard. With a [function](super::ShardGroup::shard_of), the shard is
     /// no range, and the result is meaningless.
     #[must_use]
     pub fn shard(&self) -> Shard {
@@ -120,7 +120,7 @@ impl HeldShard {
     ///
     /// Within one group object, a later holder of the same shard has a greater number.
     #[must_use]
-    pub fn token(&self) -> &Token {
+    pub fn fencing_token(&self) -> &FencingToken {
         &self.token
     }
 

@@ -19,10 +19,10 @@
 //! - **Idle cost.** Members that do not change send one renewal of their Leases per retry period, and nothing else.
 //!
 //! ```no_run
-//! use requeue_leases::membership::{Change, Shards};
+//! use requeue_leases::membership::{Change, ShardGroup};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let shards = Shards::new("website", "default").count(64);
+//! let shards = ShardGroup::new("website", "default").count(64);
 //! let client = shards.client(kube::Config::infer().await?)?;
 //! let mut membership = shards.join(client).await?;
 //! while let Some(change) = membership.next().await? {
@@ -50,14 +50,14 @@
 //! # Long runs at a handover
 //!
 //! While a shard is being released, none of its keys starts. A run that exceeds
-//! [`handover_timeout`](Shards::handover_timeout), 30 s by default, is therefore
+//! [`handover_timeout`](ShardGroup::handover_timeout), 30 s by default, is therefore
 //! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
 //! handover still waits for the end of the run.
 //!
 //! # Members that have just joined
 //!
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
-//! period](Shards::retry_period) after it joined: 2 s by default. A process in a crash loop
+//! period](ShardGroup::retry_period) after it joined: 2 s by default. A process in a crash loop
 //! therefore receives none. If no live member has renewed its Lease yet, all members receive
 //! shards. The first member of a group therefore takes all shards immediately.
 //!
@@ -65,7 +65,7 @@
 //!
 //! - **A member Lease.** Its member gives up at its next renewal. The others wait until the Lease would
 //!   have expired, counted from the moment at which they saw that it was gone.
-//! - **The object of the group.** All members give up with [`ShardsError::Deleted`]. Members of the next
+//! - **The object of the group.** All members give up with [`MembershipError::Deleted`]. Members of the next
 //!   object take no shards until the Leases of all former members have expired or are released.
 //! - **Both at the same time.** Members that start afterwards cannot know about those that still run. Two
 //!   members may then act on a shard, up to the renew deadline. Stop all members first.
@@ -97,8 +97,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use self::config::Shards;
-pub use self::error::ShardsError;
+pub use self::config::ShardGroup;
+pub use self::error::MembershipError;
 pub use self::held::{Change, HeldShard};
 // Hidden: requeue-kube leaves a group whose join was interrupted, and waits for that.
 #[doc(hidden)]

@@ -9,13 +9,13 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-use super::error::ShardsError;
+use super::error::MembershipError;
 
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// Returns an error for the first verb that is refused. If the server does not answer a review, the
 /// requests themselves show whether the permission exists.
-pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), ShardsError> {
+pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), MembershipError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let allowed = join_all(VERBS.map(async |verb| {
         let attributes = ResourceAttributes {
@@ -32,9 +32,10 @@ pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), Shard
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {
-        Some((verb, _)) => {
-            Err(ShardsError::Forbidden { namespace: namespace.to_owned(), verb: verb.to_owned() })
-        }
+        Some((verb, _)) => Err(MembershipError::Forbidden {
+            namespace: namespace.to_owned(),
+            verb: verb.to_owned(),
+        }),
         None => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ pub use self::http::{Fake, NAMESPACE};
 pub(crate) use self::server::{Server, lease};
 use crate::clock::Clock;
 use crate::leader::{Config, LeaderElector};
-use crate::membership::Shards;
+use crate::membership::ShardGroup;
 
 /// Returns an elector with the runtime's clock, which a test can pause, and the nanoseconds for which
 /// the machine was suspended.
@@ -34,6 +34,6 @@ pub fn elector(client: Client, config: Config) -> (LeaderElector, Arc<AtomicU64>
 }
 
 /// Returns the group with the runtime's clock, which a test can pause.
-pub fn with_runtime_clock(shards: Shards) -> Shards {
+pub fn with_runtime_clock(shards: ShardGroup) -> ShardGroup {
     shards.clock(Clock::Test(Instant::now(), Arc::default()))
 }

@@ -52,7 +52,7 @@ impl Driven {
         let mut it = Self::new();
         it.answers();
         it.answers();
-        assert!(it.election.token().is_some());
+        assert!(it.election.fencing_token().is_some());
         it
     }
 
@@ -99,7 +99,7 @@ impl Driven {
     fn creates(&mut self) {
         assert!(matches!(self.answers(), Call::Get));
         assert!(matches!(self.answers(), Call::Create(_)));
-        assert!(self.election.token().is_some());
+        assert!(self.election.fencing_token().is_some());
     }
 
     fn spec(&self) -> &Value {
@@ -111,7 +111,7 @@ impl Driven {
 fn a_lease_that_is_not_there_is_created_and_one_that_is_released_is_taken() {
     let mut it = Driven::new();
     it.creates();
-    assert_eq!(it.election.token().unwrap().to_string(), "uid-1/0");
+    assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/0");
     assert_eq!(it.spec()["leaseDurationSeconds"], 15);
 
     it.now = at(1.0);
@@ -125,7 +125,7 @@ fn a_lease_that_is_not_there_is_created_and_one_that_is_released_is_taken() {
     let mut next = Driven { server: it.server, ..Driven::new() };
     assert!(matches!(next.answers(), Call::Get));
     assert!(matches!(next.answers(), Call::Replace(_)));
-    assert_eq!(next.election.token().unwrap().to_string(), "uid-1/1");
+    assert_eq!(next.election.fencing_token().unwrap().to_string(), "uid-1/1");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_lease_is_waited_out_for_the_duration_written_in_it_and_keeps_unknown_fields
 
     assert!(matches!(it.answers(), Call::Get));
     assert!(matches!(it.answers(), Call::Replace(_)));
-    assert_eq!(it.election.token().unwrap().to_string(), "uid-1/8");
+    assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/8");
     let metadata = &it.server.lease.as_ref().unwrap()["metadata"];
     assert_eq!((&metadata["labels"]["app"], &metadata["shiny"]), (&json!("web"), &json!("new")));
     assert_eq!(it.spec()["colour"], "blue");
@@ -151,7 +151,7 @@ fn a_change_of_a_label_is_no_sign_of_life() {
     it.follows_until(at(30.0));
     it.answers();
     it.answers();
-    assert!(it.election.token().is_some());
+    assert!(it.election.fencing_token().is_some());
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     let answer = it.server.answer(call);
     it.now = at(10.0);
     it.answer(answer);
-    assert!(it.election.token().is_none());
+    assert!(it.election.fencing_token().is_none());
 
     // The candidate recognizes its own Lease. It takes the Lease over without waiting, under
     // another number.
     it.answers();
     it.answers();
-    assert_eq!(it.election.token().unwrap().to_string(), "uid-1/1");
+    assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/1");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_leader_that_is_not_heard_of_is_followed_after_a_lease_and_4_4_retry_periods
         lease["spec"]["renewTime"] = json!("2023-11-14T22:13:21.000000Z");
         it.server.lease = Some(lease);
         let renewed = it.now;
-        while it.election.token().is_none() {
+        while it.election.fencing_token().is_none() {
             match it.poll() {
                 Step::Call { call, .. } => {
                     let answer = it.server.answer(call);

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::seconds;
 use crate::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
-use crate::leader::{ClaimError, Fence, Leadership, LeadershipLost, Token};
+use crate::leader::{ClaimError, Fence, FencingToken, Leadership, LeadershipLost};
 
 /// A leader of this term, which never ends.
 fn leader(term: &str) -> Leadership {
@@ -150,10 +150,10 @@ async fn a_term_of_another_lease_is_claimed_by_who_can_renew_only() {
 
 #[test]
 fn a_token_is_read_as_it_is_written() {
-    let token: Token = "5c9a/12".parse().unwrap();
+    let token: FencingToken = "5c9a/12".parse().unwrap();
     assert_eq!((token.uid(), token.transitions(), &*token.to_string()), ("5c9a", 12, "5c9a/12"));
     for bad in ["", "5c9a", "/12", "5c9a/x", "5c9a/99999999999"] {
-        let message = bad.parse::<Token>().unwrap_err().to_string();
+        let message = bad.parse::<FencingToken>().unwrap_err().to_string();
         assert!(message.contains(&format!("{bad:?}")), "{message}");
     }
 }

@@ -161,7 +161,7 @@ async fn the_next_leads_at_once_after_a_release_and_after_a_whole_lease_otherwis
     let start = Instant::now();
     let term = second.await.unwrap();
     assert!(start.elapsed() < seconds(4.5), "{:?}", start.elapsed());
-    assert_eq!(term.leadership().token().to_string(), "uid-1/1");
+    assert_eq!(term.leadership().fencing_token().to_string(), "uid-1/1");
     drop(term);
 
     let (third, _) = elector(&api, usual());
@@ -169,7 +169,7 @@ async fn the_next_leads_at_once_after_a_release_and_after_a_whole_lease_otherwis
     let term = third.acquire().await;
     let took = start.elapsed();
     assert!((seconds(15.0)..seconds(19.5)).contains(&took), "{took:?}");
-    assert_eq!(term.leadership().token().to_string(), "uid-1/2");
+    assert_eq!(term.leadership().fencing_token().to_string(), "uid-1/2");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use crate::leader::Config;
 use crate::leader::election::{Answer, Call, Election, Step};
 use crate::leader::lost::End;
 use crate::testing::ElectionServer as Server;
-use crate::token::Token;
+use crate::token::FencingToken;
 
 /// Nanoseconds of real time, which no candidate can read.
 type Real = u64;
@@ -42,7 +42,7 @@ struct Candidate {
     /// The call in flight. Responses to earlier calls come too late.
     call: u64,
     until: Time,
-    token: Option<Token>,
+    token: Option<FencingToken>,
     releasing: bool,
     cut_off_until: Real,
     /// The frequencies of faults, in thousandths: a response is the last one for a while, a message
@@ -269,7 +269,7 @@ impl World {
             );
         }
         let candidate = &mut self.candidates[who];
-        let token = candidate.election.token().expect("the candidate leads").clone();
+        let token = candidate.election.fencing_token().expect("the candidate leads").clone();
         if candidate.token.as_ref() != Some(&token) {
             assert!(self.tokens.insert(token.to_string()), "{token} was given before");
             candidate.token = Some(token);

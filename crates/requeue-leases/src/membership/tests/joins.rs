@@ -8,21 +8,21 @@ use serde_json::json;
 
 use crate::lease::Lease;
 use crate::membership::assignment::{GroupLease, Layout};
-use crate::membership::{Shards, ShardsError};
+use crate::membership::{MembershipError, ShardGroup};
 use crate::range::ShardBy;
 use crate::testing::{Fake, NAMESPACE};
 
 /// Returns a group with times that a busy machine does not exceed.
-fn group() -> Shards {
-    Shards::new("web", NAMESPACE)
+fn group() -> ShardGroup {
+    ShardGroup::new("web", NAMESPACE)
         .count(4)
         .objects("websites")
-        .events(false)
+        .without_events()
         .lease_duration(Duration::from_secs(90))
         .renew_deadline(Duration::from_secs(60))
 }
 
-async fn refused(fake: &Fake, shards: Shards) -> ShardsError {
+async fn refused(fake: &Fake, shards: ShardGroup) -> MembershipError {
     shards.join(fake.client()).await.expect_err("refused")
 }
 
@@ -62,7 +62,7 @@ async fn each_permission_that_is_missing_is_named_before_a_lease_is_created() {
         let fake = Fake::refusing(&[verb]);
         let error = refused(&fake, group()).await;
         let expected =
-            ShardsError::Forbidden { namespace: NAMESPACE.to_owned(), verb: verb.to_owned() };
+            MembershipError::Forbidden { namespace: NAMESPACE.to_owned(), verb: verb.to_owned() };
         assert_eq!(error, expected);
         assert!(error.to_string().contains(&format!("no permission to {verb} leases")), "{error}");
         assert!(fake.names().is_empty());
@@ -71,9 +71,9 @@ async fn each_permission_that_is_missing_is_named_before_a_lease_is_created() {
 
 #[tokio::test]
 async fn a_namespace_that_does_not_exist_is_refused() {
-    let elsewhere = Shards::new("web", "elsewhere").lease_duration(Duration::from_secs(90));
+    let elsewhere = ShardGroup::new("web", "elsewhere").lease_duration(Duration::from_secs(90));
     let error = refused(&Fake::default(), elsewhere).await;
-    assert_eq!(error, ShardsError::Namespace("elsewhere".to_owned()));
+    assert_eq!(error, MembershipError::Namespace("elsewhere".to_owned()));
     assert!(error.to_string().contains("\"elsewhere\""), "{error}");
 }
 
@@ -97,7 +97,7 @@ async fn a_group_with_other_shards_is_refused() {
          object.metadata.uid: use another name"
     );
     let error = refused(&fake, group().count(8).by(ShardBy::Namespace)).await;
-    assert!(matches!(&error, ShardsError::OtherContent { .. }), "{error}");
+    assert!(matches!(&error, MembershipError::OtherContent { .. }), "{error}");
     assert_eq!(fake.names().len(), 1, "no member has joined");
 }
 
@@ -106,6 +106,6 @@ async fn the_lease_of_an_election_is_refused() {
     let fake = Fake::default();
     fake.create(Lease::create(&json!({ "name": "web" }), "leader", 15, now()));
     let error = refused(&fake, group()).await;
-    assert!(matches!(&error, ShardsError::NotAGroup { .. }), "{error}");
+    assert!(matches!(&error, MembershipError::NotAGroup { .. }), "{error}");
     assert!(error.to_string().contains("use another name"), "{error}");
 }

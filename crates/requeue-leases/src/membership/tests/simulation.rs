@@ -34,7 +34,7 @@ use crate::testing::Server;
 type Real = u64;
 
 /// The bound of the error of a replica's time of day, in seconds: 30 years.
-const MOST_WALL: i64 = 1_000_000_000;
+const MAX_WALL: i64 = 1_000_000_000;
 const MILLI: Real = 1_000_000;
 const SECOND: Real = 1000 * MILLI;
 

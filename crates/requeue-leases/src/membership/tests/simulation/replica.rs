@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::JitterSource;
 
-use super::{Event, MILLI, MOST_WALL, Planted, Real, SECOND, What, World};
+use super::{Event, MAX_WALL, MILLI, Planted, Real, SECOND, What, World};
 use crate::leader::election::{self, Election};
 use crate::leader::lost;
 use crate::lease::Lease;
@@ -135,9 +135,9 @@ impl World {
             let jump = self.random.i64(-100..100);
             // Seconds, or years.
             let jump = if jump % 2 == 0 { jump } else { jump * 3_000_000 };
-            self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MOST_WALL, MOST_WALL);
+            self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MAX_WALL, MAX_WALL);
         }
-        let seconds = MOST_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
+        let seconds = MAX_WALL + (self.now / SECOND) as i64 + self.replica(who).wall;
         Timestamp::from_second(seconds).unwrap()
     }
 
