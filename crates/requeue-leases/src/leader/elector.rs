@@ -104,6 +104,25 @@ impl LeaderElector {
     ///
     /// If it is dropped, this process withdraws from the election. If that happens while it takes
     /// the Lease over, no other replica can lead until the Lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::leader::{Config, LeaderElector};
+    ///
+    /// # async fn work() {}
+    ///
+    /// # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
+    /// let term = elector.acquire().await;
+    /// tokio::select! {
+    ///     // Dropping the work stops it at its current `await`.
+    ///     lost = term.lost() => return Err(lost.into()),
+    ///     () = work() => term.release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire(self) -> Term {
         match self.try_acquire().await {
             Some(term) => term,

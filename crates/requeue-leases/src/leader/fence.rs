@@ -139,6 +139,21 @@ impl Fence {
     /// # Cancel safety
     ///
     /// It can be dropped at any point. At most, the lease has been renewed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::api::{Api, PatchParams};
+    /// # use requeue_leases::leader::Fence;
+    /// # async fn example(fence: Fence, maps: Api<ConfigMap>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let map = maps.get("web").await?;
+    /// if let Some(claim) = fence.claim(&map).await? {
+    ///     maps.patch("web", &PatchParams::default(), &claim).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn claim<K: ResourceExt>(&self, object: &K) -> Result<Option<Patch<()>>, ClaimError> {
         self.right.check()?;
         let ours = &*self.token;

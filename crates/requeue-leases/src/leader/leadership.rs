@@ -194,6 +194,19 @@ impl Leadership {
     /// # Cancel safety
     ///
     /// It can be dropped and called again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::Leadership;
+    /// # async fn work() {}
+    /// async fn lead(leadership: Leadership) {
+    ///     tokio::select! {
+    ///         () = leadership.stopping() => {}
+    ///         () = work() => {}
+    ///     }
+    /// }
+    /// ```
     pub async fn stopping(&self) {
         self.shared.when(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
     }
@@ -205,6 +218,20 @@ impl Leadership {
     /// # Cancel safety
     ///
     /// It can be dropped and called again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::{Leadership, LeadershipLost};
+    /// # async fn work() {}
+    /// async fn lead(leadership: Leadership) -> Result<(), LeadershipLost> {
+    ///     tokio::select! {
+    ///         biased;
+    ///         lost = leadership.lost() => Err(lost),
+    ///         () = work() => Ok(()),
+    ///     }
+    /// }
+    /// ```
     pub async fn lost(&self) -> LeadershipLost {
         self.shared.when(|led| led.lost.clone()).await
     }
@@ -220,6 +247,16 @@ impl Leadership {
     /// # Cancel safety
     ///
     /// If it is dropped, the lease is renewed nevertheless.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::{Leadership, LeadershipLost};
+    /// async fn read_as_leader(leadership: &Leadership) -> Result<(), LeadershipLost> {
+    ///     // What is read after this is not older than this process's term.
+    ///     leadership.confirm().await
+    /// }
+    /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();

@@ -45,7 +45,8 @@ impl Term {
 
     /// Waits until the lease is lost.
     ///
-    /// All work must then be dropped.
+    /// All work must then be dropped. [`LeaderElector::acquire`](super::LeaderElector::acquire) has an
+    /// example.
     ///
     /// # Cancel safety
     ///
@@ -80,6 +81,17 @@ impl Term {
     /// # Cancel safety
     ///
     /// Dropping the future drops the term.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::Term;
+    /// async fn shut_down(term: Term) {
+    ///     if let Err(error) = term.release().await {
+    ///         eprintln!("the next leader waits for the end of the lease: {error}");
+    ///     }
+    /// }
+    /// ```
     pub async fn release(mut self) -> Result<(), RunError> {
         let deadline = self.drained_by();
         self.leadership = None;

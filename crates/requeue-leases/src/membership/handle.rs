@@ -68,6 +68,20 @@ impl ShardGroup {
     ///
     /// If the future is dropped, this process does not join. If it has created a Lease, a task of
     /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::membership::ShardGroup;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = ShardGroup::new("website", "default");
+    /// let client = group.client(kube::Config::infer().await?)?;
+    /// let membership = group.join(client).await?;
+    /// println!("joined as {}", membership.name());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join(self, client: Client) -> Result<Membership, MembershipError> {
         self.join_by(client, &mut None).await
     }
@@ -181,6 +195,22 @@ impl Membership {
     /// # Cancel safety
     ///
     /// No change is lost if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::membership::{Change, Membership};
+    ///
+    /// # async fn example(mut membership: Membership) -> Result<(), Box<dyn std::error::Error>> {
+    /// while let Some(change) = membership.next().await? {
+    ///     // Here, no work is in flight.
+    ///     if let Change::Release(shards) | Change::Cancel(shards) = change {
+    ///         membership.drained(shards);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
         match self.changes.recv().await {
             Some(change) => Ok(Some(change)),
