@@ -62,7 +62,7 @@ impl Lease {
     /// Returns the complete object with these annotations added or replaced.
     pub(crate) fn annotate(&self, annotations: Map<String, Value>) -> Value {
         let mut json = Value::clone(&self.json);
-        extend(&mut json["metadata"]["annotations"], annotations);
+        extend_object(&mut json["metadata"]["annotations"], annotations);
         json
     }
 
@@ -93,7 +93,12 @@ impl Lease {
     }
 
     /// Returns the object to create, with this metadata, for the first term.
-    pub(crate) fn create(metadata: &Value, holder: &str, seconds: i32, now: Timestamp) -> Value {
+    pub(crate) fn new_object(
+        metadata: &Value,
+        holder: &str,
+        seconds: i32,
+        now: Timestamp,
+    ) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -109,15 +114,15 @@ impl Lease {
     }
 
     /// Returns the object that takes the Lease over, as term number `transitions`.
-    pub(crate) fn take(
+    pub(crate) fn taken_by(
         &self,
         holder: &str,
         seconds: i32,
         transitions: i32,
         now: Timestamp,
     ) -> Value {
-        let now = self.stamp(now);
-        self.with(json!({
+        let now = self.renewal_time(now);
+        self.with_spec(json!({
             "holderIdentity": holder,
             "leaseDurationSeconds": seconds,
             "leaseTransitions": transitions,
@@ -128,13 +133,15 @@ impl Lease {
 
     /// Returns the object that renews the Lease.
     pub(crate) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
-        self.with(json!({ "leaseDurationSeconds": seconds, "renewTime": self.stamp(now) }))
+        self.with_spec(
+            json!({ "leaseDurationSeconds": seconds, "renewTime": self.renewal_time(now) }),
+        )
     }
 
     /// Returns the object that releases the Lease: another replica may take it immediately.
     pub(crate) fn release(&self, now: Timestamp) -> Value {
-        let now = self.stamp(now);
-        self.with(json!({
+        let now = self.renewal_time(now);
+        self.with_spec(json!({
             "holderIdentity": "",
             "leaseDurationSeconds": 1,
             "acquireTime": now,
@@ -144,7 +151,7 @@ impl Lease {
 
     /// Returns `now`, or a time just after the previous renewal if the clock was set back. The
     /// other replicas detect a renewal by a change of the record.
-    fn stamp(&self, now: Timestamp) -> MicroTime {
+    fn renewal_time(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)
         };
@@ -152,17 +159,17 @@ impl Lease {
     }
 
     /// Returns the complete object, with these fields of `spec` replaced.
-    fn with(&self, fields: Value) -> Value {
+    fn with_spec(&self, fields: Value) -> Value {
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
-            extend(&mut json["spec"], fields);
+            extend_object(&mut json["spec"], fields);
         }
         json
     }
 }
 
 /// Adds the fields to an object, or replaces them. Creates the object if it is missing.
-fn extend(object: &mut Value, fields: Map<String, Value>) {
+fn extend_object(object: &mut Value, fields: Map<String, Value>) {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }

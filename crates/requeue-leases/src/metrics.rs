@@ -136,13 +136,14 @@ fn encode_groups(
     if groups.is_empty() {
         return Ok(());
     }
-    let (name, help) = ("shard_group_shards_held", "Number of shards that this process holds");
+    let name = "shard_group_shards_held";
+    let help = "Number of shards that this process holds";
     let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (group, meters) in groups {
         to.encode_family(&[("name", &**group)])?.encode_gauge(&meters.held.load(Relaxed))?;
     }
-    let (name, help) =
-        ("shard_group_moves", "Total number of shards that this process has received");
+    let name = "shard_group_moves";
+    let help = "Total number of shards that this process has received";
     let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (group, meters) in groups {
         for (reason, count) in REASONS.iter().zip(&meters.moves) {
@@ -152,7 +153,8 @@ fn encode_groups(
                 .encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)?;
         }
     }
-    let (name, help) = ("shard_group_unheld_seconds", "Total time of shards without a holder");
+    let name = "shard_group_unheld_seconds";
+    let help = "Total time of shards without a holder";
     let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (group, meters) in groups {
         let seconds = meters.unheld_nanos.load(Relaxed) as f64 / 1e9;

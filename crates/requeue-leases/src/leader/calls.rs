@@ -21,7 +21,7 @@ impl Calls {
         Self { client, request, name: name.to_owned() }
     }
 
-    pub(super) async fn make(&self, call: Call) -> Answer {
+    pub(super) async fn make_call(&self, call: Call) -> Answer {
         match self.send(call).await {
             Ok(lease) => Answer::Lease(lease),
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,

@@ -70,7 +70,9 @@ impl Config {
         annotations: BTreeMap<String, String>,
     ) -> Self {
         name.clone_into(&mut self.name);
-        (self.only_create, self.labels, self.annotations) = (true, labels, annotations);
+        self.only_create = true;
+        self.labels = labels;
+        self.annotations = annotations;
         self
     }
 
@@ -165,7 +167,9 @@ impl Config {
     /// As [`Client::try_from`].
     pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
         let limit = Some(self.request_limit());
-        (config.connect_timeout, config.read_timeout, config.write_timeout) = (limit, limit, limit);
+        config.connect_timeout = limit;
+        config.read_timeout = limit;
+        config.write_timeout = limit;
         config.reset_reader_on_write = true;
         config.default_retry = false;
         Client::try_from(config)

@@ -49,20 +49,20 @@ impl Driver {
         match self.election.poll(clock.now(), Timestamp::now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
-                    answer = self.calls.make(call) => answer,
+                    answer = self.calls.make_call(call) => answer,
                     () = clock.reach(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
                         Answer::Failed
                     }
                 };
-                self.election.answer(clock.now(), answer);
-                self.publish();
+                self.election.handle_answer(clock.now(), answer);
+                self.publish_state();
                 None
             }
             Step::Wait(at) => {
                 tokio::select! {
                     () = clock.reach(at) => {}
-                    () = self.shared.wake.notified() => self.wake(),
+                    () = self.shared.wake.notified() => self.handle_wake(),
                 }
                 None
             }
@@ -71,12 +71,12 @@ impl Driver {
     }
 
     /// Handles a request to renew now, or to release.
-    fn wake(&mut self) {
+    fn handle_wake(&mut self) {
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
-        if release { self.election.release() } else { self.election.hurry() }
+        if release { self.election.release() } else { self.election.renew_now() }
     }
 
-    fn publish(&mut self) {
+    fn publish_state(&mut self) {
         if self.election.is_of_group() && !std::mem::replace(&mut self.has_reported, true) {
             tracing::error!(
                 lease = self.shared.lease,
@@ -86,7 +86,7 @@ impl Driver {
             );
         }
         let holder = self.election.holder().map(str::to_owned);
-        let times = self.election.times();
+        let times = self.election.right_times();
         self.shared.view.send_modify(|view| {
             if view.holder != holder {
                 tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");
@@ -94,7 +94,8 @@ impl Driver {
             }
             if let Some((renewed, until)) = times {
                 let led = view.led.get_or_insert_with(Led::default);
-                (led.renewed, led.until) = (renewed, until);
+                led.renewed = renewed;
+                led.until = until;
             }
         });
     }

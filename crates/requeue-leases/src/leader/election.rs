@@ -133,11 +133,12 @@ impl Election {
     ///
     /// If the previous call has no answer yet, it counts as failed.
     pub(crate) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
-        self.answer(now, Answer::Failed);
+        self.handle_answer(now, Answer::Failed);
         self.step_down_when_late(now);
         if let Role::Ended(end) = &self.role {
             return Step::Ended(end.clone());
         }
+        // Neither a wait nor a request may outlast the right: the leader learns of its end in time.
         let end = self.leading_until().unwrap_or(Time::NEVER);
         if now < self.plan.at {
             return Step::Wait(self.plan.at.min(end));
@@ -145,18 +146,18 @@ impl Election {
         let request = self.plan.request;
         self.sent = Some(Sent { request, at: now });
         Step::Call {
-            call: self.call(request, wall),
+            call: self.write_or_read(request, wall),
             until: (now + self.config.request_limit()).min(end),
         }
     }
 
     /// Handles the result of the call in flight.
-    pub(crate) fn answer(&mut self, now: Time, answer: Answer) {
+    pub(crate) fn handle_answer(&mut self, now: Time, answer: Answer) {
         let Some(sent) = self.sent.take() else { return };
         self.step_down_when_late(now);
         match self.role {
-            Role::Follower => self.follow(sent, now, answer),
-            Role::Leader(_) => self.lead(sent, now, answer),
+            Role::Follower => self.handle_as_follower(sent, now, answer),
+            Role::Leader(_) => self.handle_as_leader(sent, now, answer),
             Role::Ended(_) => {}
         }
     }
@@ -171,7 +172,7 @@ impl Election {
     }
 
     /// Renews now, without waiting for the retry period.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn renew_now(&mut self) {
         self.plan.at = Time::ZERO;
     }
 
@@ -185,7 +186,7 @@ impl Election {
 
     /// Returns the time at which the last successful renewal was sent, and the time at which it
     /// expires.
-    pub(crate) fn times(&self) -> Option<(Time, Time)> {
+    pub(crate) fn right_times(&self) -> Option<(Time, Time)> {
         match &self.role {
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
@@ -193,7 +194,7 @@ impl Election {
     }
 
     fn leading_until(&self) -> Option<Time> {
-        self.times().map(|(_renewed, until)| until)
+        self.right_times().map(|(_renewed, until)| until)
     }
 
     /// Returns the holder of the Lease as last read.
@@ -201,28 +202,34 @@ impl Election {
         self.seen.as_ref().map(|seen| seen.lease.holder()).filter(|holder| !holder.is_empty())
     }
 
-    fn call(&self, request: Request, wall: Timestamp) -> Call {
+    fn write_or_read(&self, request: Request, wall: Timestamp) -> Call {
         let seconds = self.config.lease_seconds();
         match (request, &self.seen) {
             (Request::Read, _) => Call::Get,
-            (Request::Hold | Request::Release, None) => {
-                Call::Create(Lease::create(&self.config.metadata(), &self.identity, seconds, wall))
-            }
+            (Request::Hold | Request::Release, None) => Call::Create(Lease::new_object(
+                &self.config.metadata(),
+                &self.identity,
+                seconds,
+                wall,
+            )),
             (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
             (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
                 Role::Leader(_) => lease.renew(seconds, wall),
                 // The number is always new, so that no two terms of one Lease have the same number.
-                Role::Follower | Role::Ended(_) => {
-                    lease.take(&self.identity, seconds, lease.transitions().saturating_add(1), wall)
-                }
+                Role::Follower | Role::Ended(_) => lease.taken_by(
+                    &self.identity,
+                    seconds,
+                    lease.transitions().saturating_add(1),
+                    wall,
+                ),
             }),
         }
     }
 
-    fn follow(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_follower(&mut self, sent: Sent, now: Time, answer: Answer) {
         match (sent.request, answer) {
             (Request::Read, Answer::Lease(lease)) => {
-                self.see(lease, now);
+                self.see_lease(lease, now);
                 if self.may_take() && self.is_free(now) {
                     return self.plan = Plan { request: Request::Hold, at: now };
                 }
@@ -234,8 +241,9 @@ impl Election {
                 return self.plan = Plan { request: Request::Hold, at: now };
             }
             (_, Answer::Lease(lease)) => {
-                let (mine, token) = (lease.holder() == self.identity, lease.fencing_token());
-                self.see(lease, now);
+                let mine = lease.holder() == self.identity;
+                let token = lease.fencing_token();
+                self.see_lease(lease, now);
                 // A late response gives no right to lead. The Lease is ours, however, and can be
                 // taken over.
                 if mine && now < sent.at + self.config.renew_deadline {
@@ -255,13 +263,13 @@ impl Election {
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
 
-    fn lead(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_leader(&mut self, sent: Sent, now: Time, answer: Answer) {
         let Role::Leader(held) = &mut self.role else { return };
         let later = sent.at + self.config.retry_period;
         match (sent.request, answer) {
             (Request::Release, Answer::Lease(lease)) => {
                 self.role = Role::Ended(End::Released);
-                self.see(lease, now);
+                self.see_lease(lease, now);
             }
             (request, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.fencing_token() != held.token {
@@ -270,11 +278,14 @@ impl Election {
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
-                    (held.renewed, held.conflicted) = (sent.at, false);
+                    // This is where safety is ensured: the right counts from the moment at which the
+                    // renewal was sent. Another replica cannot have seen it earlier.
+                    held.renewed = sent.at;
+                    held.conflicted = false;
                     let at = if held.write == Request::Hold { later } else { now };
                     self.plan = Plan { request: held.write, at };
                 }
-                self.see(lease, now);
+                self.see_lease(lease, now);
             }
             (Request::Read, Answer::NotFound) => {
                 self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
@@ -293,7 +304,7 @@ impl Election {
         }
     }
 
-    fn see(&mut self, lease: Lease, now: Time) {
+    fn see_lease(&mut self, lease: Lease, now: Time) {
         let since = match &self.seen {
             Some(seen) if seen.lease.same_record(&lease) => seen.since,
             Some(_) | None => now,

@@ -165,7 +165,7 @@ impl LeaderElector {
             let shared = Arc::clone(&shared);
             async move {
                 let end = driver.hold().await;
-                shared.end(&end);
+                shared.end_term(&end);
                 if let Some(events) = events {
                     // The Event reports the past. A failure to publish it is already logged.
                     let _ = events.publish("stopped leading", token.uid()).await;
@@ -296,7 +296,7 @@ impl LeaderElector {
                 Ok(Some(output))
             }
             Err(error) => {
-                term.over().await;
+                term.wait_until_over().await;
                 Err(error)
             }
         }

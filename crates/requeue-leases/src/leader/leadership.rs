@@ -95,9 +95,9 @@ impl Shared {
     }
 
     /// Reports the end of the term. Only the first call has an effect.
-    pub(super) fn end(&self, end: &End) {
+    pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
-        self.change(|led| {
+        self.change_term(|led| {
             first = !led.ended;
             led.ended = true;
             match end {
@@ -112,7 +112,7 @@ impl Shared {
     }
 
     /// Changes the state of the term, if there is one, and wakes the tasks that wait for a change.
-    pub(super) fn change(&self, change: impl FnOnce(&mut Led)) {
+    pub(super) fn change_term(&self, change: impl FnOnce(&mut Led)) {
         self.view.send_modify(|view| {
             if let Some(led) = &mut view.led {
                 change(led);
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Waits until `what` returns a value for the state of the term.
-    pub(super) async fn when<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
+    pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
             let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
@@ -173,7 +173,7 @@ impl Leadership {
     }
 
     /// Returns the end of the right to lead, unless it is renewed. `None` if the term is over.
-    pub(crate) fn until(&self) -> Option<Time> {
+    pub(crate) fn right_until(&self) -> Option<Time> {
         let view = self.shared.view.borrow();
         view.led.as_ref().filter(|led| !led.is_over()).map(|led| led.until)
     }
@@ -208,7 +208,7 @@ impl Leadership {
     /// }
     /// ```
     pub async fn stopping(&self) {
-        self.shared.when(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
+        self.shared.wait_for(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
     }
 
     /// Waits until the lease is lost.
@@ -233,7 +233,7 @@ impl Leadership {
     /// }
     /// ```
     pub async fn lost(&self) -> LeadershipLost {
-        self.shared.when(|led| led.lost.clone()).await
+        self.shared.wait_for(|led| led.lost.clone()).await
     }
 
     /// Renews the lease now, and waits for the result.
@@ -261,7 +261,7 @@ impl Leadership {
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared
-            .when(|led| match &led.lost {
+            .wait_for(|led| match &led.lost {
                 Some(lost) => Some(Err(lost.clone())),
                 None if led.released => Some(Err(LeadershipLost::Abandoned)),
                 None => (led.renewed >= since).then_some(Ok(())),

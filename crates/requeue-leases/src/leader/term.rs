@@ -52,7 +52,7 @@ impl Term {
     ///
     /// It can be dropped and called again.
     pub async fn lost(&self) -> LeadershipLost {
-        self.shared.when(|led| led.lost.clone()).await
+        self.shared.wait_for(|led| led.lost.clone()).await
     }
 
     /// Asks the leader's work, by [`Leadership::stopping`], to start nothing new.
@@ -65,7 +65,7 @@ impl Term {
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
-        self.shared.change(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
+        self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
         stopping_since + self.drain_timeout
     }
 
@@ -104,7 +104,7 @@ impl Term {
             }
         }
         // From here on this process does not lead, whether or not the request succeeds.
-        self.shared.change(|led| led.released = true);
+        self.shared.change_term(|led| led.released = true);
         self.shared.wake.notify_one();
         match (&mut self.task).await {
             Ok(End::Released) => Ok(()),
@@ -115,7 +115,7 @@ impl Term {
     }
 
     /// If the lease is lost, waits until that has been reported.
-    pub(super) async fn over(mut self) {
+    pub(super) async fn wait_until_over(mut self) {
         if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
             // It fails only if the runtime is shutting down.
             let _ = (&mut self.task).await;
@@ -126,7 +126,7 @@ impl Term {
 impl Drop for Term {
     fn drop(&mut self) {
         self.task.abort();
-        self.shared.end(&End::Lost(LeadershipLost::Abandoned));
+        self.shared.end_term(&End::Lost(LeadershipLost::Abandoned));
     }
 }
 

@@ -57,7 +57,7 @@ impl Assignment {
     }
 
     /// Changes the holder of a shard. A new holder has a greater number.
-    pub(super) fn set(&mut self, shard: usize, holder: Option<Arc<str>>) {
+    pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
             slot.number = slot.number.saturating_add(1);
@@ -122,16 +122,18 @@ impl fmt::Display for Unreadable {
 }
 
 impl GroupLease {
-    pub(super) fn read(lease: Lease) -> Result<Self, Unreadable> {
+    pub(super) fn from_lease(lease: Lease) -> Result<Self, Unreadable> {
         let read = |name: &'static str| lease.annotation(name).ok_or(Unreadable(name));
-        let (holders, slots) = (read(HOLDERS)?, read(ASSIGNMENT)?);
+        let holders = read(HOLDERS)?;
+        let slots = read(ASSIGNMENT)?;
         let assignment = Assignment::parse(holders, slots).ok_or(Unreadable(ASSIGNMENT))?;
         let layout = Layout {
             count: assignment.slots().len(),
             by: read(BY)?.to_owned(),
             objects: read(OBJECTS)?.to_owned(),
         };
-        let (version, lease_seconds) = (lease.version(), lease.duration_seconds().unwrap_or(0));
+        let version = lease.version();
+        let lease_seconds = lease.duration_seconds().unwrap_or(0);
         Ok(Self { lease, version, layout, assignment, lease_seconds })
     }
 
@@ -145,7 +147,7 @@ impl GroupLease {
     }
 
     /// Returns the object of a new group, without holders.
-    pub(super) fn create(
+    pub(super) fn new_object(
         name: &str,
         group: &str,
         layout: &Layout,
@@ -158,14 +160,19 @@ impl GroupLease {
         let metadata =
             json!({ "name": name, "labels": { LABEL: group }, "annotations": annotations });
         let mut json =
-            Lease::create(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
+            Lease::new_object(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
         // No process holds this Lease.
         json["spec"] = json!({ "leaseDurationSeconds": seconds });
         json
     }
 
     /// Returns the object with this assignment. The write fails if the object has changed since.
-    pub(super) fn write(&self, assignment: &Assignment, writer: &str, seconds: u64) -> Value {
+    pub(super) fn with_assignment(
+        &self,
+        assignment: &Assignment,
+        writer: &str,
+        seconds: u64,
+    ) -> Value {
         let mut annotations = assignment.annotations();
         annotations.insert(WRITER.to_owned(), json!(writer));
         let mut json = self.lease.annotate(annotations);
@@ -184,10 +191,10 @@ mod tests {
     #[test]
     fn an_assignment_is_read_as_it_was_written() {
         let mut assignment = Assignment::new(4);
-        assignment.set(0, Some("web-b".into()));
-        assignment.set(1, Some("web-a".into()));
-        assignment.set(3, Some("web-a".into()));
-        assignment.set(3, None);
+        assignment.set_holder(0, Some("web-b".into()));
+        assignment.set_holder(1, Some("web-a".into()));
+        assignment.set_holder(3, Some("web-a".into()));
+        assignment.set_holder(3, None);
         let annotations = assignment.annotations();
         assert_eq!(annotations[HOLDERS], "web-a web-b");
         assert_eq!(annotations[ASSIGNMENT], "1:1 0:1 -:0 -:1");
@@ -203,7 +210,7 @@ mod tests {
         let mut assignment = Assignment::new(1024);
         for shard in 0..1024 {
             assignment.0[shard].number = 9999;
-            assignment.set(shard, Some(format!("web-{:036}", shard % 100).into()));
+            assignment.set_holder(shard, Some(format!("web-{:036}", shard % 100).into()));
         }
         let annotations = json!(assignment.annotations());
         assert!(annotations.to_string().len() < 16 * 1024);

@@ -15,7 +15,8 @@ use super::assignment::{Assignment, Slot};
 use crate::range::fnv1a;
 
 /// Returns the desired holder of each shard. `None` if there are no members. `live` is sorted.
-pub(super) fn desired(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
+pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
+    debug_assert!(live.is_sorted(), "all replicas use the same order");
     let slots = assignment.slots();
     if live.is_empty() {
         return vec![None; slots.len()];
@@ -28,7 +29,7 @@ pub(super) fn desired(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
-        own.sort_by_key(|shard| (std::cmp::Reverse(scores.of(member, *shard)), *shard));
+        own.sort_by_key(|shard| (std::cmp::Reverse(scores.score_of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();
         own.into_iter().for_each(|shard| to[shard] = Some(member));
@@ -37,12 +38,13 @@ pub(super) fn desired(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<
         let to = &mut to[shard];
         if to.is_none() {
             let candidates = (0..live.len()).filter(|member| free[*member] > 0);
-            *to = candidates.max_by_key(|member| scores.of(*member, shard));
+            *to = candidates.max_by_key(|member| scores.score_of(*member, shard));
             if let Some(member) = *to {
                 free[member] -= 1;
             }
         }
     }
+    debug_assert!(free.iter().all(|free| *free == 0), "every quota is used");
     to.into_iter().map(|member| member.map(|member| Arc::clone(&live[member]))).collect()
 }
 
@@ -52,7 +54,8 @@ fn held_by(slot: &Slot, name: &str) -> bool {
 
 /// Returns the number of shards of each member. Their sum is the number of shards.
 fn quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
-    let (share, extra) = (slots.len() / live.len(), slots.len() % live.len());
+    let share = slots.len() / live.len();
+    let extra = slots.len() % live.len();
     let has_extra = |name: &str| slots.iter().filter(|slot| held_by(slot, name)).count() > share;
     // Members that have more than the share keep one more, so that fewer shards move.
     let (mut order, others): (Vec<_>, Vec<_>) =
@@ -60,6 +63,7 @@ fn quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     order.extend(others);
     let mut quotas = vec![share; live.len()];
     order.into_iter().take(extra).for_each(|member| quotas[member] += 1);
+    debug_assert_eq!(quotas.iter().sum::<usize>(), slots.len());
     quotas
 }
 
@@ -71,7 +75,7 @@ impl Scores {
         Self(live.iter().map(|name| fnv1a(name.as_bytes())).collect())
     }
 
-    fn of(&self, member: usize, shard: usize) -> u64 {
+    fn score_of(&self, member: usize, shard: usize) -> u64 {
         mix(self.0[member] ^ mix(shard as u64))
     }
 }
@@ -98,10 +102,10 @@ mod tests {
     }
 
     fn apply(assignment: &mut Assignment, live: &[Arc<str>]) -> usize {
-        let desired = desired(assignment, live);
+        let desired = desired_holders(assignment, live);
         let moves = moves(assignment, &desired);
         for shard in &moves {
-            assignment.set(*shard, desired[*shard].clone());
+            assignment.set_holder(*shard, desired[*shard].clone());
         }
         moves.len()
     }
@@ -156,12 +160,12 @@ mod tests {
             apply(&mut assignment, &some());
             apply(&mut assignment, &some());
             let live = some();
-            let target = desired(&assignment, &live);
+            let target = desired_holders(&assignment, &live);
             let mut left = moves(&assignment, &target);
             random.shuffle(&mut left);
             for shard in left {
-                assignment.set(shard, target[shard].clone());
-                assert_eq!(desired(&assignment, &live), target);
+                assignment.set_holder(shard, target[shard].clone());
+                assert_eq!(desired_holders(&assignment, &live), target);
             }
         }
     }
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn the_scores_are_those_of_all_versions() {
         let scores = Scores::new(&names(0..2));
-        let of = |member, shard| scores.of(member, shard);
+        let of = |member, shard| scores.score_of(member, shard);
         assert_eq!(
             [of(0, 0), of(0, 1), of(1, 0), of(1, 1)],
             [

@@ -25,7 +25,7 @@ impl Calls {
     }
 
     /// Watches the Leases of the group. An item of an error is followed by further items.
-    pub(super) fn watch(&self) -> BoxStream<'static, Result<Watched, watcher::Error>> {
+    pub(super) fn watch_leases(&self) -> BoxStream<'static, Result<Watched, watcher::Error>> {
         let resource = ApiResource::erase::<v1::Lease>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
@@ -33,13 +33,13 @@ impl Calls {
         watcher(api, config)
             .default_backoff()
             .filter_map(async |event| match event {
-                Ok(event) => watched(event).map(Ok),
+                Ok(event) => read_event(event).map(Ok),
                 Err(error) => Some(Err(error)),
             })
             .boxed()
     }
 
-    pub(super) fn make(&self, call: Call) -> BoxFuture<'static, Answer> {
+    pub(super) fn make_call(&self, call: Call) -> BoxFuture<'static, Answer> {
         let client = self.client.clone();
         let request = Request::new(v1::Lease::url_path(&(), Some(&self.namespace)));
         let group = self.group.clone();
@@ -85,7 +85,7 @@ async fn send(client: Client, request: &Request, call: Call) -> Result<Value, Er
 }
 
 /// Returns `None` for an event with an object that is not a Lease.
-fn watched(event: watcher::Event<DynamicObject>) -> Option<Watched> {
+fn read_event(event: watcher::Event<DynamicObject>) -> Option<Watched> {
     let lease = |object: DynamicObject| {
         let mut json = serde_json::to_value(object).ok()?;
         // The items of a list do not have these fields.

@@ -195,7 +195,8 @@ impl ShardGroup {
     /// As [`Client::try_from`].
     pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
         let limit = Some(self.lease.request_limit());
-        (config.connect_timeout, config.write_timeout) = (limit, limit);
+        config.connect_timeout = limit;
+        config.write_timeout = limit;
         config.default_retry = false;
         Client::try_from(config)
     }

@@ -65,7 +65,7 @@ enum Ended {
 }
 
 /// The future of a request or of the acquisition, while there is one.
-async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+async fn ready_or_never<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     match future {
         Some(future) => future.await,
         None => pending().await,
@@ -109,7 +109,7 @@ impl<'a> Driver<'a> {
         let events = || Events::new(client.clone(), &lease.namespace, name, &member);
         Self {
             group: Group::new(settings, jitter_source(), clock.now()),
-            watch: calls.watch(),
+            watch: calls.watch_leases(),
             call: None,
             joining: None,
             term: None,
@@ -130,16 +130,16 @@ impl<'a> Driver<'a> {
     ) -> Ended {
         let mut stopping = false;
         loop {
-            let right = self.term.as_ref().and_then(|(_, leadership)| leadership.until());
+            let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
-            self.publish();
+            self.publish_state();
             let until = match step {
                 Step::Call(call) => {
-                    self.call = Some(self.calls.make(call));
+                    self.call = Some(self.calls.make_call(call));
                     continue;
                 }
                 Step::Join { group } => {
-                    match self.elector(group) {
+                    match self.member_elector(group) {
                         Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
                         Err(error) => return Ended::Over(Err(error)),
                     }
@@ -150,20 +150,20 @@ impl<'a> Driver<'a> {
                         group = self.shards.name,
                         "the watch of the shard group is silent"
                     );
-                    self.watch = self.calls.watch();
+                    self.watch = self.calls.watch_leases();
                     continue;
                 }
-                Step::Ended(end) => return Ended::Over(self.end(end).await),
+                Step::Ended(end) => return Ended::Over(self.end_with(end).await),
                 Step::Wait(until) => until,
             };
             tokio::select! {
                 biased;
-                () = lost(self.term.as_ref()) => return Ended::Over(self.end(End::Lost).await),
-                answer = ready(&mut self.call) => {
+                () = membership_lost(self.term.as_ref()) => return Ended::Over(self.end_with(End::Lost).await),
+                answer = ready_or_never(&mut self.call) => {
                     self.call = None;
-                    self.group.answer(self.clock.now(), answer);
+                    self.group.handle_answer(self.clock.now(), answer);
                 }
-                term = ready(&mut self.joining) => {
+                term = ready_or_never(&mut self.joining) => {
                     self.joining = None;
                     let Some(term) = term else {
                         return if stopping { Ended::Over(Ok(())) } else { Ended::NotJoined };
@@ -176,29 +176,29 @@ impl<'a> Driver<'a> {
                     }
                 }
                 command = commands.recv() => match command {
-                    Some(Command::Drained(shards)) => self.group.drained(self.clock.now(), shards),
-                    Some(Command::Confirm) => self.group.confirm(),
+                    Some(Command::Drained(shards)) => self.group.mark_drained(self.clock.now(), shards),
+                    Some(Command::Confirm) => self.group.request_read(),
                     Some(Command::Stop) | None => {
                         stopping = true;
                         self.group.stop();
                     }
                 },
                 event = self.watch.next() => match event {
-                    Some(Ok(event)) => self.group.watched(self.clock.now(), event),
+                    Some(Ok(event)) => self.group.handle_event(self.clock.now(), event),
                     Some(Err(error)) => {
-                        if self.term.is_none() && let Some(error) = self.forbidden(&error) {
+                        if self.term.is_none() && let Some(error) = self.forbidden_verb(&error) {
                             return Ended::Over(Err(error));
                         }
                         tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
                     }
-                    None => self.watch = self.calls.watch(),
+                    None => self.watch = self.calls.watch_leases(),
                 },
                 () = self.clock.reach(until) => {}
             }
         }
     }
 
-    fn elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
+    fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
         let labels = [(LABEL.to_owned(), self.shards.name.clone())];
         let annotations = [(JOINED.to_owned(), group)];
         let config = self.shards.lease.clone();
@@ -207,7 +207,7 @@ impl<'a> Driver<'a> {
             .map_err(MembershipError::Config)
     }
 
-    fn forbidden(&self, error: &watcher::Error) -> Option<MembershipError> {
+    fn forbidden_verb(&self, error: &watcher::Error) -> Option<MembershipError> {
         let (verb, error) = match error {
             watcher::Error::InitialListFailed(error) => ("list", error),
             watcher::Error::WatchStartFailed(error) => ("watch", error),
@@ -221,22 +221,23 @@ impl<'a> Driver<'a> {
     }
 
     /// Updates the view of the held shards, and passes the changes on.
-    fn publish(&mut self) {
+    fn publish_state(&mut self) {
         let count = self.shards.count as usize;
-        let held: Vec<_> = (0..count).map(|shard| self.group.acts(shard)).collect();
+        let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
         self.outputs.meters.held.store(held.iter().flatten().count(), Relaxed);
-        let confirmed = self.group.confirmed();
+        let confirmed = self.group.confirmed_at();
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
         let now = self.clock.now();
         self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
-        while let Some(change) = self.group.change() {
+        while let Some(change) = self.group.next_change() {
             let number =
                 |shards: Vec<usize>| shards.into_iter().map(|shard| shard as u32).collect();
             let change = match change {
                 protocol::Change::Gained(gained) => {
-                    self.report(&gained);
-                    let held = gained.into_iter().filter_map(|gain| self.held(&gain)).collect();
+                    self.report_gains(&gained);
+                    let held =
+                        gained.into_iter().filter_map(|gain| self.held_shard(&gain)).collect();
                     Change::Gained(held)
                 }
                 protocol::Change::Release(shards) => Change::Release(number(shards)),
@@ -257,7 +258,7 @@ impl<'a> Driver<'a> {
         self.outputs.meters.unheld_nanos.fetch_add(nanos, Relaxed);
     }
 
-    fn held(&self, gain: &Gain) -> Option<HeldShard> {
+    fn held_shard(&self, gain: &Gain) -> Option<HeldShard> {
         let (_, leadership) = self.term.as_ref()?;
         let uid = self.group.group()?.uid();
         Some(HeldShard {
@@ -272,7 +273,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Counts the gains, and publishes an Event for each member whose shards were taken over.
-    fn report(&self, gained: &[Gain]) {
+    fn report_gains(&self, gained: &[Gain]) {
         let mut taken: Vec<(&str, usize)> = Vec::new();
         for gain in gained {
             let reason = match &gain.from {
@@ -301,12 +302,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    async fn end(&mut self, end: End) -> Result<(), MembershipError> {
+    async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
         let group = self.shards.name.clone();
         self.hold_nothing();
         match end {
             End::Left => {
-                self.leave().await;
+                self.leave_group().await;
                 Ok(())
             }
             End::Lost => Err(MembershipError::Lost(match &self.term {
@@ -335,7 +336,7 @@ impl<'a> Driver<'a> {
 
     /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
     /// it.
-    async fn leave(&mut self) {
+    async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
         match term.release().await {
@@ -347,7 +348,7 @@ impl<'a> Driver<'a> {
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.shards.lease.request_limit();
         tokio::select! {
-            _ = self.calls.make(delete) => {}
+            _ = self.calls.make_call(delete) => {}
             () = self.clock.reach(limit) => {}
         }
     }
@@ -360,7 +361,7 @@ impl Drop for Driver<'_> {
     }
 }
 
-async fn lost(term: Option<&(Term, Leadership)>) {
+async fn membership_lost(term: Option<&(Term, Leadership)>) {
     match term {
         Some((_, leadership)) => drop(leadership.lost().await),
         None => pending().await,

@@ -85,7 +85,8 @@ impl MembershipError {
         let is_same = stored.objects == configured.objects && stored.by == configured.by;
         if is_same {
             let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
-            let (stored, configured) = (number(stored.count), number(configured.count));
+            let stored = number(stored.count);
+            let configured = number(configured.count);
             return Self::OtherCount { group, stored, configured };
         }
         let content = |layout: &Layout| match &*layout.objects {

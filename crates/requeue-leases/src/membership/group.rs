@@ -54,7 +54,7 @@ use requeue::Time;
 use requeue::wait::JitterSource;
 
 use self::local::Local;
-use self::requests::Sent;
+use self::requests::Requests;
 use super::assignment::GroupLease;
 use super::members::Members;
 use super::protocol::{Answer, Change, End, Settings, Step, Watched};
@@ -66,39 +66,27 @@ pub(super) struct Group {
     settings: Settings,
     jitter: JitterSource,
     phase: Phase,
-    /// The first list is complete.
-    listed: bool,
+    lists: Lists,
     group: Option<GroupLease>,
-    /// The list in progress has not shown the group object.
-    unlisted: bool,
     members: Members,
     /// This replica's Lease as last observed, and when its record was.
     own: Option<(Lease, Time)>,
     local: Vec<Local>,
     desired: Option<Vec<Option<Arc<str>>>>,
-    sent: Option<Sent>,
-    /// No request is sent before.
-    pause: Time,
+    requests: Requests,
     /// Nothing is due before, unless something changes.
     idle_until: Time,
-    /// A write of this version had no response, and may still succeed.
-    unresolved: Option<u64>,
-    /// A write of this version met a conflict.
-    conflict: Option<u64>,
-    /// The object must be read: it exists, but the watch has not shown it, or a reader waits.
-    read: bool,
-    /// A reader has begun to wait since the call in flight was sent.
-    read_again: bool,
-    /// Another call has failed since the last read of the object was sent. If a reader waits, the read
-    /// comes next.
-    has_failed: bool,
-    /// The start of the last successful read or write of the object.
-    confirmed: Option<Time>,
-    announced: bool,
-    /// The announcement had a conflict at this version of the own Lease.
-    announce_conflict: Option<u64>,
-    relisted: Time,
     changes: VecDeque<Change>,
+}
+
+/// The lists of the watch.
+struct Lists {
+    /// The first list is complete.
+    is_complete: bool,
+    /// The list in progress has not shown the group object.
+    lacks_group: bool,
+    /// The time of the last request to list again, or of the join.
+    requested: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,25 +107,14 @@ impl Group {
         Self {
             jitter,
             phase: Phase::Looking,
-            listed: false,
+            lists: Lists { is_complete: false, lacks_group: false, requested: now },
             group: None,
-            unlisted: false,
             members: Members::new(settings.lease_duration),
             own: None,
             local: vec![Local::Elsewhere; settings.layout.count],
             desired: None,
-            sent: None,
-            pause: now,
+            requests: Requests::default(),
             idle_until: Time::ZERO,
-            unresolved: None,
-            conflict: None,
-            read: false,
-            read_again: false,
-            has_failed: false,
-            confirmed: None,
-            announced: false,
-            announce_conflict: None,
-            relisted: now,
             changes: VecDeque::new(),
             settings,
         }
@@ -146,21 +123,23 @@ impl Group {
     /// Returns the next step at `now`. `right` is the end of the right that the member Lease gives,
     /// if it was acquired. `wall` is the time of day.
     pub(super) fn poll(&mut self, now: Time, right: Option<Time>, wall: Timestamp) -> Step {
-        if self.sent.as_ref().is_some_and(|sent| now >= sent.until) {
-            self.answer(now, Answer::Failed);
+        if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
+            self.handle_answer(now, Answer::Failed);
         }
         if let Phase::Joining { stops } = self.phase
             && right.is_some()
         {
             self.phase = if stops { Phase::Stopping } else { Phase::Member };
-            self.relisted = now;
-            self.changed(true);
+            self.lists.requested = now;
+            self.plan_again();
             // Others may have handed shards over before the response to the creation arrived.
             if let Some(group) = self.group.take() {
-                self.follow(&group, None, now);
+                self.follow_assignment(&group, None, now);
                 self.group = Some(group);
             }
         }
+        // This is where rule 1 is enforced. It comes before everything else, and is final: others may
+        // have taken the shards over as soon as the right has ended, whatever the watch still shows.
         if self.is_member() && right.is_none_or(|right| now >= right) {
             self.phase = Phase::Ended(End::Lost);
         }
@@ -168,26 +147,26 @@ impl Group {
             return Step::Ended(end.clone());
         }
         let right = right.unwrap_or(Time::NEVER);
-        if self.sent.is_none() && self.pause <= now && now < self.idle_until {
+        if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
             return Step::Wait(right.min(self.idle_until));
         }
-        self.settle(now);
+        self.settle_shards(now);
         let wait = self.next_cancellation().min(right);
-        if let Some(sent) = &self.sent {
+        if let Some(sent) = &self.requests.sent {
             return Step::Wait(wait.min(sent.until));
         }
-        if now < self.pause {
-            return Step::Wait(wait.min(self.pause));
+        if now < self.requests.pause {
+            return Step::Wait(wait.min(self.requests.pause));
         }
         if self.is_member() && now >= self.watch_deadline() {
-            self.relisted = now;
+            self.lists.requested = now;
             return Step::Relist;
         }
-        let next = self.next(now, wall);
+        let next = self.next_request(now, wall);
         next.unwrap_or_else(|| match &self.phase {
             Phase::Ended(end) => Step::Ended(end.clone()),
             _ => {
-                let wait = wait.min(self.deadline(now));
+                let wait = wait.min(self.next_deadline(now));
                 self.idle_until = wait;
                 Step::Wait(wait)
             }
@@ -195,28 +174,30 @@ impl Group {
     }
 
     /// Handles an event of the watch.
-    pub(super) fn watched(&mut self, now: Time, event: Watched) {
+    pub(super) fn handle_event(&mut self, now: Time, event: Watched) {
         match event {
             Watched::Restart => {
-                self.members.list();
-                self.unlisted = true;
+                self.members.begin_list();
+                self.lists.lacks_group = true;
             }
-            Watched::Listed(lease) | Watched::Applied(lease) => self.see(lease, now),
+            Watched::Listed(lease) | Watched::Applied(lease) => self.see_lease(lease, now),
             Watched::Deleted(lease) => {
                 if lease.name() == self.settings.name {
                     if self.group.as_ref().is_some_and(|group| group.uid() == lease.uid()) {
                         self.group_deleted();
                     }
                 } else if lease.name() != &*self.settings.member {
-                    let changed = self.members.absent(lease.name(), now);
-                    self.changed(changed);
+                    let changed = self.members.mark_absent(lease.name(), now);
+                    if changed {
+                        self.plan_again();
+                    }
                 }
             }
             Watched::Complete => {
-                self.listed = true;
-                self.members.listed(now);
-                self.changed(true);
-                if self.unlisted && self.group.is_some() {
+                self.lists.is_complete = true;
+                self.members.end_list(now);
+                self.plan_again();
+                if self.lists.lacks_group && self.group.is_some() {
                     self.group_deleted();
                 }
             }
@@ -230,7 +211,7 @@ impl Group {
             Phase::Looking => self.phase = Phase::Ended(End::Left),
             Phase::Member => {
                 self.phase = Phase::Stopping;
-                self.changed(true);
+                self.plan_again();
             }
             Phase::Joining { .. } => self.phase = Phase::Joining { stops: true },
             Phase::Stopping | Phase::Ended(_) => {}
@@ -238,17 +219,18 @@ impl Group {
     }
 
     /// Reads the group object, so that `confirmed` becomes later than now.
-    pub(super) fn confirm(&mut self) {
-        (self.read, self.read_again) = (true, self.sent.is_some());
+    pub(super) fn request_read(&mut self) {
+        self.requests.read = true;
+        self.requests.read_again = self.requests.sent.is_some();
         self.idle_until = Time::ZERO;
     }
 
-    pub(super) fn confirmed(&self) -> Option<Time> {
-        self.confirmed
+    pub(super) fn confirmed_at(&self) -> Option<Time> {
+        self.requests.confirmed
     }
 
     /// Returns the next change for the controller.
-    pub(super) fn change(&mut self) -> Option<Change> {
+    pub(super) fn next_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
@@ -260,39 +242,41 @@ impl Group {
         matches!(self.phase, Phase::Member | Phase::Stopping)
     }
 
-    fn changed(&mut self, changed: bool) {
-        if changed {
-            (self.desired, self.idle_until) = (None, Time::ZERO);
-        }
+    /// Computes the desired assignment again at the next poll.
+    fn plan_again(&mut self) {
+        self.desired = None;
+        self.idle_until = Time::ZERO;
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_lease(&self) -> Duration {
         let stored = self.group.as_ref().map_or(0, |group| group.lease_seconds);
         Duration::from_secs(stored).max(self.settings.lease_duration)
     }
 
     fn watch_deadline(&self) -> Time {
         let seen = self.own.as_ref().map_or(Time::ZERO, |(_, since)| *since);
-        seen.max(self.relisted) + self.settings.renew_deadline
+        seen.max(self.lists.requested) + self.settings.renew_deadline
     }
 
     /// Returns the next time at which a request is due without an event.
-    fn deadline(&self, now: Time) -> Time {
+    fn next_deadline(&self, now: Time) -> Time {
         if !self.is_member() {
             return Time::NEVER;
         }
-        self.watch_deadline().min(self.members.deadline(self.longest(), now))
+        self.watch_deadline().min(self.members.next_deadline(self.longest_lease(), now))
     }
 
-    fn see(&mut self, lease: Lease, now: Time) {
+    fn see_lease(&mut self, lease: Lease, now: Time) {
         if lease.name() == self.settings.name {
-            self.unlisted = false;
+            self.lists.lacks_group = false;
             self.see_group(lease, now);
         } else if lease.name() == &*self.settings.member {
             self.see_own(lease, now);
         } else {
-            let changed = self.members.see(lease, now);
-            self.changed(changed);
+            let changed = self.members.see_lease(lease, now);
+            if changed {
+                self.plan_again();
+            }
         }
     }
 
@@ -312,7 +296,9 @@ impl Group {
                 true
             }
         };
-        self.changed(changed);
+        if changed {
+            self.plan_again();
+        }
     }
 
     /// Returns the members that receive shards, in the order of their names.
@@ -326,7 +312,9 @@ impl Group {
         if matches!(self.phase, Phase::Ended(_)) {
             return;
         }
-        self.unlisted = false;
+        self.lists.lacks_group = false;
+        // The watch and the responses overtake each other. An earlier version could name this replica as
+        // the holder of a shard that it has given away since.
         if self.group.as_ref().is_some_and(|group| group.version >= lease.version()) {
             return;
         }
@@ -336,7 +324,7 @@ impl Group {
                 return;
             }
         }
-        let group = match GroupLease::read(lease) {
+        let group = match GroupLease::from_lease(lease) {
             Ok(group) if group.layout == self.settings.layout => group,
             Ok(group) => return self.phase = Phase::Ended(End::Mismatch(group.layout)),
             Err(unreadable) => return self.phase = Phase::Ended(End::Unreadable(unreadable)),
@@ -349,17 +337,17 @@ impl Group {
                 && new.holder != old.holder
                 && group.writer() != Some(holder)
             {
-                self.members.taken(holder);
+                self.members.mark_taken(holder);
             }
         }
         if self.is_member() {
-            self.follow(&group, before.as_ref(), now);
+            self.follow_assignment(&group, before.as_ref(), now);
         }
-        if self.unresolved.is_some_and(|version| version < group.version) {
-            self.unresolved = None;
+        if self.requests.unresolved.is_some_and(|version| version < group.version) {
+            self.requests.unresolved = None;
         }
-        if self.conflict.is_some_and(|version| version < group.version) {
-            self.conflict = None;
+        if self.requests.conflict.is_some_and(|version| version < group.version) {
+            self.requests.conflict = None;
         }
         if before.is_none_or(|before| before.assignment != group.assignment) {
             self.desired = None;

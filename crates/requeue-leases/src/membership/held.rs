@@ -86,7 +86,9 @@ impl View {
         let since =
             |(shard, number): (usize, &Option<i32>)| number.map(|_| before(shard).unwrap_or(now));
         self.since = held.iter().enumerate().map(since).collect();
-        (self.held, self.holders, self.confirmed) = (held, holders, confirmed);
+        self.held = held;
+        self.holders = holders;
+        self.confirmed = confirmed;
         true
     }
 

@@ -54,23 +54,23 @@ pub(super) enum State {
 }
 
 impl Member {
-    pub(super) fn joined(&self) -> &str {
+    pub(super) fn joined_group(&self) -> &str {
         self.lease.annotation(JOINED).unwrap_or_default()
     }
 
     fn may_receive(&self, group: &str) -> bool {
         self.state == State::Live
             && !self.is_taken
-            && self.joined() == group
+            && self.joined_group() == group
             && self.lease.annotation(STOPPING).is_none()
     }
 
     /// Returns the properties on which it depends whether a live member receives shards.
-    fn status(&self) -> (bool, bool, bool) {
+    fn standing(&self) -> (bool, bool, bool) {
         (self.lease.annotation(STOPPING).is_some(), self.renews, self.is_taken)
     }
 
-    fn duration(&self, default: Duration) -> Duration {
+    fn lease_duration(&self, default: Duration) -> Duration {
         self.lease.duration_seconds().map_or(default, Duration::from_secs)
     }
 }
@@ -113,13 +113,13 @@ impl Members {
     }
 
     /// Returns the longest lease duration of the members that are live, in seconds.
-    pub(super) fn longest(&self) -> u64 {
+    pub(super) fn longest_lease_seconds(&self) -> u64 {
         let live = self.seen.values().filter(|member| member.state == State::Live);
         live.filter_map(|member| member.lease.duration_seconds()).max().unwrap_or(0)
     }
 
     /// Records that the Lease was observed. Returns true if the candidates may have changed.
-    pub(super) fn see(&mut self, lease: Lease, now: Time) -> bool {
+    pub(super) fn see_lease(&mut self, lease: Lease, now: Time) -> bool {
         let released = lease.holder().is_empty();
         self.unknown.remove(lease.name());
         let Some(member) = self.seen.get_mut(lease.name()) else {
@@ -137,35 +137,41 @@ impl Members {
             self.seen.insert(name, member);
             return true;
         };
-        (member.unlisted, member.gone) = (false, false);
+        member.unlisted = false;
+        member.gone = false;
         if lease.version() <= member.lease.version() {
             return false;
         }
-        let before = member.status();
+        let before = member.standing();
         let mut changed = false;
+        // A dead member stays dead: its shards may have been taken over.
         if member.state != State::Dead {
             if released {
                 member.state = State::Dead;
                 changed = true;
             } else if member.state == State::Absent || !member.lease.same_record(&lease) {
                 changed |= member.state == State::Absent;
-                (member.state, member.since) = (State::Live, now);
-                (member.renews, member.is_taken) = (true, false);
+                member.state = State::Live;
+                member.since = now;
+                member.renews = true;
+                member.is_taken = false;
             }
         }
         member.lease = lease;
-        changed || member.status() != before
+        changed || member.standing() != before
     }
 
     /// Records the response to a read that was sent when the Lease seemed to have expired.
-    pub(super) fn verify(&mut self, lease: Lease, sent: Time, now: Time) -> bool {
+    pub(super) fn verify_expiry(&mut self, lease: Lease, sent: Time, now: Time) -> bool {
         let default = self.lease_duration;
         let unchanged = self.seen.get_mut(lease.name()).filter(|member| {
             member.state == State::Live
                 && member.lease.same_record(&lease)
-                && sent >= member.since + member.duration(default)
+                && sent >= member.since + member.lease_duration(default)
         });
         match unchanged {
+            // This is where a death is decided. It is permanent: a renewal that the read did not show was
+            // stored after the read was sent, when the member's right had ended.
             Some(member) => {
                 member.state = State::Dead;
                 if lease.version() > member.lease.version() {
@@ -173,22 +179,23 @@ impl Members {
                 }
                 true
             }
-            None => self.see(lease, now),
+            None => self.see_lease(lease, now),
         }
     }
 
     /// Records that another member has taken shards of this one, as one does that knows of its death.
-    pub(super) fn taken(&mut self, name: &str) {
+    pub(super) fn mark_taken(&mut self, name: &str) {
         if let Some(member) = self.seen.get_mut(name) {
             member.is_taken = true;
         }
     }
 
     /// Records that the Lease is absent: it was deleted, or a read has not found it.
-    pub(super) fn absent(&mut self, name: &str, now: Time) -> bool {
+    pub(super) fn mark_absent(&mut self, name: &str, now: Time) -> bool {
         match self.seen.get_mut(name) {
             Some(member) if member.state == State::Live => {
-                (member.state, member.since) = (State::Absent, now);
+                member.state = State::Absent;
+                member.since = now;
                 true
             }
             Some(member) => {
@@ -202,15 +209,15 @@ impl Members {
         }
     }
 
-    pub(super) fn list(&mut self) {
+    pub(super) fn begin_list(&mut self) {
         self.seen.values_mut().for_each(|member| member.unlisted = true);
     }
 
     /// Records that the Leases which the list has not shown are absent.
-    pub(super) fn listed(&mut self, now: Time) -> bool {
+    pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
-        unlisted.iter().fold(false, |changed, name| self.absent(name, now) | changed)
+        unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 
     /// Returns true if the holder of a shard never acts again. `longest` is the longest lease
@@ -225,7 +232,7 @@ impl Members {
         match self.seen.get(name) {
             Some(Member { state: State::Dead, .. }) => Some(Time::ZERO),
             Some(member @ Member { state: State::Absent, since, .. }) => {
-                Some(*since + member.duration(longest).max(longest))
+                Some(*since + member.lease_duration(longest).max(longest))
             }
             Some(Member { state: State::Live, .. }) => None,
             None => self.unknown.get(name).map(|since| *since + longest),
@@ -234,20 +241,20 @@ impl Members {
 
     /// Returns true if a member of an earlier group object with the same name may still act.
     pub(super) fn has_foreign(&self, group: &str, longest: Duration, now: Time) -> bool {
-        let foreign = self.seen.iter().filter(|(_, member)| member.joined() != group);
+        let foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
         foreign.into_iter().any(|(name, _)| !self.is_dead(name, longest, now))
     }
 
     /// Returns a member whose Lease must be read: it seems to have expired, or it holds a shard and
     /// was not observed.
-    pub(super) fn suspect<'a>(
+    pub(super) fn next_suspect<'a>(
         &self,
         mut holders: impl Iterator<Item = &'a Arc<str>>,
         now: Time,
     ) -> Option<Arc<str>> {
         let late = self.seen.iter().find(|(_, member)| {
             member.state == State::Live
-                && now >= member.since + member.duration(self.lease_duration)
+                && now >= member.since + member.lease_duration(self.lease_duration)
         });
         let unknown = |name: &&Arc<str>| {
             !self.seen.contains_key(&***name) && !self.unknown.contains_key(&***name)
@@ -257,16 +264,16 @@ impl Members {
     }
 
     /// Returns the next time at which a member may be suspect or dead.
-    pub(super) fn deadline(&self, longest: Duration, now: Time) -> Time {
+    pub(super) fn next_deadline(&self, longest: Duration, now: Time) -> Time {
         let live = self.seen.values().filter(|member| member.state == State::Live);
-        let live = live.map(|member| member.since + member.duration(self.lease_duration));
+        let live = live.map(|member| member.since + member.lease_duration(self.lease_duration));
         let gone = self.seen.keys().chain(self.unknown.keys());
         let gone = gone.filter_map(|name| self.dead_at(name, longest)).filter(|at| *at > now);
         live.chain(gone).min().unwrap_or(Time::NEVER)
     }
 
     /// Returns a dead member whose Lease can be deleted.
-    pub(super) fn garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
+    pub(super) fn next_garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
         let mut garbage = self
             .seen
             .iter()
@@ -275,7 +282,7 @@ impl Members {
     }
 
     /// Forgets members without a Lease that hold no shards.
-    pub(super) fn forget(
+    pub(super) fn forget_gone(
         &mut self,
         group: &str,
         holds: impl Fn(&str) -> bool,
@@ -289,7 +296,8 @@ impl Members {
                 State::Live => false,
                 State::Dead => member.gone && !holds(name),
                 State::Absent => {
-                    !holds(name) && (member.joined() == group || self.is_dead(name, longest, now))
+                    !holds(name)
+                        && (member.joined_group() == group || self.is_dead(name, longest, now))
                 }
             })
             .map(|(name, _)| Arc::clone(name))

@@ -57,7 +57,8 @@ impl Observer {
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
-        let (now, view) = (self.clock.now(), self.view.borrow());
+        let now = self.clock.now();
+        let view = self.view.borrow();
         let shards = (0..).zip(&view.holders).map(|(index, holder)| ShardStatus {
             index,
             holder: holder.as_deref().map(str::to_owned),

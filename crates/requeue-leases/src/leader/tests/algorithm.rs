@@ -69,7 +69,7 @@ impl Driven {
     }
 
     fn answer(&mut self, answer: Answer) {
-        self.election.answer(self.now, answer);
+        self.election.handle_answer(self.now, answer);
     }
 
     /// Makes the call that is due now. The server answers at the same moment.
@@ -192,7 +192,7 @@ fn a_term_counts_from_when_the_lease_was_asked_for() {
     let answer = it.server.answer(call);
     it.now = at(5.0);
     it.answer(answer);
-    assert_eq!(it.election.times().unwrap(), (at(1.0), at(11.0)));
+    assert_eq!(it.election.right_times().unwrap(), (at(1.0), at(11.0)));
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_leader_steps_down_after_the_send_time_of_its_last_good_renewal() {
     let answer = it.server.answer(call);
     it.now = at(6.0);
     it.answer(answer);
-    let (renewed, until) = it.election.times().unwrap();
+    let (renewed, until) = it.election.right_times().unwrap();
     assert_eq!((renewed, until), (at(2.0), at(12.0)));
 
     // From here on all requests fail. No request outlives the lease.
@@ -240,7 +240,7 @@ fn a_conflict_is_read_at_once_and_the_next_one_in_its_time() {
     assert_eq!(it.now, at(4.0));
     assert!(matches!(it.answers(), Call::Get));
     assert!(matches!(it.answers(), Call::Replace(_)));
-    assert_eq!(it.election.times().unwrap().0, at(4.0));
+    assert_eq!(it.election.right_times().unwrap().0, at(4.0));
 }
 
 #[test]

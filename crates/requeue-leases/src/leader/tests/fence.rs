@@ -139,11 +139,11 @@ async fn a_term_of_another_lease_is_claimed_by_who_can_renew_only() {
         _ = &mut claiming => panic!("claimed without a renewal"),
         () = leader.shared.wake.notified() => {}
     }
-    leader.shared.change(|led| led.renewed = Time::NEVER);
+    leader.shared.change_term(|led| led.renewed = Time::NEVER);
     let claimed = claiming.await.unwrap().unwrap();
     assert!(object.patch(&claimed));
 
-    leader.shared.change(|led| led.lost = Some(LeadershipLost::Deleted));
+    leader.shared.change_term(|led| led.lost = Some(LeadershipLost::Deleted));
     let refused = fence.claim(&object.read()).await.unwrap_err();
     assert_eq!(refused, ClaimError::Lost(LeadershipLost::Deleted));
 }

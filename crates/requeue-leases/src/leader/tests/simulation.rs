@@ -64,7 +64,7 @@ impl Candidate {
 
     fn leads(&self, real: Real) -> bool {
         let now = self.time(real);
-        !self.releasing && self.election.times().is_some_and(|(_, until)| now < until)
+        !self.releasing && self.election.right_times().is_some_and(|(_, until)| now < until)
     }
 }
 
@@ -188,7 +188,7 @@ impl World {
                     let candidate = &mut self.candidates[who];
                     if candidate.call == call {
                         candidate.call = 0;
-                        candidate.election.answer(candidate.time(self.now), answer);
+                        candidate.election.handle_answer(candidate.time(self.now), answer);
                         self.step(who);
                     }
                 }

@@ -36,8 +36,13 @@ pub(super) enum Local {
 
 impl Group {
     /// Reports that no run of these shards is left, after their release or cancellation.
-    pub(in super::super) fn drained(&mut self, now: Time, shards: impl IntoIterator<Item = usize>) {
+    pub(in super::super) fn mark_drained(
+        &mut self,
+        now: Time,
+        shards: impl IntoIterator<Item = usize>,
+    ) {
         for shard in shards {
+            // Reports may be late. A shard that was lost and gained again since must not count as drained.
             if let Some(local) = self.local.get_mut(shard)
                 && let Local::Releasing { number, .. } = *local
             {
@@ -49,7 +54,7 @@ impl Group {
 
     /// Returns the fencing token of a shard on which this replica acts, as long as its right has
     /// not ended.
-    pub(in super::super) fn acts(&self, shard: usize) -> Option<i32> {
+    pub(in super::super) fn acting_number(&self, shard: usize) -> Option<i32> {
         if !self.is_member() {
             return None;
         }
@@ -60,16 +65,18 @@ impl Group {
     }
 
     /// Computes the desired assignment, and requests the release of shards that must move.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(super) fn settle_shards(&mut self, now: Time) {
         if !self.is_member() {
             return;
         }
         let Some(group) = &self.group else { return };
         let desired = match self.desired.take() {
             Some(desired) => desired,
-            None => balance::desired(&group.assignment, &self.candidates(group)),
+            None => balance::desired_holders(&group.assignment, &self.candidates(group)),
         };
-        let (mut release, mut cancel, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        let mut release = Vec::new();
+        let mut cancel = Vec::new();
+        let mut kept = Vec::new();
         for (shard, local) in self.local.iter_mut().enumerate() {
             let mine = desired[shard].as_ref() == Some(&self.settings.member);
             match *local {
@@ -91,14 +98,21 @@ impl Group {
             }
         }
         self.desired = Some(desired);
-        self.report(kept, Change::Gained);
-        self.report(release, Change::Release);
-        self.report(cancel, Change::Cancel);
+        self.report_change(kept, Change::Gained);
+        self.report_change(release, Change::Release);
+        self.report_change(cancel, Change::Cancel);
     }
 
     /// Applies a new version of the assignment to the shards of this replica.
-    pub(super) fn follow(&mut self, group: &GroupLease, before: Option<&GroupLease>, now: Time) {
-        let (mut gained, mut lost, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+    pub(super) fn follow_assignment(
+        &mut self,
+        group: &GroupLease,
+        before: Option<&GroupLease>,
+        now: Time,
+    ) {
+        let mut gained = Vec::new();
+        let mut lost = Vec::new();
+        let mut moved = Vec::new();
         for (shard, slot) in group.assignment.slots().iter().enumerate() {
             let mine = slot.holder.as_ref() == Some(&self.settings.member);
             let local = self.local[shard];
@@ -114,13 +128,15 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
+                // The number differs: the shard was taken from this replica, and came back. Another one may
+                // have acted on it in the meantime, so the runs of the former number must end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);
                     }
                     let from = before.map(|before| &before.assignment.slots()[shard]);
                     let holder = from.and_then(|slot| slot.holder.as_ref());
-                    let from = self.source(holder, group.writer(), now);
+                    let from = self.source_of(holder, group.writer(), now);
                     gained.push(Gain { shard, number: slot.number, from });
                     Local::Held { number: slot.number }
                 }
@@ -135,13 +151,13 @@ impl Group {
             };
             self.local[shard] = next;
         }
-        self.report(lost, Change::Lost);
-        self.report(moved, Change::Moved);
-        self.report(gained, Change::Gained);
+        self.report_change(lost, Change::Lost);
+        self.report_change(moved, Change::Moved);
+        self.report_change(gained, Change::Gained);
     }
 
     /// Returns the source of a shard that `writer` has assigned and that `holder` held before.
-    fn source(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
+    fn source_of(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
         let Some(holder) = holder else { return Source::Nobody };
         if writer == Some(&**holder) {
             return Source::Member(Arc::clone(holder));
@@ -151,7 +167,7 @@ impl Group {
         Source::Dead(Arc::clone(holder), now.since(since))
     }
 
-    fn report<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {
+    fn report_change<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {
         if !of.is_empty() {
             self.changes.push_back(change(of));
         }

@@ -82,7 +82,7 @@ async fn a_group_with_other_shards_is_refused() {
     let fake = Fake::default();
     let by = ShardBy::Uid.field().to_owned();
     let layout = Layout { count: 8, by, objects: "websites".to_owned() };
-    fake.create(GroupLease::create("web", "web", &layout, 90, now()));
+    fake.create(GroupLease::new_object("web", "web", &layout, 90, now()));
     let error = refused(&fake, group()).await;
     assert_eq!(
         error.to_string(),
@@ -104,7 +104,7 @@ async fn a_group_with_other_shards_is_refused() {
 #[tokio::test]
 async fn the_lease_of_an_election_is_refused() {
     let fake = Fake::default();
-    fake.create(Lease::create(&json!({ "name": "web" }), "leader", 15, now()));
+    fake.create(Lease::new_object(&json!({ "name": "web" }), "leader", 15, now()));
     let error = refused(&fake, group()).await;
     assert!(matches!(&error, MembershipError::NotAGroup { .. }), "{error}");
     assert!(error.to_string().contains("use another name"), "{error}");

@@ -72,21 +72,21 @@ impl Driven {
         it.watch();
         let _ = it.poll();
         let released = it.released();
-        it.group.drained(it.now, released);
+        it.group.mark_drained(it.now, released);
         it
     }
 
     /// A member beside `other`, which holds all shards.
     fn beside(other: &str) -> Self {
         let mut server = Server::default();
-        let json = GroupLease::create("web", "web", &layout(), 15, wall());
+        let json = GroupLease::new_object("web", "web", &layout(), 15, wall());
         let Answer::Lease(group) = server.call(Call::Create(json)) else { panic!("no group") };
         let uid = group.uid().to_owned();
         renew(&mut server, other, &uid, 0);
-        let group = GroupLease::read(group).unwrap();
+        let group = GroupLease::from_lease(group).unwrap();
         let mut assignment = group.assignment.clone();
-        (0..4).for_each(|shard| assignment.set(shard, Some(other.into())));
-        server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
+        (0..4).for_each(|shard| assignment.set_holder(shard, Some(other.into())));
+        server.call(Call::Replace(group.with_assignment(&assignment, "web-other", 15)));
         server.events.clear();
         let mut it = Self::new(server);
         it.list();
@@ -95,17 +95,17 @@ impl Driven {
     }
 
     fn list(&mut self) {
-        self.group.watched(self.now, Watched::Restart);
+        self.group.handle_event(self.now, Watched::Restart);
         self.server.events.clear();
         for event in self.server.list() {
-            self.group.watched(self.now, event);
+            self.group.handle_event(self.now, event);
         }
     }
 
     /// Delivers the events of the server.
     fn watch(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
-            self.group.watched(self.now, event);
+            self.group.handle_event(self.now, event);
         }
     }
 
@@ -120,7 +120,7 @@ impl Driven {
                 Step::Join { group } => break group,
                 Step::Call(call) => {
                     let answer = self.server.call(call);
-                    self.group.answer(self.now, answer);
+                    self.group.handle_answer(self.now, answer);
                     self.watch();
                 }
                 other => panic!("no step to join but {other:?}"),
@@ -145,14 +145,14 @@ impl Driven {
         while let Step::Call(call) = self.poll() {
             names.push(name(&call));
             let answer = self.server.call(call);
-            self.group.answer(self.now, answer);
+            self.group.handle_answer(self.now, answer);
             self.watch();
         }
         names
     }
 
     fn changes(&mut self) -> Vec<Change> {
-        std::iter::from_fn(|| self.group.change()).collect()
+        std::iter::from_fn(|| self.group.next_change()).collect()
     }
 
     fn gained(&mut self) -> Vec<usize> {
@@ -175,13 +175,13 @@ impl Driven {
 
     /// Returns the holders and numbers in the group object of the server.
     fn stored(&self) -> Vec<(Option<Arc<str>>, i32)> {
-        let group = GroupLease::read(lease(&self.server.leases["web"])).unwrap();
+        let group = GroupLease::from_lease(lease(&self.server.leases["web"])).unwrap();
         let slots = group.assignment.slots().iter();
         slots.map(|slot| (slot.holder.clone(), slot.number)).collect()
     }
 
     fn acting(&self) -> Vec<usize> {
-        (0..4).filter(|shard| self.group.acts(*shard).is_some()).collect()
+        (0..4).filter(|shard| self.group.acting_number(*shard).is_some()).collect()
     }
 
     /// Lets time pass, with a renewal of the replica's own Lease at its end.
@@ -208,7 +208,7 @@ fn renew(server: &mut Server, member: &str, group: &str, time: i64) {
     });
     let stamp = Timestamp::from_second(1_700_000_000 + time).unwrap();
     match server.leases.get(member).map(lease) {
-        None => server.call(Call::Create(Lease::create(&metadata, member, 15, stamp))),
+        None => server.call(Call::Create(Lease::new_object(&metadata, member, 15, stamp))),
         Some(lease) => server.call(Call::Replace(lease.renew(15, stamp))),
     };
 }
@@ -237,7 +237,7 @@ fn no_shard_is_acted_on_before_the_write_is_confirmed() {
     // The response is lost. The watch shows the write.
     it.server.call(call);
     it.now = at(6.0);
-    it.group.answer(it.now, Answer::Failed);
+    it.group.handle_answer(it.now, Answer::Failed);
     assert_eq!(it.acting(), [0; 0]);
     it.watch();
     assert_eq!(it.gained(), [0, 1, 2, 3]);
@@ -247,24 +247,24 @@ fn no_shard_is_acted_on_before_the_write_is_confirmed() {
 fn a_confirmation_that_is_requested_during_a_read_causes_another_read() {
     let mut it = Driven::alone();
     it.now = at(1.0);
-    it.group.confirm();
+    it.group.request_read();
     let call = it.call();
     it.now = at(2.0);
-    it.group.confirm();
+    it.group.request_read();
     let answer = it.server.call(call);
-    it.group.answer(it.now, answer);
-    assert_eq!(it.group.confirmed(), Some(at(1.0)));
+    it.group.handle_answer(it.now, answer);
+    assert_eq!(it.group.confirmed_at(), Some(at(1.0)));
     assert_eq!(it.run(), ["web"]);
-    assert_eq!(it.group.confirmed(), Some(at(2.0)));
+    assert_eq!(it.group.confirmed_at(), Some(at(2.0)));
 }
 
 #[test]
 fn a_confirmation_does_not_end_the_pause_after_a_failure() {
     let mut it = Driven::alone();
-    it.group.confirm();
+    it.group.request_read();
     let _ = it.call();
-    it.group.answer(it.now, Answer::Failed);
-    it.group.confirm();
+    it.group.handle_answer(it.now, Answer::Failed);
+    it.group.request_read();
     let Step::Wait(until) = it.poll() else { panic!("no pause") };
     assert!(until > it.now);
     it.now = until;
@@ -280,7 +280,7 @@ fn a_replica_that_is_stopped_while_it_joins_takes_no_shards_and_leaves() {
             Step::Join { group } => break group,
             Step::Call(call) => {
                 let answer = it.server.call(call);
-                it.group.answer(it.now, answer);
+                it.group.handle_answer(it.now, answer);
             }
             other => panic!("{other:?}"),
         }
@@ -305,7 +305,7 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
     assert_eq!(released.len(), 2);
     assert_eq!(it.acting(), [0, 1, 2, 3], "their runs are in flight");
 
-    it.group.drained(it.now, released.clone());
+    it.group.mark_drained(it.now, released.clone());
     assert_eq!(it.acting().len(), 2);
     assert_eq!(it.run(), ["web"], "one write for both");
     for (shard, (holder, number)) in it.stored().into_iter().enumerate() {
@@ -319,12 +319,12 @@ fn a_shard_is_handed_over_when_it_is_drained_and_not_before() {
 #[test]
 fn a_handover_comes_before_a_read_and_confirms_as_one() {
     let mut it = Driven::handing_over();
-    it.group.confirm();
+    it.group.request_read();
     let call = it.call();
     assert!(matches!(call, Call::Replace(_)), "{call:?}");
     let answer = it.server.call(call);
-    it.group.answer(it.now, answer);
-    assert_eq!(it.group.confirmed(), Some(it.now));
+    it.group.handle_answer(it.now, answer);
+    assert_eq!(it.group.confirmed_at(), Some(it.now));
     assert!(matches!(it.poll(), Step::Wait(_)), "no read");
 }
 
@@ -332,16 +332,16 @@ fn a_handover_comes_before_a_read_and_confirms_as_one() {
 fn a_write_that_failed_does_not_keep_a_reader_waiting() {
     let mut it = Driven::handing_over();
     let _ = it.call();
-    it.group.confirm();
-    it.group.answer(it.now, Answer::Failed);
+    it.group.request_read();
+    it.group.handle_answer(it.now, Answer::Failed);
     it.now = at(3.0);
     let call = it.call();
     assert!(matches!(call, Call::Read(_)), "{call:?}");
 
     // Nor do readers prevent the next attempt.
-    it.group.confirm();
+    it.group.request_read();
     let answer = it.server.call(call);
-    it.group.answer(it.now, answer);
+    it.group.handle_answer(it.now, answer);
     let call = it.call();
     assert!(matches!(call, Call::Replace(_)), "{call:?}");
 }
@@ -350,13 +350,13 @@ fn a_write_that_failed_does_not_keep_a_reader_waiting() {
 fn readers_do_not_delay_a_takeover() {
     let mut it = Driven::beside("other");
     it.passes(LEASE);
-    it.group.confirm();
+    it.group.request_read();
     for expected in ["other", "web"] {
         let call = it.call();
         assert_eq!(name(&call), expected);
-        it.group.confirm();
+        it.group.request_read();
         let answer = it.server.call(call);
-        it.group.answer(it.now, answer);
+        it.group.handle_answer(it.now, answer);
     }
     assert_eq!(it.stored(), vec![(Some("me".into()), 2); 4]);
 }
@@ -406,10 +406,10 @@ fn a_member_that_knows_of_a_death_also_gives_shards_to_one_that_joined_after_it(
 fn a_member_that_joined_after_a_death_knows_that_its_shards_are_those_of_a_dead_member() {
     for (writer, is_dead) in [("third", true), ("other", false)] {
         let mut it = Driven::beside("other");
-        let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
+        let group = GroupLease::from_lease(lease(&it.server.leases["web"])).unwrap();
         let mut assignment = group.assignment.clone();
-        (0..4).for_each(|shard| assignment.set(shard, Some("me".into())));
-        it.server.call(Call::Replace(group.write(&assignment, writer, 15)));
+        (0..4).for_each(|shard| assignment.set_holder(shard, Some("me".into())));
+        it.server.call(Call::Replace(group.with_assignment(&assignment, writer, 15)));
         let _ = it.poll();
         it.watch();
         let changes = it.changes();
@@ -421,7 +421,7 @@ fn a_member_that_joined_after_a_death_knows_that_its_shards_are_those_of_a_dead_
 #[test]
 fn a_report_for_a_shard_that_is_not_released_is_ignored() {
     let mut it = Driven::alone();
-    it.group.drained(it.now, [0, 3, 99]);
+    it.group.mark_drained(it.now, [0, 3, 99]);
     assert_eq!(it.run(), [""; 0]);
     assert_eq!(it.acting(), [0, 1, 2, 3]);
 }
@@ -444,7 +444,7 @@ fn runs_that_exceed_the_limit_are_cancelled_and_waited_for() {
     assert_eq!(it.run(), [""; 0], "the shards are not handed over yet");
     assert_eq!(it.changes(), [Change::Cancel(released.clone())]);
     assert_eq!(it.acting(), [0, 1, 2, 3]);
-    it.group.drained(it.now, released);
+    it.group.mark_drained(it.now, released);
     assert_eq!(it.run(), ["web"]);
 }
 
@@ -455,10 +455,10 @@ fn a_handover_without_a_response_is_settled_before_the_shard_is_used_again() {
     it.watch();
     let _ = it.poll();
     let released = it.released();
-    it.group.drained(it.now, released.clone());
+    it.group.mark_drained(it.now, released.clone());
     let late = it.call();
     it.now = at(5.0);
-    it.group.answer(it.now, Answer::Failed);
+    it.group.handle_answer(it.now, Answer::Failed);
     // The other member stops, so the shards stay here. The first write may still succeed.
     change(&mut it.server, "other", |json| {
         json["metadata"]["annotations"][STOPPING] = json!("true");
@@ -524,7 +524,7 @@ fn a_read_that_was_sent_before_the_lease_expired_proves_nothing() {
     // A renewal arrives while the response is on its way.
     it.renews("other", 15);
     it.watch();
-    it.group.answer(it.now, answer);
+    it.group.handle_answer(it.now, answer);
     assert_eq!(it.run(), [""; 0]);
 }
 
@@ -593,7 +593,7 @@ fn a_replica_that_stops_announces_it_hands_over_and_leaves() {
     assert_eq!(it.run(), ["me"]);
     assert_eq!(it.server.leases["me"]["metadata"]["annotations"][STOPPING], "true");
     shards.extend(it.released());
-    it.group.drained(it.now, shards);
+    it.group.mark_drained(it.now, shards);
     assert_eq!(it.run(), ["web"]);
     assert!(
         it.stored()
@@ -620,7 +620,7 @@ fn the_last_replica_that_stops_leaves_shards_without_a_holder_and_the_next_takes
     it.group.stop();
     it.run();
     let shards = it.released();
-    it.group.drained(it.now, shards);
+    it.group.mark_drained(it.now, shards);
     it.run();
     assert!(matches!(it.poll(), Step::Ended(End::Left)));
     assert_eq!(it.stored(), vec![(None, 1); 4]);
@@ -649,7 +649,7 @@ fn a_member_that_stops_receives_no_shards() {
 fn another_number_of_shards_is_refused() {
     let mut it = Driven::new(Server::default());
     let other = Layout { count: 8, ..layout() };
-    it.server.call(Call::Create(GroupLease::create("web", "web", &other, 15, wall())));
+    it.server.call(Call::Create(GroupLease::new_object("web", "web", &other, 15, wall())));
     it.list();
     let step = it.poll();
     assert!(matches!(&step, Step::Ended(End::Mismatch(found)) if *found == other), "{step:?}");
@@ -658,12 +658,12 @@ fn another_number_of_shards_is_refused() {
 #[test]
 fn a_lease_of_another_kind_is_refused() {
     let mut it = Driven::new(Server::default());
-    let foreign = Lease::create(&json!({ "name": "web" }), "leader", 15, wall());
+    let foreign = Lease::new_object(&json!({ "name": "web" }), "leader", 15, wall());
     it.server.call(Call::Create(foreign));
     // It has no label, so the watch does not show it.
     it.server.events.clear();
-    it.group.watched(it.now, Watched::Restart);
-    it.group.watched(it.now, Watched::Complete);
+    it.group.handle_event(it.now, Watched::Restart);
+    it.group.handle_event(it.now, Watched::Complete);
     assert_eq!(it.run(), ["web", "web"]);
     assert!(matches!(it.poll(), Step::Ended(End::Unreadable(_))));
 }
@@ -718,10 +718,10 @@ fn a_watch_that_does_not_show_the_own_renewals_is_replaced() {
 #[test]
 fn a_shard_that_another_process_has_reassigned_is_lost_at_once() {
     let mut it = Driven::alone();
-    let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
+    let group = GroupLease::from_lease(lease(&it.server.leases["web"])).unwrap();
     let mut assignment = group.assignment.clone();
-    assignment.set(2, Some("other".into()));
-    it.server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
+    assignment.set_holder(2, Some("other".into()));
+    it.server.call(Call::Replace(group.with_assignment(&assignment, "web-other", 15)));
     it.watch();
     assert_eq!(it.changes(), [Change::Lost(vec![2])]);
     assert_eq!(it.acting(), [0, 1, 3]);
@@ -735,10 +735,10 @@ fn an_older_version_of_the_group_is_ignored() {
     it.watch();
     let _ = it.poll();
     let released = it.released();
-    it.group.drained(it.now, released);
+    it.group.mark_drained(it.now, released);
     it.run();
     it.changes();
-    it.group.watched(it.now, Watched::Applied(lease(&old)));
+    it.group.handle_event(it.now, Watched::Applied(lease(&old)));
     assert_eq!(it.acting().len(), 2);
     assert_eq!(it.changes(), []);
 }
@@ -746,14 +746,14 @@ fn an_older_version_of_the_group_is_ignored() {
 #[test]
 fn shards_that_were_handed_over_before_the_member_knew_that_it_had_joined_are_gained() {
     let mut it = Driven::new(Server::default());
-    let json = GroupLease::create("web", "web", &layout(), 15, wall());
+    let json = GroupLease::new_object("web", "web", &layout(), 15, wall());
     it.server.call(Call::Create(json));
     it.list();
     assert!(matches!(it.poll(), Step::Join { .. }));
-    let group = GroupLease::read(lease(&it.server.leases["web"])).unwrap();
+    let group = GroupLease::from_lease(lease(&it.server.leases["web"])).unwrap();
     let mut assignment = group.assignment.clone();
-    assignment.set(1, Some("me".into()));
-    it.server.call(Call::Replace(group.write(&assignment, "web-other", 15)));
+    assignment.set_holder(1, Some("me".into()));
+    it.server.call(Call::Replace(group.with_assignment(&assignment, "web-other", 15)));
     it.watch();
     assert_eq!(it.acting(), [0; 0]);
     it.right = Some(Time::NEVER);
@@ -770,11 +770,11 @@ fn the_longest_lease_duration_is_stored_for_members_whose_lease_is_deleted() {
     let uid = it.group.group().unwrap().uid().to_owned();
     let metadata =
         json!({ "name": "slow", "labels": { LABEL: "web" }, "annotations": { JOINED: uid } });
-    it.server.call(Call::Create(Lease::create(&metadata, "slow", 60, wall())));
+    it.server.call(Call::Create(Lease::new_object(&metadata, "slow", 60, wall())));
     it.watch();
     let _ = it.poll();
     let released = it.released();
-    it.group.drained(it.now, released);
+    it.group.mark_drained(it.now, released);
     it.run();
     assert_eq!(it.server.leases["web"]["spec"]["leaseDurationSeconds"], 60);
 }

@@ -238,12 +238,12 @@ impl World {
                 match answer {
                     Answered::Group(answer) if replica.calls[0] == number => {
                         replica.calls[0] = 0;
-                        replica.group.answer(local, answer);
+                        replica.group.handle_answer(local, answer);
                     }
                     Answered::Election(answer) if replica.calls[1] == number => {
                         replica.calls[1] = 0;
                         if let Some(election) = &mut replica.election {
-                            election.answer(local, answer);
+                            election.handle_answer(local, answer);
                         }
                     }
                     _ => {}
@@ -270,14 +270,14 @@ impl World {
                         *lease = Lease::from_json(json).unwrap();
                     }
                     if counts_new && lease.name() != "web" {
-                        replica.group.watched(local, Watched::Applied(before_renewal(lease)));
+                        replica.group.handle_event(local, Watched::Applied(before_renewal(lease)));
                     }
                     replica.shown.insert(lease.name().to_owned(), lease.clone());
                 }
                 if again && matches!(event, Watched::Applied(_) | Watched::Deleted(_)) {
-                    replica.group.watched(local, event.clone());
+                    replica.group.handle_event(local, event.clone());
                 }
-                replica.group.watched(local, event);
+                replica.group.handle_event(local, event);
                 if self.chance(breaks) {
                     self.list(who);
                 }
@@ -287,7 +287,7 @@ impl World {
                 for shard in &shards {
                     replica.undrained &= !(1 << shard);
                 }
-                replica.group.drained(local, shards);
+                replica.group.mark_drained(local, shards);
             }
             Event::Arrives { .. } | Event::ListArrives { .. } | Event::Start(_) | Event::Chaos => {}
         }

@@ -12,7 +12,8 @@ impl World {
     /// Updates the shards on which a replica acts, and checks that no other one acts on them.
     pub(super) fn look(&mut self, who: usize) {
         let Some(replica) = &self.replicas[who] else { return };
-        let until = replica.election.as_ref().and_then(Election::times).map(|(_, until)| until);
+        let until =
+            replica.election.as_ref().and_then(Election::right_times).map(|(_, until)| until);
         let until = until.map_or(0, |until| self.real(who, until));
         let overstays = self.planted == Some(Planted::OverstaysRight);
         let planted = self.planted;
@@ -20,7 +21,7 @@ impl World {
         let mut acting = 0_u64;
         let mut tokens = Vec::new();
         for shard in 0..self.layout.count {
-            if let Some(number) = replica.group.acts(shard)
+            if let Some(number) = replica.group.acting_number(shard)
                 && self.now < until
             {
                 acting |= 1 << shard;
@@ -105,7 +106,7 @@ impl World {
         );
         assert_eq!(self.server.leases.len(), members + 1, "Leases are left");
         let group = lease(&self.server.leases["web"]);
-        let group = GroupLease::read(group).unwrap();
+        let group = GroupLease::from_lease(group).unwrap();
         for (shard, slot) in group.assignment.slots().iter().enumerate() {
             let holder =
                 running.iter().find(|replica| Some(&replica.member) == slot.holder.as_ref());

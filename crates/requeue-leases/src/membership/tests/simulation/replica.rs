@@ -158,7 +158,7 @@ impl World {
         let local = self.time(who);
         let replica = self.replica(who);
         (replica.watch, replica.watching) = (watch, false);
-        replica.group.watched(local, Watched::Restart);
+        replica.group.handle_event(local, Watched::Restart);
         let epoch = replica.epoch;
         self.at(at, Event::ListArrives { who, epoch, watch });
     }
@@ -217,7 +217,7 @@ impl World {
             if replica.stopping {
                 replica.group.stop();
             }
-            let right = replica.election.as_ref().and_then(Election::times);
+            let right = replica.election.as_ref().and_then(Election::right_times);
             let step = replica.group.poll(local, right.map(|(_, until)| until), wall);
             self.changes(who);
             match step {
@@ -267,7 +267,7 @@ impl World {
 
     /// Plays the controller.
     fn changes(&mut self, who: usize) {
-        while let Some(change) = self.replica(who).group.change() {
+        while let Some(change) = self.replica(who).group.next_change() {
             let epoch = self.replica(who).epoch;
             match change {
                 Change::Release(shards) => {
@@ -279,7 +279,7 @@ impl World {
                         for shard in &shards {
                             replica.undrained |= 1 << shard;
                         }
-                        replica.group.drained(local, shards.clone());
+                        replica.group.mark_drained(local, shards.clone());
                     }
                     self.at(at, Event::Drained { who, epoch, shards });
                 }
