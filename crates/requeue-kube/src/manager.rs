@@ -129,7 +129,7 @@ impl Manager {
         self.readiness.add(name.clone(), controller.readiness());
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
-        let start = |managed| follow(label, run(controller.managed(managed))).boxed();
+        let start = |managed| follow_stream(label, run(controller.managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
     }
 
@@ -293,7 +293,7 @@ impl Manager {
     ///
     /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
     pub async fn run(mut self) -> Result<(), ManagerError> {
-        let group = self.group()?;
+        let group = self.take_group()?;
         let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;
         // From now on, only the controllers keep the watches.
         drop(watches);
@@ -321,12 +321,12 @@ impl Manager {
             future::pending::<Infallible>().await
         };
         let controlled = async {
-            let mut work = pin!(work(tasks, &stop));
+            let mut work = pin!(run_controllers(tasks, &stop));
             let mut joining = None;
             let right = tokio::select! {
                 biased;
                 done = &mut work => Err(done.ended),
-                right = acquired(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
+                right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
             let right = match right {
                 Ok(right) => right,
@@ -344,7 +344,12 @@ impl Manager {
                 never = right.leaves_after(&stop) => match never {},
                 done = &mut work => done,
             };
-            right.end(done.is_cut_off, force.is_cancelled()).await;
+            let dropped = match (done.is_cut_off, force.is_cancelled()) {
+                (false, _) => Dropped::Nothing,
+                (true, false) => Dropped::AfterTimeout,
+                (true, true) => Dropped::ByForce,
+            };
+            right.give_back(dropped).await;
             done.ended
         };
         tokio::select! {
@@ -356,8 +361,8 @@ impl Manager {
 }
 
 impl Manager {
-    /// Returns the shard group, if there is one.
-    fn group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
+    /// Takes the shard group, if there is one.
+    fn take_group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
         if self.elector.is_some() {
             return Err(ManagerError::ShardsConflict { setting: "leader election" });
@@ -370,7 +375,7 @@ impl Manager {
 }
 
 /// Reads a controller's stream until it ends.
-async fn follow<K, E>(
+async fn follow_stream<K, E>(
     name: String,
     stream: impl Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>>,
 ) -> Result<(), RunnerError>
@@ -397,7 +402,7 @@ struct Done {
 }
 
 /// Waits for all controllers. The first that fails stops the others.
-async fn work(
+async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
 ) -> Done {
@@ -419,6 +424,14 @@ async fn work(
     done
 }
 
+/// The runs that were dropped during the shutdown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    Nothing,
+    AfterTimeout,
+    ByForce,
+}
+
 /// The right of this process to run its controllers.
 enum Right {
     Free,
@@ -429,7 +442,7 @@ enum Right {
 /// Waits until the controllers may start: with an election or a shard group, until all of them are
 /// ready and this process leads or is a member. After a stop it does not take part, and `joining`
 /// contains the join that did not complete.
-async fn acquired(
+async fn acquire_right(
     elector: Option<LeaderElector>,
     group: Option<CommonGroup>,
     readiness: &Readiness,
@@ -477,14 +490,14 @@ impl Right {
     /// Gives the right back after all controllers have ended. If runs were dropped, the API server
     /// may still execute their requests. The lease is then not released, and expires. After a
     /// forced shutdown, the Lease of a member expires as well.
-    async fn end(self, is_cut_off: bool, is_forced: bool) {
+    async fn give_back(self, dropped: Dropped) {
         match self {
-            Self::Term(term) if !is_cut_off => {
+            Self::Term(term) if dropped == Dropped::Nothing => {
                 if let Err(error) = term.release().await {
                     tracing::warn!(%error, "the lease was not released, and expires");
                 }
             }
-            Self::Member(sharding) if !(is_cut_off && is_forced) => sharding.leave_now().await,
+            Self::Member(sharding) if dropped != Dropped::ByForce => sharding.leave_now().await,
             _ => {}
         }
     }

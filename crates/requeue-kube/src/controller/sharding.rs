@@ -292,9 +292,10 @@ impl Sharding {
             parts,
             releasing: BTreeMap::new(),
             releases: FuturesUnordered::new(),
-            number: 0,
+            last_release: 0,
         };
-        let (mut task, stopped) = (JoinSet::new(), stop.clone());
+        let mut task = JoinSet::new();
+        let stopped = stop.clone();
         let drive = async move {
             let result = driver.drive(stopped).await;
             // It fails only if the controllers have ended.
@@ -354,7 +355,8 @@ struct Driver {
     releasing: BTreeMap<u32, u64>,
     /// Each completes when no run of its shards is left.
     releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
-    number: u64,
+    /// The number of the last release.
+    last_release: u64,
 }
 
 /// Without the driver, nothing shows a loss.
@@ -405,7 +407,10 @@ impl Driver {
     }
 
     /// Returns a future that completes when the futures of all controllers have completed.
-    fn each(&self, leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+    fn leave_each(
+        &self,
+        leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>,
+    ) -> BoxFuture<'static, ()> {
         let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
         join_all(left).map(drop).boxed()
     }
@@ -425,31 +430,32 @@ impl Driver {
             shards.into_iter().partition(|&shard| self.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
         for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.each(|ownership| ownership.release(part.iter().copied()).boxed());
-            self.wait(part, released);
+            let released =
+                self.leave_each(|ownership| ownership.release(part.iter().copied()).boxed());
+            self.await_release(part, released);
         }
     }
 
     fn cancel(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
-                let cancelled = self.each(|ownership| ownership.lose([shard]).boxed());
-                self.wait(vec![shard], cancelled);
+                let cancelled = self.leave_each(|ownership| ownership.lose([shard]).boxed());
+                self.await_release(vec![shard], cancelled);
             }
         }
     }
 
     fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.each(|ownership| ownership.lose(shards.iter().copied()).boxed());
+        let lost = self.leave_each(|ownership| ownership.lose(shards.iter().copied()).boxed());
         self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
         self.releasing.retain(|shard, _| !shards.contains(shard));
         // Its end drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
     }
 
-    fn wait(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
-        self.number += 1;
-        let number = self.number;
+    fn await_release(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
+        self.last_release += 1;
+        let number = self.last_release;
         self.releasing.extend(shards.iter().map(|&shard| (shard, number)));
         self.releases.push(released.map(move |()| (shards, number)).boxed());
     }
