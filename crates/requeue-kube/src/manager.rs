@@ -24,10 +24,10 @@ use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
-    self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, abandon, any_of, signals,
+    self, Action, CommonGroup, Error, Managed, RunnerError, abandon, any_of, signals,
 };
 use crate::leader::{LeaderElector, LeadershipLost, Term};
-use crate::membership::{Joining, MembershipError, ShardGroup};
+use crate::membership::{Joining, MembershipError, ShardGroup, Sharding};
 use crate::metrics::Metrics;
 use crate::shared::SharedWatch;
 

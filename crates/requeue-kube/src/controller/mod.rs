@@ -55,7 +55,7 @@ pub use self::request::Request;
 use self::run::Target;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
-pub(crate) use self::sharding::{CommonGroup, Sharding, abandon};
+pub(crate) use self::sharding::{CommonGroup, abandon};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;

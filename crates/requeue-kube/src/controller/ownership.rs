@@ -265,11 +265,6 @@ impl Ownership {
         self.leave(lost, Leave::Cancel)
     }
 
-    /// As [`lose`](Self::lose), for all shards.
-    pub(crate) fn lose_all(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.lose(0..self.count())
-    }
-
     fn leave(
         &self,
         leaving: impl IntoIterator<Item = u32>,

@@ -26,13 +26,13 @@ use super::failures::versions;
 use super::names::Name;
 use super::readiness::Readiness;
 use super::scope::Scope;
-use super::sharding::{Sharding, abandon};
+use super::sharding::abandon;
 use super::source::{Following, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::membership::MembershipError;
+use crate::membership::{MembershipError, Sharding};
 use crate::metrics::{Meters, Series};
 use crate::range::Shard;
 

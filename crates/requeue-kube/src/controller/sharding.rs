@@ -6,32 +6,24 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::pending;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use kube::{Client, Resource};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::ownership::{Ownership, Rule};
 use super::wait::Wait;
 use super::{Controller, RunnerError};
 use crate::ObjectKey;
-use crate::leader::LeadershipLost;
 use crate::membership::{
-    Change, GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
+    GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
+    ShardWorker, Sharding,
 };
-
-/// The time that a replica has to leave its group if no run of it is in flight.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shards that a [sharded](Controller::shard_group) controller holds.
 ///
@@ -141,6 +133,40 @@ impl Part {
     }
 }
 
+impl ShardWorker for Part {
+    fn gain(&self, gained: &[HeldShard]) {
+        // The shards count as held before a run of them begins.
+        self.held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
+        self.ownership.gain(gained.iter().map(HeldShard::index));
+    }
+
+    fn is_idle(&self, shard: u32) -> bool {
+        self.ownership.is_idle(shard)
+    }
+
+    fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
+        self.ownership.release(shards.iter().copied()).boxed()
+    }
+
+    fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
+        self.ownership.lose(shards.iter().copied()).boxed()
+    }
+
+    fn forget(&self, shards: &[u32]) {
+        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+    }
+}
+
+/// Applies the changes of the group to the controllers from now on.
+fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
+    for part in &parts {
+        // It is set only here: a controller starts once.
+        _ = part.held.0.group.set(membership.observer().clone());
+    }
+    let workers = parts.into_iter().map(|part| Box::new(part) as Box<dyn ShardWorker>);
+    Sharding::begin(membership, workers.collect())
+}
+
 /// A group that the controller joins when its watches have listed.
 pub(super) struct Group {
     shards: ShardGroup,
@@ -179,7 +205,7 @@ impl CommonGroup {
         joining: &mut Option<Joining>,
     ) -> Result<Sharding, MembershipError> {
         let parts = std::mem::take(&mut *self.parts());
-        Ok(Sharding::begin(self.shards.join_by(self.client, joining).await?, parts))
+        Ok(begin(self.shards.join_by(self.client, joining).await?, parts))
     }
 
     fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
@@ -247,7 +273,7 @@ impl Group {
     pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
         let Self { shards, client, part } = self;
         let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
-        Ok(Sharding::begin(membership, vec![part]))
+        Ok(begin(membership, vec![part]))
     }
 }
 
@@ -268,202 +294,5 @@ pub(crate) async fn abandon(
                 tracing::warn!(?limit, "the process has not left its shard group in time");
             }
         }
-    }
-}
-
-/// The membership of controllers that run. Dropping it ends the membership without a handover.
-pub(crate) struct Sharding {
-    stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), MembershipError>>>,
-    ownerships: Vec<Ownership>,
-    _task: JoinSet<()>,
-}
-
-impl Sharding {
-    fn begin(membership: Membership, parts: Vec<Part>) -> Self {
-        let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
-        for part in &parts {
-            // It is set only here: a controller starts once.
-            _ = part.held.0.group.set(membership.observer().clone());
-        }
-        let ownerships = parts.iter().map(|part| part.ownership.clone()).collect();
-        let driver = Driver {
-            membership,
-            parts,
-            releasing: BTreeMap::new(),
-            releases: FuturesUnordered::new(),
-            last_release: 0,
-        };
-        let mut task = JoinSet::new();
-        let stopped = stop.clone();
-        let drive = async move {
-            let result = driver.drive(stopped).await;
-            // It fails only if the controllers have ended.
-            _ = send.send(Some(result));
-        };
-        task.spawn(drive.in_current_span());
-        Self { stop, ended, ownerships, _task: task }
-    }
-
-    /// Waits until the membership is lost.
-    pub(crate) async fn lost(&self) -> MembershipError {
-        match self.ended().await {
-            Err(error) => error,
-            Ok(()) => pending().await,
-        }
-    }
-
-    /// Starts to hand all shards over. Each shard moves when its runs in flight have ended.
-    pub(crate) fn begin_to_leave(&self) {
-        self.stop.cancel();
-    }
-
-    /// Hands all shards over. Returns false if runs in flight exceed `limit`.
-    pub(super) async fn leave(&self, limit: Duration) -> bool {
-        self.begin_to_leave();
-        timeout(limit, self.ended()).await.is_ok()
-    }
-
-    /// Cancels the runs in flight, so that the handover completes.
-    pub(super) async fn cut_off(&self) {
-        // The driver waits for the end of the runs.
-        self.ownerships.iter().for_each(|ownership| drop(ownership.lose_all()));
-        self.leave_now().await;
-    }
-
-    /// Hands all shards over. Their runs have ended, or are cancelled.
-    pub(crate) async fn leave_now(&self) {
-        if !self.leave(LEAVE_TIMEOUT).await {
-            tracing::warn!("the shards were not handed over, and the member Lease expires");
-        }
-    }
-
-    async fn ended(&self) -> Result<(), MembershipError> {
-        let mut ended = self.ended.clone();
-        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        // Without a result, the driver has panicked.
-        result.unwrap_or(Err(MembershipError::Lost(LeadershipLost::Abandoned)))
-    }
-}
-
-/// Applies the changes of the group to the controllers.
-struct Driver {
-    membership: Membership,
-    parts: Vec<Part>,
-    /// The shards that are being released, each with the number of its release. A shard that is not
-    /// here must not be reported as drained: it may have been gained again.
-    releasing: BTreeMap<u32, u64>,
-    /// Each completes when no run of its shards is left.
-    releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
-    /// The number of the last release.
-    last_release: u64,
-}
-
-/// Without the driver, nothing shows a loss.
-impl Drop for Driver {
-    fn drop(&mut self) {
-        for Part { ownership, .. } in &self.parts {
-            // No further run begins. The future would only wait for the runs in flight, which the
-            // controller drops.
-            drop(ownership.release(0..ownership.count()));
-        }
-        self.change_held(BTreeMap::clear);
-    }
-}
-
-impl Driver {
-    async fn drive(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
-        let mut stopping = false;
-        loop {
-            let change = tokio::select! {
-                biased;
-                change = self.membership.next() => change?,
-                () = stop.cancelled(), if !stopping => {
-                    stopping = true;
-                    self.membership.stop();
-                    continue;
-                }
-                Some((shards, number)) = self.releases.next() => {
-                    self.released(shards, number);
-                    continue;
-                }
-            };
-            match change {
-                Some(Change::Gained(gained)) => self.gained(gained),
-                Some(Change::Release(shards)) => self.release(shards),
-                Some(Change::Cancel(shards)) => self.cancel(shards),
-                Some(Change::Lost(shards)) => self.lose(shards),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    fn change_held(&self, change: impl Fn(&mut BTreeMap<u32, HeldShard>)) {
-        self.parts.iter().for_each(|part| part.held.change(&change));
-    }
-
-    fn is_idle(&self, shard: u32) -> bool {
-        self.parts.iter().all(|part| part.ownership.is_idle(shard))
-    }
-
-    /// Returns a future that completes when the futures of all controllers have completed.
-    fn leave_each(
-        &self,
-        leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>,
-    ) -> BoxFuture<'static, ()> {
-        let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
-        join_all(left).map(drop).boxed()
-    }
-
-    fn gained(&self, gained: Vec<HeldShard>) {
-        let shards: Vec<_> = gained.iter().map(HeldShard::index).collect();
-        self.change_held(|held| {
-            held.extend(gained.iter().map(|it| (it.index(), it.clone())));
-        });
-        self.parts.iter().for_each(|part| part.ownership.gain(shards.iter().copied()));
-    }
-
-    fn release(&mut self, shards: Vec<u32>) {
-        // Shards without runs are released together, so that one write hands them over. Shards with
-        // runs do not wait for each other.
-        let (idle, busy): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|&shard| self.is_idle(shard));
-        let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
-        for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released =
-                self.leave_each(|ownership| ownership.release(part.iter().copied()).boxed());
-            self.await_release(part, released);
-        }
-    }
-
-    fn cancel(&mut self, shards: Vec<u32>) {
-        for shard in shards {
-            if self.releasing.contains_key(&shard) {
-                let cancelled = self.leave_each(|ownership| ownership.lose([shard]).boxed());
-                self.await_release(vec![shard], cancelled);
-            }
-        }
-    }
-
-    fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.leave_each(|ownership| ownership.lose(shards.iter().copied()).boxed());
-        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
-        self.releasing.retain(|shard, _| !shards.contains(shard));
-        // Its end drops the keys, and is not reported.
-        self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
-    }
-
-    fn await_release(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
-        self.last_release += 1;
-        let number = self.last_release;
-        self.releasing.extend(shards.iter().map(|&shard| (shard, number)));
-        self.releases.push(released.map(move |()| (shards, number)).boxed());
-    }
-
-    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
-        shards.retain(|shard| self.releasing.get(shard) == Some(&number));
-        shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
-        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
-        self.membership.drained(shards);
     }
 }

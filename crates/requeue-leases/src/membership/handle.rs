@@ -44,6 +44,7 @@ use crate::leader::LeadershipLost;
 #[derive(Debug)]
 pub struct Membership {
     name: String,
+    count: u32,
     observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
     commands: mpsc::UnboundedSender<Command>,
@@ -115,6 +116,7 @@ impl Joining {
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
         let (view, seen) = watch::channel(View::default());
+        let count = shards.count;
         let metrics = shards.metrics.as_ref();
         let meters = metrics.map(|metrics| metrics.group(&shards.name)).unwrap_or_default();
         let observer = Observer {
@@ -127,7 +129,7 @@ impl Joining {
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
         let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
         let name = String::new();
-        let membership = Membership { name, observer, changes, commands, task, ended: None };
+        let membership = Membership { name, count, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }
     }
 
@@ -181,6 +183,11 @@ impl Membership {
     #[must_use]
     pub const fn observer(&self) -> &Observer {
         &self.observer
+    }
+
+    /// Returns the number of shards of the group.
+    pub(super) const fn count(&self) -> u32 {
+        self.count
     }
 
     /// Waits for the next change.

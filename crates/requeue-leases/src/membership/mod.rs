@@ -93,6 +93,7 @@ mod held;
 mod members;
 pub(crate) mod protocol;
 mod rights;
+mod sharding;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -104,6 +105,9 @@ pub use self::held::{Change, HeldShard};
 #[doc(hidden)]
 pub use self::handle::Joining;
 pub use self::handle::Membership;
+// Hidden: requeue-kube follows the changes of a group with these.
+#[doc(hidden)]
+pub use self::sharding::{ShardWorker, Sharding};
 // Hidden: requeue-kube shows the state of a group while it follows the changes.
 #[doc(hidden)]
 pub use self::status::Observer;
