@@ -369,7 +369,7 @@ impl Manager {
         }
         let client = shards.own_client().or_else(|| self.client.take());
         let client = client.ok_or(ManagerError::ShardsWithoutClient)?;
-        let shards = shards.of_controller(String::new(), self.metrics.as_ref().map(AsRef::as_ref));
+        let shards = shards.for_controller(String::new(), self.metrics.as_ref().map(AsRef::as_ref));
         CommonGroup::new(shards, client).map(Some).map_err(ManagerError::Shards)
     }
 }

@@ -48,7 +48,7 @@ struct Context {
 
 async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, kube::Error> {
     let name = map.name_any();
-    let held = context.held.of(&ObjectKey::of_meta(&map.metadata));
+    let held = context.held.for_object(&ObjectKey::of_meta(&map.metadata));
     {
         let mut world = context.world.lock().unwrap();
         if !world.running.insert(name.clone()) {

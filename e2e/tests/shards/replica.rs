@@ -311,7 +311,7 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
         say(&Said::Ran { at: now() });
         return Ok(Action::await_change());
     }
-    let Some(held) = context.held.of(&key) else {
+    let Some(held) = context.held.for_object(&key) else {
         say(&Said::Stray { name });
         return Ok(Action::backoff());
     };

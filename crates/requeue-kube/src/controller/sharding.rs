@@ -22,7 +22,7 @@ use super::{Controller, RunnerError};
 use crate::ObjectKey;
 use crate::membership::{
     GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
-    ShardWorker, Sharding,
+    ShardedWork, Sharding,
 };
 
 /// The shards that a [sharded](Controller::shard_group) controller holds.
@@ -38,7 +38,7 @@ use crate::membership::{
 /// use requeue_kube::leader::Fence;
 ///
 /// fn fence(held: &HeldShards, map: &ConfigMap) -> Option<Fence> {
-///     Some(held.of(&ObjectKey::of_meta(&map.metadata))?.fence())
+///     Some(held.for_object(&ObjectKey::of_meta(&map.metadata))?.fence())
 /// }
 /// # assert!(fence(&HeldShards::default(), &ConfigMap::default()).is_none());
 /// ```
@@ -59,7 +59,7 @@ impl HeldShards {
     ///
     /// During a run of the object it is `Some`, unless the shard was lost.
     #[must_use]
-    pub fn of(&self, object: &ObjectKey) -> Option<HeldShard> {
+    pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.ownership.get()?.places().shard_of(object)?;
         self.0.held.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
     }
@@ -91,7 +91,7 @@ impl HeldShards {
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
     /// reported the loss, because the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
-        match self.of(object) {
+        match self.for_object(object) {
             Some(held) => !held.is_member(),
             // The membership was lost, and the controller is about to be notified of it.
             None => {
@@ -133,7 +133,7 @@ impl Part {
     }
 }
 
-impl ShardWorker for Part {
+impl ShardedWork for Part {
     fn gain(&self, gained: &[HeldShard]) {
         // The shards count as held before a run of them begins.
         self.held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
@@ -163,8 +163,8 @@ fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
         // It is set only here: a controller starts once.
         _ = part.held.0.group.set(membership.observer().clone());
     }
-    let workers = parts.into_iter().map(|part| Box::new(part) as Box<dyn ShardWorker>);
-    Sharding::begin(membership, workers.collect())
+    let works = parts.into_iter().map(|part| Box::new(part) as Box<dyn ShardedWork>);
+    Sharding::begin(membership, works.collect())
 }
 
 /// A group that the controller joins when its watches have listed.
@@ -255,7 +255,7 @@ where
         let Some(shards) = shards else { return Ok(None) };
         let (plural, group) = (K::plural(&self.dyntype), K::group(&self.dyntype));
         let dot = if group.is_empty() { "" } else { "." };
-        let shards = shards.of_controller(
+        let shards = shards.for_controller(
             format!("{plural}{dot}{group}"),
             self.metrics.as_ref().map(AsRef::as_ref),
         );

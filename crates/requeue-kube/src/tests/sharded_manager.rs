@@ -181,7 +181,7 @@ async fn the_controllers_of_a_replica_are_one_member_and_hold_the_same_shards() 
     let is_ours = |name: &String| {
         let (_, number) = name.split_once('-').unwrap();
         let key = ObjectKey::new(Some(&format!("{number}-namespace")), name);
-        second.held[0].of(&key).is_some()
+        second.held[0].for_object(&key).is_some()
     };
     assert_eq!(moved, all().into_iter().filter(is_ours).collect());
     assert!(!moved.is_empty() && moved.len() < 2 * OBJECTS);
@@ -234,7 +234,7 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
         };
         (0..OBJECTS).any(|number| {
             let is_here =
-                first.held[1].of(&key(number)).map(|it| it.index()) == Some(shard.index());
+                first.held[1].for_object(&key(number)).map(|it| it.index()) == Some(shard.index());
             let why = first.status.why_waits(&key(number));
             is_here && why == Some(Wait::ShardReleased { shard: shard.index() })
         })

@@ -223,7 +223,7 @@ impl ShardGroup {
 #[doc(hidden)]
 impl ShardGroup {
     /// Sets the objects and the metrics to those of a controller, unless they are set.
-    pub fn of_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
+    pub fn for_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
             self.objects = objects;
         }

@@ -107,7 +107,7 @@ pub use self::handle::Joining;
 pub use self::handle::Membership;
 // Hidden: requeue-kube follows the changes of a group with these.
 #[doc(hidden)]
-pub use self::sharding::{ShardWorker, Sharding};
+pub use self::sharding::{ShardedWork, Sharding};
 // Hidden: requeue-kube shows the state of a group while it follows the changes.
 #[doc(hidden)]
 pub use self::status::Observer;

@@ -1,5 +1,5 @@
-//! The membership of workers: tells them which shards they hold, and hands a shard over when they have
-//! left it.
+//! The membership of controllers: tells them which shards they hold, and hands a shard over when they
+//! have left it.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -24,7 +24,7 @@ use crate::leader::LeadershipLost;
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The work on the objects of shards, such as a controller.
-pub trait ShardWorker: Send + Sync {
+pub trait ShardedWork: Send + Sync {
     /// Takes these shards over: their objects may run from now on.
     fn gain(&self, gained: &[HeldShard]);
 
@@ -37,14 +37,11 @@ pub trait ShardWorker: Send + Sync {
     /// As [`release`](Self::release), but drops the runs in flight.
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
 
-    /// The worker no longer holds these shards.
+    /// The work no longer holds these shards.
     fn forget(&self, shards: &[u32]);
 }
 
-/// All workers of a member.
-type Workers = Arc<[Box<dyn ShardWorker>]>;
-
-/// The membership of workers that run. Dropping it ends the membership without a handover.
+/// The membership of controllers that run. Dropping it ends the membership without a handover.
 pub struct Sharding {
     stop: CancellationToken,
     ended: watch::Receiver<Option<Result<(), MembershipError>>>,
@@ -53,10 +50,10 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Applies the changes of the group to the workers from now on.
+    /// Applies the changes of the group to these controllers from now on.
     #[must_use]
-    pub fn begin(membership: Membership, workers: Vec<Box<dyn ShardWorker>>) -> Self {
-        let all = AllShards { workers: workers.into(), count: membership.count() };
+    pub fn begin(membership: Membership, works: Vec<Box<dyn ShardedWork>>) -> Self {
+        let all = AllShards { works: works.into(), count: membership.count() };
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let (send, ended) = watch::channel(None);
@@ -70,7 +67,7 @@ impl Sharding {
         let mut task = JoinSet::new();
         let drive = async move {
             let result = driver.drive(stopped).await;
-            // It fails only if the workers have ended.
+            // It fails only if the controllers have ended.
             _ = send.send(Some(result));
         };
         task.spawn(drive.in_current_span());
@@ -100,7 +97,7 @@ impl Sharding {
     pub async fn cut_off(&self) {
         // The driver waits for the end of the runs.
         let shards = self.all.shards();
-        self.all.each().for_each(|worker| drop(worker.cancel(&shards)));
+        self.all.each().for_each(|work| drop(work.cancel(&shards)));
         self.leave_now().await;
     }
 
@@ -119,33 +116,33 @@ impl Sharding {
     }
 }
 
-/// The workers of a member, and the number of shards of its group.
+/// The controllers of a member, and the number of shards of its group.
 #[derive(Clone)]
 struct AllShards {
-    workers: Workers,
+    works: Arc<[Box<dyn ShardedWork>]>,
     count: u32,
 }
 
 impl AllShards {
-    fn each(&self) -> impl Iterator<Item = &dyn ShardWorker> {
-        self.workers.iter().map(|worker| &**worker)
+    fn each(&self) -> impl Iterator<Item = &dyn ShardedWork> {
+        self.works.iter().map(|work| &**work)
     }
 
     fn shards(&self) -> Vec<u32> {
         (0..self.count).collect()
     }
 
-    /// Returns a future that completes when the futures of all workers have completed.
+    /// Returns a future that completes when the futures of all controllers have completed.
     fn leave_each(
         &self,
-        leave: impl Fn(&dyn ShardWorker) -> BoxFuture<'static, ()>,
+        leave: impl Fn(&dyn ShardedWork) -> BoxFuture<'static, ()>,
     ) -> BoxFuture<'static, ()> {
         let left: Vec<_> = self.each().map(leave).collect();
         join_all(left).map(drop).boxed()
     }
 }
 
-/// Applies the changes of the group to the workers.
+/// Applies the changes of the group to the controllers.
 struct Driver {
     membership: Membership,
     all: AllShards,
@@ -162,11 +159,11 @@ struct Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let all = self.all.shards();
-        for worker in self.all.each() {
-            // No further run begins. The future would only wait for the runs in flight, which the worker
+        for work in self.all.each() {
+            // No further run begins. The future would only wait for the runs in flight, which the controller
             // drops.
-            drop(worker.release(&all));
-            worker.forget(&all);
+            drop(work.release(&all));
+            work.forget(&all);
         }
     }
 }
@@ -190,7 +187,7 @@ impl Driver {
             };
             match change {
                 Some(Change::Gained(gained)) => {
-                    self.all.each().for_each(|worker| worker.gain(&gained));
+                    self.all.each().for_each(|work| work.gain(&gained));
                 }
                 Some(Change::Release(shards)) => self.release(shards),
                 Some(Change::Cancel(shards)) => self.cancel(shards),
@@ -201,11 +198,11 @@ impl Driver {
     }
 
     fn is_idle(&self, shard: u32) -> bool {
-        self.all.each().all(|worker| worker.is_idle(shard))
+        self.all.each().all(|work| work.is_idle(shard))
     }
 
     fn forget(&self, shards: &[u32]) {
-        self.all.each().for_each(|worker| worker.forget(shards));
+        self.all.each().for_each(|work| work.forget(shards));
     }
 
     fn release(&mut self, shards: Vec<u32>) {
@@ -215,7 +212,7 @@ impl Driver {
             shards.into_iter().partition(|&shard| self.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
         for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.all.leave_each(|worker| worker.release(&part));
+            let released = self.all.leave_each(|work| work.release(&part));
             self.await_release(part, released);
         }
     }
@@ -223,14 +220,14 @@ impl Driver {
     fn cancel(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
-                let cancelled = self.all.leave_each(|worker| worker.cancel(&[shard]));
+                let cancelled = self.all.leave_each(|work| work.cancel(&[shard]));
                 self.await_release(vec![shard], cancelled);
             }
         }
     }
 
     fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.all.leave_each(|worker| worker.cancel(&shards));
+        let lost = self.all.leave_each(|work| work.cancel(&shards));
         self.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
         // Its end drops the keys, and is not reported.
