@@ -36,6 +36,7 @@ mod lease;
 pub mod membership;
 mod metrics;
 pub mod range;
+mod requests;
 // Hidden: only the tests of this crate and of requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]
 #[doc(hidden)]

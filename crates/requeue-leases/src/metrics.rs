@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeExemplarValue, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
@@ -104,64 +106,55 @@ const REASONS: [&str; 3] = ["handover", "takeover", "first"];
 impl Collector for LeaseMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let leaders = lock(&self.0.leaders).clone();
-        encode_leaders(&leaders, &mut encoder)?;
         let groups = lock(&self.0.groups).clone();
-        encode_groups(&groups, &mut encoder)
-    }
-}
-
-fn encode_leaders(
-    leaders: &BTreeMap<String, bool>,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    if leaders.is_empty() {
-        return Ok(());
-    }
-    let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
-                backup, 1 indicates master. 'name' is the string used to identify the lease. Please \
-                make sure to group by name.";
-    let name = "leader_election_master_status";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (lease, leads) in leaders {
-        let labels = [("name", &**lease)];
-        to.encode_family(&labels)?.encode_gauge(&u32::from(*leads))?;
-    }
-    Ok(())
-}
-
-fn encode_groups(
-    groups: &BTreeMap<String, Arc<GroupMeters>>,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    if groups.is_empty() {
-        return Ok(());
-    }
-    let name = "shard_group_shards_held";
-    let help = "Number of shards that this process holds";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (group, meters) in groups {
-        to.encode_family(&[("name", &**group)])?.encode_gauge(&meters.held.load(Relaxed))?;
-    }
-    let name = "shard_group_moves";
-    let help = "Total number of shards that this process has received";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (group, meters) in groups {
-        for (reason, count) in REASONS.iter().zip(&meters.moves) {
-            let labels = [("name", &**group), ("reason", *reason)];
-            let count = count.load(Relaxed);
-            to.encode_family(&labels)?
-                .encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)?;
+        if !leaders.is_empty() {
+            let name = "leader_election_master_status";
+            let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
+                        backup, 1 indicates master. 'name' is the string used to identify the lease. \
+                        Please make sure to group by name.";
+            let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (lease, leads) in &leaders {
+                to.encode_family(&[("name", &**lease)])?.encode_gauge(&u32::from(*leads))?;
+            }
         }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let help = "Number of shards that this process holds";
+        let mut to =
+            encoder.encode_descriptor("shard_group_shards_held", help, None, MetricType::Gauge)?;
+        for (group, meters) in &groups {
+            to.encode_family(&[("name", &**group)])?.encode_gauge(&meters.held.load(Relaxed))?;
+        }
+        let help = "Total number of shards that this process has received";
+        let mut to =
+            encoder.encode_descriptor("shard_group_moves", help, None, MetricType::Counter)?;
+        for (group, meters) in &groups {
+            for (reason, count) in REASONS.iter().zip(&meters.moves) {
+                let labels = [("name", &**group), ("reason", *reason)];
+                encode_count(to.encode_family(&labels)?, count.load(Relaxed))?;
+            }
+        }
+        let help = "Total time of shards without a holder";
+        let mut to = encoder.encode_descriptor(
+            "shard_group_unheld_seconds",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
+        for (group, meters) in &groups {
+            let seconds = meters.unheld_nanos.load(Relaxed) as f64 / 1e9;
+            encode_count(to.encode_family(&[("name", &**group)])?, seconds)?;
+        }
+        Ok(())
     }
-    let name = "shard_group_unheld_seconds";
-    let help = "Total time of shards without a holder";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (group, meters) in groups {
-        let seconds = meters.unheld_nanos.load(Relaxed) as f64 / 1e9;
-        let labels = [("name", &**group)];
-        to.encode_family(&labels)?.encode_counter(&seconds, None::<&Exemplar<NoLabelSet, f64>>)?;
-    }
-    Ok(())
+}
+
+fn encode_count<V>(mut to: MetricEncoder<'_>, count: V) -> fmt::Result
+where
+    V: EncodeCounterValue + EncodeExemplarValue,
+{
+    to.encode_counter(&count, None::<&Exemplar<NoLabelSet, V>>)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use kube::{Client, Resource};
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -133,27 +133,36 @@ impl Part {
     }
 }
 
-impl ShardedWork for Part {
+/// The parts of all controllers in a group.
+struct Parts(Vec<Part>);
+
+impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        // The shards count as held before a run of them begins.
-        self.held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
-        self.ownership.gain(gained.iter().map(HeldShard::index));
+        for Part { held, ownership } in &self.0 {
+            // The shards count as held before a run of them begins.
+            held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
+            ownership.gain(gained.iter().map(HeldShard::index));
+        }
     }
 
     fn is_idle(&self, shard: u32) -> bool {
-        self.ownership.is_idle(shard)
+        self.0.iter().all(|part| part.ownership.is_idle(shard))
     }
 
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        self.ownership.release(shards.iter().copied()).boxed()
+        let released = self.0.iter().map(|part| part.ownership.release(shards.iter().copied()));
+        join_all(released.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
-        self.ownership.lose(shards.iter().copied()).boxed()
+        let lost = self.0.iter().map(|part| part.ownership.lose(shards.iter().copied()));
+        join_all(lost.collect::<Vec<_>>()).map(drop).boxed()
     }
 
     fn forget(&self, shards: &[u32]) {
-        self.held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        for Part { held, .. } in &self.0 {
+            held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        }
     }
 }
 
@@ -163,8 +172,7 @@ fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
         // It is set only here: a controller starts once.
         _ = part.held.0.group.set(membership.observer().clone());
     }
-    let works = parts.into_iter().map(|part| Box::new(part) as Box<dyn ShardedWork>);
-    Sharding::begin(membership, works.collect())
+    Sharding::begin(membership, Arc::new(Parts(parts)))
 }
 
 /// A group that the controller joins when its watches have listed.

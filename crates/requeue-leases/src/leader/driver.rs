@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::calls::Calls;
-use super::election::{Answer, Election, Step};
+use super::election::{Election, Step};
 use super::leadership::{Led, Shared};
 use super::lost::End;
+use crate::requests::{Answer, Requests};
 use crate::token::FencingToken;
 
 pub(super) struct Driver {
     pub(super) election: Election,
-    pub(super) calls: Calls,
+    pub(super) requests: Requests,
     pub(super) shared: Arc<Shared>,
     /// The error about a Lease of a shard group was logged.
     pub(super) has_reported: bool,
@@ -49,7 +49,7 @@ impl Driver {
         match self.election.poll(clock.now(), Timestamp::now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
-                    answer = self.calls.make_call(call) => answer,
+                    answer = self.requests.make_call(call) => answer,
                     () = clock.reach(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
                         Answer::Failed

@@ -14,11 +14,11 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
 use requeue::wait::{JitterSource, jitter};
-use serde_json::Value;
 
 use super::config::Config;
 use super::lost::{End, LeadershipLost};
 use crate::lease::Lease;
+use crate::requests::{Answer, Call};
 use crate::token::FencingToken;
 
 /// One elector's part in an election. The caller passes the time, and makes the requests that it
@@ -94,25 +94,6 @@ pub(crate) enum Step {
     Wait(Time),
     /// The election has ended.
     Ended(End),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Call {
-    Get,
-    Create(Value),
-    /// Its `resourceVersion` is the precondition.
-    Replace(Value),
-}
-
-/// The result of a call.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Lease(Lease),
-    NotFound,
-    /// Another client has written or created the Lease.
-    Conflict,
-    /// Rejected, unreachable or too late. A write may still take effect.
-    Failed,
 }
 
 impl Election {
@@ -205,7 +186,7 @@ impl Election {
     fn write_or_read(&self, request: Request, wall: Timestamp) -> Call {
         let seconds = self.config.lease_seconds();
         match (request, &self.seen) {
-            (Request::Read, _) => Call::Get,
+            (Request::Read, _) => Call::Read(self.config.name.clone()),
             (Request::Hold | Request::Release, None) => Call::Create(Lease::new_object(
                 &self.config.metadata(),
                 &self.identity,
@@ -254,7 +235,7 @@ impl Election {
                     return self.plan = Plan { request: Request::Hold, at };
                 }
             }
-            (_, Answer::NotFound | Answer::Conflict | Answer::Failed) => {}
+            (_, Answer::NotFound | Answer::Conflict | Answer::Failed | Answer::Deleted) => {}
         }
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
@@ -297,7 +278,7 @@ impl Election {
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };
             }
-            (request, Answer::Conflict | Answer::Failed) => {
+            (request, Answer::Conflict | Answer::Failed | Answer::Deleted) => {
                 let request = if request == Request::Read { request } else { held.write };
                 self.plan = Plan { request, at: later };
             }

@@ -10,7 +10,6 @@ use requeue::wait::jitter_source;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::Calls;
 use super::config::{Config, ConfigError};
 use super::driver::Driver;
 use super::election::Election;
@@ -21,6 +20,7 @@ use super::term::{RunError, Term};
 use crate::clock::{self, Clock};
 use crate::events::Events;
 use crate::metrics::LeaseMetrics;
+use crate::requests::Requests;
 
 /// Takes part in an election, and leads at most once.
 ///
@@ -140,9 +140,10 @@ impl LeaderElector {
             .then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
         let now = shared.clock.now();
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
-        let calls = Calls::new(client, &namespace, &name);
+        let requests = Requests::new(client, &namespace, "leader election", &name);
         let shared_by_driver = Arc::clone(&shared);
-        let mut driver = Driver { election, calls, shared: shared_by_driver, has_reported: false };
+        let mut driver =
+            Driver { election, requests, shared: shared_by_driver, has_reported: false };
 
         tracing::info!(
             lease = shared.lease,

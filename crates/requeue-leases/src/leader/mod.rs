@@ -85,7 +85,6 @@
 //!   verbs: [create, patch]
 //! ```
 
-mod calls;
 mod config;
 mod driver;
 pub(crate) mod election;

@@ -55,13 +55,6 @@ impl Term {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Asks the leader's work, by [`Leadership::stopping`], to start nothing new.
-    ///
-    /// The lease is still renewed.
-    pub fn stop(&self) {
-        self.drained_by();
-    }
-
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
@@ -69,8 +62,8 @@ impl Term {
         stopping_since + self.drain_timeout
     }
 
-    /// [Stops](Self::stop), waits until every [`Leadership`] is dropped, and releases the lease, so
-    /// that another replica may lead immediately.
+    /// Asks the work to stop, by [`Leadership::stopping`], and waits until every [`Leadership`] is
+    /// dropped. Then it releases the lease, so that another replica may lead immediately.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::stream::StreamExt;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::watcher;
@@ -14,16 +14,17 @@ use requeue::wait::jitter_source;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::assignment::{JOINED, LABEL};
-use super::calls::Calls;
 use super::config::ShardGroup;
 use super::error::MembershipError;
 use super::group::Group;
 use super::held::{Change, Command, HeldShard, View};
-use super::protocol::{self, Answer, Call, End, Gain, Settings, Source, Step, Watched};
+use super::protocol::{self, End, Gain, Settings, Source, Step};
+use super::watch::{Events as WatchEvents, watch_leases};
 use crate::clock::Clock;
 use crate::events::Events;
 use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
 use crate::metrics::GroupMeters;
+use crate::requests::{Answer, Call, Requests};
 use crate::token::FencingToken;
 
 /// The pause after a member Lease could not be created.
@@ -79,8 +80,8 @@ struct Driver<'a> {
     outputs: &'a Outputs,
     member: Arc<str>,
     group: Group,
-    calls: Calls,
-    watch: BoxStream<'static, Result<Watched, watcher::Error>>,
+    requests: Requests,
+    watch: WatchEvents,
     call: Option<BoxFuture<'static, Answer>>,
     joining: Option<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
@@ -105,11 +106,11 @@ impl<'a> Driver<'a> {
             request_limit: lease.request_limit(),
             handover_limit: shards.handover_timeout,
         };
-        let calls = Calls::new(client.clone(), &lease.namespace, name);
+        let requests = Requests::new(client.clone(), &lease.namespace, "shard group", name);
         let events = || Events::new(client.clone(), &lease.namespace, name, &member);
         Self {
             group: Group::new(settings, jitter_source(), clock.now()),
-            watch: calls.watch_leases(),
+            watch: watch_leases(client.clone(), &lease.namespace, name),
             call: None,
             joining: None,
             term: None,
@@ -119,7 +120,7 @@ impl<'a> Driver<'a> {
             clock,
             outputs,
             member,
-            calls,
+            requests,
         }
     }
 
@@ -135,7 +136,8 @@ impl<'a> Driver<'a> {
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
-                    self.call = Some(self.calls.make_call(call));
+                    let requests = self.requests.clone();
+                    self.call = Some(Box::pin(async move { requests.make_call(call).await }));
                     continue;
                 }
                 Step::Join { group } => {
@@ -150,7 +152,7 @@ impl<'a> Driver<'a> {
                         group = self.shards.name,
                         "the watch of the shard group is silent"
                     );
-                    self.watch = self.calls.watch_leases();
+                    self.watch = self.new_watch();
                     continue;
                 }
                 Step::Ended(end) => return Ended::Over(self.end_with(end).await),
@@ -191,11 +193,15 @@ impl<'a> Driver<'a> {
                         }
                         tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
                     }
-                    None => self.watch = self.calls.watch_leases(),
+                    None => self.watch = self.new_watch(),
                 },
                 () = self.clock.reach(until) => {}
             }
         }
+    }
+
+    fn new_watch(&self) -> WatchEvents {
+        watch_leases(self.client.clone(), &self.shards.lease.namespace, &self.shards.name)
     }
 
     fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
@@ -263,8 +269,6 @@ impl<'a> Driver<'a> {
         let uid = self.group.group()?.uid();
         Some(HeldShard {
             index: gain.shard as u32,
-            count: self.shards.count,
-            by: self.shards.by,
             token: Arc::new(FencingToken::new(uid, gain.number)),
             leadership: leadership.clone(),
             view: self.outputs.view.subscribe(),
@@ -348,7 +352,7 @@ impl<'a> Driver<'a> {
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.shards.lease.request_limit();
         tokio::select! {
-            _ = self.calls.make_call(delete) => {}
+            _ = self.requests.make_call(delete) => {}
             () = self.clock.reach(limit) => {}
         }
     }

@@ -57,8 +57,9 @@ use self::local::Local;
 use self::requests::Requests;
 use super::assignment::GroupLease;
 use super::members::Members;
-use super::protocol::{Answer, Change, End, Settings, Step, Watched};
+use super::protocol::{Change, End, Settings, Step, Watched};
 use crate::lease::Lease;
+use crate::requests::Answer;
 
 /// One replica's part in a group. The caller passes the time, makes the requests, and passes the
 /// events of a watch on all Leases of the group.

@@ -43,7 +43,6 @@ use crate::leader::LeadershipLost;
 /// ```
 #[derive(Debug)]
 pub struct Membership {
-    name: String,
     count: u32,
     observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
@@ -128,8 +127,7 @@ impl Joining {
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
         let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
-        let name = String::new();
-        let membership = Membership { name, count, observer, changes, commands, task, ended: None };
+        let membership = Membership { count, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }
     }
 
@@ -139,8 +137,7 @@ impl Joining {
         let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
         match name {
             Ok(name) => {
-                membership.observer.member.clone_from(&name);
-                membership.name = name;
+                membership.observer.member = name;
                 Ok(membership)
             }
             // The task has ended before.
@@ -170,7 +167,7 @@ impl Membership {
     /// Returns the name of the member Lease, which is unique.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.observer.member
     }
 
     /// Returns the state of the group as this process has last seen it.

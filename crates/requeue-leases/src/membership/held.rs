@@ -8,7 +8,6 @@ use requeue::Time;
 use tokio::sync::{mpsc, watch};
 
 use crate::leader::{Fence, Leadership, LeadershipLost, Right};
-use crate::range::{Shard, ShardBy};
 use crate::token::FencingToken;
 
 /// A change of the shards that a process holds.
@@ -59,8 +58,6 @@ pub(super) struct View {
 #[derive(Clone)]
 pub struct HeldShard {
     pub(super) index: u32,
-    pub(super) count: u32,
-    pub(super) by: ShardBy,
     pub(super) token: Arc<FencingToken>,
     pub(super) leadership: Leadership,
     pub(super) view: watch::Receiver<View>,
@@ -107,15 +104,6 @@ impl HeldShard {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Returns the range of hashes of the shard. With a [function](super::ShardGroup::shard_of), the shard is
-    /// no range, and the result is meaningless.
-    #[must_use]
-    pub fn shard(&self) -> Shard {
-        // The index is below the count, which the driver has checked.
-        Shard::new(self.index, self.count)
-            .map_or_else(|_| unreachable!(), |shard| shard.by(self.by))
     }
 
     /// Returns the fencing token: the uid of the group object, and the number of the shard's holder.

@@ -83,7 +83,6 @@
 
 mod assignment;
 mod balance;
-mod calls;
 mod config;
 mod driver;
 mod error;
@@ -97,6 +96,7 @@ mod sharding;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use self::config::ShardGroup;
 pub use self::error::MembershipError;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::Time;
-use serde_json::Value;
 
 use super::assignment::{Layout, Unreadable};
 use crate::lease::Lease;
+use crate::requests::Call;
 
 /// The settings of a group that the protocol needs.
 #[derive(Clone, Debug)]
@@ -21,31 +21,6 @@ pub(super) struct Settings {
     pub(super) renew_deadline: Duration,
     pub(super) request_limit: Duration,
     pub(super) handover_limit: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Call {
-    Create(Value),
-    Read(String),
-    /// Its `resourceVersion` is the precondition.
-    Replace(Value),
-    /// The uid and the version are preconditions.
-    Delete {
-        name: String,
-        uid: String,
-        version: u64,
-    },
-}
-
-/// The result of a call.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Lease(Lease),
-    Deleted,
-    NotFound,
-    Conflict,
-    /// Rejected, unreachable or too late. A write may still take effect.
-    Failed,
 }
 
 /// An event of the watch on the Leases of the group, in the order of their versions.

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ use crate::leader::LeadershipLost;
 /// The time that a member has to leave its group if no run of it is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The work on the objects of shards, such as a controller.
+/// The work on the objects of shards, such as that of controllers.
 pub trait ShardedWork: Send + Sync {
     /// Takes these shards over: their objects may run from now on.
     fn gain(&self, gained: &[HeldShard]);
@@ -45,21 +45,22 @@ pub trait ShardedWork: Send + Sync {
 pub struct Sharding {
     stop: CancellationToken,
     ended: watch::Receiver<Option<Result<(), MembershipError>>>,
-    all: AllShards,
+    work: Arc<dyn ShardedWork>,
+    count: u32,
     _task: JoinSet<()>,
 }
 
 impl Sharding {
     /// Applies the changes of the group to these controllers from now on.
     #[must_use]
-    pub fn begin(membership: Membership, works: Vec<Box<dyn ShardedWork>>) -> Self {
-        let all = AllShards { works: works.into(), count: membership.count() };
+    pub fn begin(membership: Membership, work: Arc<dyn ShardedWork>) -> Self {
+        let count = membership.count();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let (send, ended) = watch::channel(None);
         let driver = Driver {
             membership,
-            all: all.clone(),
+            work: Arc::clone(&work),
             releasing: BTreeMap::new(),
             releases: FuturesUnordered::new(),
             last_release: 0,
@@ -71,7 +72,7 @@ impl Sharding {
             _ = send.send(Some(result));
         };
         task.spawn(drive.in_current_span());
-        Self { stop, ended, all, _task: task }
+        Self { stop, ended, work, count, _task: task }
     }
 
     /// Waits until the membership is lost.
@@ -96,8 +97,7 @@ impl Sharding {
     /// Cancels the runs in flight, so that the handover completes.
     pub async fn cut_off(&self) {
         // The driver waits for the end of the runs.
-        let shards = self.all.shards();
-        self.all.each().for_each(|work| drop(work.cancel(&shards)));
+        drop(self.work.cancel(&Vec::from_iter(0..self.count)));
         self.leave_now().await;
     }
 
@@ -116,36 +116,10 @@ impl Sharding {
     }
 }
 
-/// The controllers of a member, and the number of shards of its group.
-#[derive(Clone)]
-struct AllShards {
-    works: Arc<[Box<dyn ShardedWork>]>,
-    count: u32,
-}
-
-impl AllShards {
-    fn each(&self) -> impl Iterator<Item = &dyn ShardedWork> {
-        self.works.iter().map(|work| &**work)
-    }
-
-    fn shards(&self) -> Vec<u32> {
-        (0..self.count).collect()
-    }
-
-    /// Returns a future that completes when the futures of all controllers have completed.
-    fn leave_each(
-        &self,
-        leave: impl Fn(&dyn ShardedWork) -> BoxFuture<'static, ()>,
-    ) -> BoxFuture<'static, ()> {
-        let left: Vec<_> = self.each().map(leave).collect();
-        join_all(left).map(drop).boxed()
-    }
-}
-
 /// Applies the changes of the group to the controllers.
 struct Driver {
     membership: Membership,
-    all: AllShards,
+    work: Arc<dyn ShardedWork>,
     /// The shards that are being released, each with the number of its release. A shard that is not
     /// here must not be reported as drained: it may have been gained again.
     releasing: BTreeMap<u32, u64>,
@@ -158,13 +132,11 @@ struct Driver {
 /// Without the driver, nothing shows a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
-        let all = self.all.shards();
-        for work in self.all.each() {
-            // No further run begins. The future would only wait for the runs in flight, which the controller
-            // drops.
-            drop(work.release(&all));
-            work.forget(&all);
-        }
+        let all = Vec::from_iter(0..self.membership.count());
+        // No further run begins. The future would only wait for the runs in flight, which the controllers
+        // drop.
+        drop(self.work.release(&all));
+        self.work.forget(&all);
     }
 }
 
@@ -186,9 +158,7 @@ impl Driver {
                 }
             };
             match change {
-                Some(Change::Gained(gained)) => {
-                    self.all.each().for_each(|work| work.gain(&gained));
-                }
+                Some(Change::Gained(gained)) => self.work.gain(&gained),
                 Some(Change::Release(shards)) => self.release(shards),
                 Some(Change::Cancel(shards)) => self.cancel(shards),
                 Some(Change::Lost(shards)) => self.lose(shards),
@@ -197,22 +167,14 @@ impl Driver {
         }
     }
 
-    fn is_idle(&self, shard: u32) -> bool {
-        self.all.each().all(|work| work.is_idle(shard))
-    }
-
-    fn forget(&self, shards: &[u32]) {
-        self.all.each().for_each(|work| work.forget(shards));
-    }
-
     fn release(&mut self, shards: Vec<u32>) {
         // Shards without runs are released together, so that one write hands them over. Shards with
         // runs do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|&shard| self.is_idle(shard));
+            shards.into_iter().partition(|&shard| self.work.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
         for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.all.leave_each(|work| work.release(&part));
+            let released = self.work.release(&part);
             self.await_release(part, released);
         }
     }
@@ -220,15 +182,15 @@ impl Driver {
     fn cancel(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
-                let cancelled = self.all.leave_each(|work| work.cancel(&[shard]));
+                let cancelled = self.work.cancel(&[shard]);
                 self.await_release(vec![shard], cancelled);
             }
         }
     }
 
     fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.all.leave_each(|work| work.cancel(&shards));
-        self.forget(&shards);
+        let lost = self.work.cancel(&shards);
+        self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
         // Its end drops the keys, and is not reported.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
@@ -244,7 +206,7 @@ impl Driver {
     fn released(&mut self, mut shards: Vec<u32>, number: u64) {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
-        self.forget(&shards);
+        self.work.forget(&shards);
         self.membership.drained(shards);
     }
 }

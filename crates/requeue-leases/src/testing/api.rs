@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::server::Server;
-use crate::membership::protocol::{Answer, Call, Watched};
+use crate::membership::protocol::Watched;
+use crate::requests::{Answer, Call};
 
 /// An API server with Leases, and without other objects.
 #[derive(Clone, Default)]

@@ -8,9 +8,9 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::leader::election::Call;
+use crate::requests::Call;
 #[cfg(test)]
-use crate::{leader::election::Answer, lease::Lease};
+use crate::{lease::Lease, requests::Answer};
 
 /// An API server with one Lease, which records its requests.
 #[derive(Clone, Default)]
@@ -52,12 +52,12 @@ impl ElectionApi {
             inner.events.push(body);
             return Some(respond(Ok(json!({}))));
         }
-        inner.log.push((parts.method.clone(), path, Value::clone(&body)));
+        inner.log.push((parts.method.clone(), path.clone(), Value::clone(&body)));
         if inner.silent {
             return None;
         }
         let call = match parts.method {
-            Method::GET => Call::Get,
+            Method::GET => Call::Read(path),
             Method::POST => Call::Create(body),
             Method::PUT => Call::Replace(body),
             other => panic!("{other} is no part of an election"),
@@ -108,14 +108,15 @@ impl Server {
     /// Executes a call. Returns the Lease, or the code of the error.
     pub(crate) fn call(&mut self, call: Call) -> Result<Value, u16> {
         match (call, &self.lease) {
-            (Call::Get, None) | (Call::Replace(_), None) => Err(404),
-            (Call::Get, Some(lease)) => Ok(lease.clone()),
+            (Call::Read(_) | Call::Replace(_), None) => Err(404),
+            (Call::Read(_), Some(lease)) => Ok(lease.clone()),
             (Call::Create(_), Some(_)) => Err(409),
             (Call::Create(lease), None) => {
                 self.uids += 1;
                 let uid = format!("uid-{}", self.uids);
                 Ok(self.store(lease, &uid))
             }
+            (Call::Delete { .. }, _) => panic!("an election deletes no Lease"),
             (Call::Replace(new), Some(lease)) => {
                 let precondition = &new["metadata"];
                 let fits = |field| precondition[field] == lease["metadata"][field];

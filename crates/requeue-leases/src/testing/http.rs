@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::server::Server;
-use crate::membership::protocol::{Answer, Call};
+use crate::requests::{Answer, Call};
 
 /// The namespace that exists.
 pub const NAMESPACE: &str = "ns";

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::lease::Lease;
-use crate::membership::protocol::{Answer, Call, Watched};
+use crate::membership::protocol::Watched;
+use crate::requests::{Answer, Call};
 
 #[derive(Default)]
 pub(crate) struct Server {

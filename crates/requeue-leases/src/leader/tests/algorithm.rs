@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::{config, seconds};
 use crate::leader::LeadershipLost;
-use crate::leader::election::{Answer, Call, Election, Step};
+use crate::leader::election::{Election, Step};
 use crate::leader::lost::End;
 use crate::lease::ASSIGNMENT;
+use crate::requests::{Answer, Call};
 use crate::testing::ElectionServer as Server;
 
 /// A candidate with times of 15, 10 and 2 s, and a server. The test drives both.
@@ -90,14 +91,14 @@ impl Driven {
     /// Polls until this time. The candidate must not lead at any poll.
     fn follows_until(&mut self, end: Time) {
         while self.now < end {
-            assert!(matches!(self.answers(), Call::Get), "took it at {:?}", self.now);
+            assert!(matches!(self.answers(), Call::Read(_)), "took it at {:?}", self.now);
             self.now = self.waits();
         }
     }
 
     /// The Lease does not exist. The candidate creates it and leads.
     fn creates(&mut self) {
-        assert!(matches!(self.answers(), Call::Get));
+        assert!(matches!(self.answers(), Call::Read(_)));
         assert!(matches!(self.answers(), Call::Create(_)));
         assert!(self.election.fencing_token().is_some());
     }
@@ -123,7 +124,7 @@ fn a_lease_that_is_not_there_is_created_and_one_that_is_released_is_taken() {
     assert_eq!(it.spec()["leaseDurationSeconds"], 1);
 
     let mut next = Driven { server: it.server, ..Driven::new() };
-    assert!(matches!(next.answers(), Call::Get));
+    assert!(matches!(next.answers(), Call::Read(_)));
     assert!(matches!(next.answers(), Call::Replace(_)));
     assert_eq!(next.election.fencing_token().unwrap().to_string(), "uid-1/1");
 }
@@ -134,7 +135,7 @@ fn a_lease_is_waited_out_for_the_duration_written_in_it_and_keeps_unknown_fields
     it.server.call(Call::Create(held_by_another())).unwrap();
     it.follows_until(at(30.0));
 
-    assert!(matches!(it.answers(), Call::Get));
+    assert!(matches!(it.answers(), Call::Read(_)));
     assert!(matches!(it.answers(), Call::Replace(_)));
     assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/8");
     let metadata = &it.server.lease.as_ref().unwrap()["metadata"];
@@ -162,7 +163,7 @@ fn a_lease_that_vanishes_is_waited_out_by_those_who_have_seen_it() {
     it.now = it.waits();
     it.server.lease = None;
     it.follows_until(at(30.0));
-    assert!(matches!(it.answers(), Call::Get));
+    assert!(matches!(it.answers(), Call::Read(_)));
     assert!(matches!(it.answers(), Call::Create(_)));
 }
 
@@ -233,12 +234,12 @@ fn a_conflict_is_read_at_once_and_the_next_one_in_its_time() {
     it.now = at(2.0);
     it.server.label(1);
     assert!(matches!(it.answers(), Call::Replace(_)));
-    assert!(matches!(it.answers(), Call::Get));
+    assert!(matches!(it.answers(), Call::Read(_)));
     it.server.label(2);
     assert!(matches!(it.answers(), Call::Replace(_)));
     it.now = it.waits();
     assert_eq!(it.now, at(4.0));
-    assert!(matches!(it.answers(), Call::Get));
+    assert!(matches!(it.answers(), Call::Read(_)));
     assert!(matches!(it.answers(), Call::Replace(_)));
     assert_eq!(it.election.right_times().unwrap().0, at(4.0));
 }

@@ -19,8 +19,9 @@ use requeue::wait::JitterSource;
 
 use super::config;
 use crate::leader::Config;
-use crate::leader::election::{Answer, Call, Election, Step};
+use crate::leader::election::{Election, Step};
 use crate::leader::lost::End;
+use crate::requests::{Answer, Call};
 use crate::testing::ElectionServer as Server;
 use crate::token::FencingToken;
 

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use super::local::Local;
 use super::{Group, Phase};
 use crate::membership::assignment::{Assignment, GroupLease, STOPPING};
-use crate::membership::protocol::{Answer, Call, End, Settings, Step};
+use crate::membership::protocol::{End, Settings, Step};
+use crate::requests::{Answer, Call};
 
 /// The base of the pause after a conflict. Several members that write at the same time take turns.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use crate::lease::Lease;
 use crate::membership::assignment::{GroupLease, JOINED, LABEL, Layout, STOPPING};
 use crate::membership::group::Group;
-use crate::membership::protocol::{
-    Answer, Call, Change, End, Gain, Settings, Source, Step, Watched,
-};
+use crate::membership::protocol::{Change, End, Gain, Settings, Source, Step, Watched};
+use crate::requests::{Answer, Call};
 use crate::testing::{Server, lease};
 
 const LEASE: f64 = 15.0;

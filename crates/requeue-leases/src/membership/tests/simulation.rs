@@ -24,10 +24,10 @@ use serde_json::{Map, Value};
 
 use self::replica::Replica;
 use crate::leader::Config;
-use crate::leader::election;
 use crate::lease::Lease;
 use crate::membership::assignment::{JOINED, Layout};
-use crate::membership::protocol::{Answer, Call, Watched};
+use crate::membership::protocol::Watched;
+use crate::requests::{Answer, Call};
 use crate::testing::Server;
 
 /// Nanoseconds of real time, which no replica can read.
@@ -69,17 +69,17 @@ enum Planted {
 
 enum What {
     Group(Call),
-    Election(election::Call),
+    Election(Call),
 }
 
 enum Answered {
     Group(Answer),
-    Election(election::Answer),
+    Election(Answer),
 }
 
 enum Event {
     Wake { who: usize, epoch: u64, of: usize, number: u64 },
-    Arrives { who: usize, epoch: u64, number: u64, member: Arc<str>, what: What },
+    Arrives { who: usize, epoch: u64, number: u64, what: What },
     Answered { who: usize, epoch: u64, number: u64, answer: Answered },
     ListArrives { who: usize, epoch: u64, watch: u64 },
     Watched { who: usize, epoch: u64, watch: u64, event: Watched },

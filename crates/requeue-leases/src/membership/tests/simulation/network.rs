@@ -1,10 +1,7 @@
 //! The requests and the watches between the replicas and the server, which are late or lost.
 
-use std::sync::Arc;
-
 use super::{Answered, Event, Planted, Real, SECOND, What, World, nanos};
-use crate::leader::election;
-use crate::membership::protocol::{Answer, Call};
+use crate::requests::{Answer, Call};
 
 impl World {
     /// Returns a delay: short in most cases, sometimes just within the limit, or longer.
@@ -20,18 +17,18 @@ impl World {
         let cut_off = self.is_cut_off(who);
         let replica = self.replica(who);
         replica.calls[of] = number;
-        let (epoch, member) = (replica.epoch, Arc::clone(&replica.member));
+        let epoch = replica.epoch;
         let (lost, slow) = (replica.lost, replica.slow);
         if !cut_off && !self.chance(lost) {
             let at = self.now + self.delay(slow);
-            self.at(at, Event::Arrives { who, epoch, number, member, what });
+            self.at(at, Event::Arrives { who, epoch, number, what });
         }
     }
 
     /// Executes a request at the server. The process that has sent it may have crashed.
     pub(super) fn serve(&mut self, event: Event) {
         match event {
-            Event::Arrives { who, epoch, number, member, what } => {
+            Event::Arrives { who, epoch, number, what } => {
                 let answer = match what {
                     What::Group(Call::Read(name))
                         if self.planted == Some(Planted::NoFreshRead)
@@ -42,19 +39,7 @@ impl World {
                         Answered::Group(shown.map_or(Answer::NotFound, Answer::Lease))
                     }
                     What::Group(call) => Answered::Group(self.server.call(call)),
-                    What::Election(call) => {
-                        let call = match call {
-                            election::Call::Get => Call::Read(member.to_string()),
-                            election::Call::Create(json) => Call::Create(json),
-                            election::Call::Replace(json) => Call::Replace(json),
-                        };
-                        Answered::Election(match self.server.call(call) {
-                            Answer::Lease(lease) => election::Answer::Lease(lease),
-                            Answer::NotFound => election::Answer::NotFound,
-                            Answer::Conflict => election::Answer::Conflict,
-                            Answer::Deleted | Answer::Failed => election::Answer::Failed,
-                        })
-                    }
+                    What::Election(call) => Answered::Election(self.server.call(call)),
                 };
                 if !self.runs(who, epoch) {
                     return;

@@ -13,7 +13,8 @@ use crate::leader::lost;
 use crate::lease::Lease;
 use crate::membership::assignment::{JOINED, LABEL};
 use crate::membership::group::Group;
-use crate::membership::protocol::{Call, Change, End, Settings, Source, Step, Watched};
+use crate::membership::protocol::{Change, End, Settings, Source, Step, Watched};
+use crate::requests::Call;
 
 pub(super) struct Replica {
     pub(super) group: Group,
