@@ -108,11 +108,15 @@ impl Collector for LeaseMetrics {
         let leaders = lock(&self.0.leaders).clone();
         let groups = lock(&self.0.groups).clone();
         if !leaders.is_empty() {
-            let name = "leader_election_master_status";
             let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
                         backup, 1 indicates master. 'name' is the string used to identify the lease. \
                         Please make sure to group by name.";
-            let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            let mut to = encoder.encode_descriptor(
+                "leader_election_master_status",
+                help,
+                None,
+                MetricType::Gauge,
+            )?;
             for (lease, leads) in &leaders {
                 to.encode_family(&[("name", &**lease)])?.encode_gauge(&u32::from(*leads))?;
             }
