@@ -12,6 +12,8 @@ use kube::api::Api;
 use kube::client::Body;
 use kube::{Client, Resource};
 
+use crate::range::Shard;
+
 /// The body of a response, which may end early.
 pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
@@ -74,6 +76,38 @@ where
 pub(crate) fn set_query(request: &mut Request<Body>, query: &str) {
     let path = request.uri().path().to_owned();
     set(request, &path, query);
+}
+
+/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each
+/// request. It returns the selector, and a future that completes when a watch with this selector
+/// should continue with another one. A server without the feature gate `ShardedListAndWatch` ignores
+/// the parameter, and returns all objects.
+pub(crate) fn select_shards<K: Resource>(
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+    selector: impl Fn() -> (String, BoxFuture<'static, ()>) + Send + 'static,
+) -> Api<K> {
+    intercept(api, dyntype, move |client, mut request| {
+        let (selector, is_outdated) = selector();
+        let selector = selector.replace(' ', "").replace('\'', "%27").replace('|', "%7C");
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|part| part == "watch=true");
+        let query = format!("{query}&shardSelector={selector}");
+        set_query(&mut request, &query);
+        // A list that ended early would be incomplete.
+        let end = if is_watch { is_outdated } else { pending().boxed() };
+        async move { Ok(until(client.send(request).await?, end)) }
+    })
+}
+
+/// Returns `api` with lists and watches of this shard only: see [`select_shards`].
+pub(crate) fn select_shard<K: Resource>(
+    shard: Shard,
+    api: Api<K>,
+    dyntype: &K::DynamicType,
+) -> Api<K> {
+    let selector = shard.selector();
+    select_shards(api, dyntype, move || (selector.clone(), pending().boxed()))
 }
 
 fn set(request: &mut Request<Body>, path: &str, query: &str) {

@@ -51,7 +51,7 @@
 //! | clean up before an object is deleted | [`finalizer()`] |
 //! | run several replicas, of which one is active | [`Controller::leader_election`], [`leader`] |
 //! | run several controllers in one process | [`Manager`] |
-//! | share the objects between replicas | [`Controller::shards`], [`Manager::shards`], [`shards`] |
+//! | share the objects between replicas | [`Controller::shard_group`], [`Manager::shard_group`], [`membership`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
 //! | watch a kind once for several controllers | [`shared::SharedWatch`] |
 //! | find the objects that refer to another one | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
@@ -86,7 +86,8 @@
 //! ```
 //!
 //! The requests of its reconciler need further permissions, such as `patch` of `websites/status`.
-//! [Leader election](leader#permissions) needs further permissions, too. The tests against an API
+//! [Leader election](requeue_leases::leader#permissions) and [shards](membership#permissions) need
+//! further permissions, too. The tests against an API
 //! server run with exactly these permissions.
 
 // Tests of this crate and tests that use it from outside share helpers.
@@ -103,9 +104,9 @@ pub mod metrics;
 mod optional;
 pub mod policy;
 mod relist;
-pub mod shard;
-pub mod shards;
 pub mod shared;
+#[cfg(test)]
+mod tests;
 // `requeue watch` of the program uses it. It is no part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
@@ -114,6 +115,8 @@ pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 pub use crate::manager::Manager;
+#[doc(inline)]
+pub use requeue_leases::{membership, range};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

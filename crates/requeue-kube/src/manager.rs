@@ -24,11 +24,11 @@ use tracing::Instrument;
 
 use crate::Controller;
 use crate::controller::{
-    self, Action, CommonGroup, Error, Managed, RunnerError, Sharding, abandon, any_of, signals,
+    self, Action, CommonGroup, Error, Managed, RunnerError, abandon, any_of, signals,
 };
 use crate::leader::{LeaderElector, LeadershipLost, Term};
+use crate::membership::{Joining, MembershipError, ShardGroup, Sharding};
 use crate::metrics::Metrics;
-use crate::shards::{Joining, Shards, ShardsError};
 use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
@@ -37,7 +37,7 @@ use crate::shared::SharedWatch;
 ///   own watches have listed and, with an election, this process leads.
 /// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
 ///   all of them are ready.
-/// - **Shards.** In place of the election, [one shard group](Self::shards): the replicas share the
+/// - **Shards.** In place of the election, [one shard group](Self::shard_group): the replicas share the
 ///   objects of all controllers.
 /// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
@@ -83,7 +83,7 @@ pub struct Manager {
     readiness: Readiness,
     watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
     elector: Option<LeaderElector>,
-    shards: Option<Shards>,
+    shards: Option<ShardGroup>,
     /// The client of the first controller that has one.
     client: Option<Client>,
     metrics: Option<Metrics>,
@@ -132,7 +132,7 @@ impl Manager {
         self.readiness.add(name.clone(), controller.readiness());
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
-        let start = |managed| follow(label, run(controller.managed(managed))).boxed();
+        let start = |managed| follow_stream(label, run(controller.managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
     }
 
@@ -192,28 +192,28 @@ impl Manager {
         self
     }
 
-    /// Shares the objects of all controllers with the other replicas of a [group](crate::shards),
+    /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
     /// in place of a leader election: all replicas work, each on an equal part of the shards.
     ///
-    /// It works as for [one controller](Controller::shards), with one membership, one assignment
+    /// It works as for [one controller](Controller::shard_group), with one membership, one assignment
     /// and one set of Leases for all controllers:
     ///
     /// - The process joins the group when all controllers are ready.
     /// - Each controller reconciles the objects of its kind in the shards that the process holds.
     ///   An object's shard does not depend on the kind. With
-    ///   [`ShardBy::Namespace`](crate::shard::ShardBy::Namespace), all objects of a namespace are
+    ///   [`ShardBy::Namespace`](crate::range::ShardBy::Namespace), all objects of a namespace are
     ///   therefore in one shard, for all controllers.
     /// - A shard moves when the runs in flight of all controllers for its objects have ended.
     /// - A graceful shutdown hands each shard over as soon as its last run has ended. Other runs
-    ///   continue. Runs that exceed the [`handover_timeout`](Shards::handover_timeout) or their
+    ///   continue. Runs that exceed the [`handover_timeout`](ShardGroup::handover_timeout) or their
     ///   controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped first.
     ///   A forced shutdown that drops runs leaves the shards without a holder until the member
     ///   Lease has expired.
     /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
     ///   with [`ManagerError::Shards`].
     ///
-    /// The requests of the group use the client of [`Shards::with_client`]. Without one, they use
-    /// that of the first controller that has an `Api`. The group has no [kind](Shards::objects) by
+    /// The requests of the group use the client of [`ShardGroup::with_client`]. Without one, they use
+    /// that of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by
     /// default. A rolling update can therefore add controllers, and other programs must use other
     /// names for their groups.
     ///
@@ -223,17 +223,17 @@ impl Manager {
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::Manager;
-    /// use requeue_kube::shard::ShardBy;
-    /// use requeue_kube::shards::Shards;
+    /// use requeue_kube::range::ShardBy;
+    /// use requeue_kube::membership::ShardGroup;
     ///
     /// # async fn map(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn secret(_: Arc<Secret>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = kube::Config::infer().await?;
-    /// let shards = Shards::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
+    /// let shards = ShardGroup::new("my-controllers", &config.default_namespace).by(ShardBy::Namespace);
     /// let own_connections = shards.client(config.clone())?;
     /// let mut manager = Manager::new()
-    ///     .shards(shards.with_client(own_connections))
+    ///     .shard_group(shards.with_client(own_connections))
     ///     .shutdown_on_signal();
     ///
     /// let (client, wc) = (Client::try_from(config)?, watcher::Config::default());
@@ -245,7 +245,7 @@ impl Manager {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn shards(mut self, shards: Shards) -> Self {
+    pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.shards = Some(shards);
         self
     }
@@ -322,7 +322,7 @@ impl Manager {
     /// # }
     /// ```
     pub async fn run(mut self) -> Result<(), ManagerError> {
-        let group = self.group()?;
+        let group = self.take_group()?;
         let Self { controllers, readiness, watches, elector, metrics, graceful, forced, .. } = self;
         // From now on, only the controllers keep the watches.
         drop(watches);
@@ -350,12 +350,12 @@ impl Manager {
             future::pending::<Infallible>().await
         };
         let controlled = async {
-            let mut work = pin!(work(tasks, &stop));
+            let mut work = pin!(run_controllers(tasks, &stop));
             let mut joining = None;
             let right = tokio::select! {
                 biased;
                 done = &mut work => Err(done.ended),
-                right = acquired(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
+                right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
             let right = match right {
                 Ok(right) => right,
@@ -373,7 +373,12 @@ impl Manager {
                 never = right.leaves_after(&stop) => match never {},
                 done = &mut work => done,
             };
-            right.end(done.is_cut_off, force.is_cancelled()).await;
+            let dropped = match (done.is_cut_off, force.is_cancelled()) {
+                (false, _) => Dropped::Nothing,
+                (true, false) => Dropped::AfterTimeout,
+                (true, true) => Dropped::ByForce,
+            };
+            right.give_back(dropped).await;
             done.ended
         };
         tokio::select! {
@@ -385,21 +390,21 @@ impl Manager {
 }
 
 impl Manager {
-    /// Returns the shard group, if there is one.
-    fn group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
+    /// Takes the shard group, if there is one.
+    fn take_group(&mut self) -> Result<Option<CommonGroup>, ManagerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
         if self.elector.is_some() {
             return Err(ManagerError::ShardsConflict { setting: "leader election" });
         }
         let client = shards.own_client().or_else(|| self.client.take());
         let client = client.ok_or(ManagerError::ShardsWithoutClient)?;
-        let shards = shards.of_controller(String::new(), self.metrics.as_ref());
+        let shards = shards.for_controller(String::new(), self.metrics.as_ref().map(AsRef::as_ref));
         CommonGroup::new(shards, client).map(Some).map_err(ManagerError::Shards)
     }
 }
 
 /// Reads a controller's stream until it ends.
-async fn follow<K, E>(
+async fn follow_stream<K, E>(
     name: String,
     stream: impl Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>>,
 ) -> Result<(), RunnerError>
@@ -426,7 +431,7 @@ struct Done {
 }
 
 /// Waits for all controllers. The first that fails stops the others.
-async fn work(
+async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
 ) -> Done {
@@ -448,6 +453,14 @@ async fn work(
     done
 }
 
+/// The runs that were dropped during the shutdown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    Nothing,
+    AfterTimeout,
+    ByForce,
+}
+
 /// The right of this process to run its controllers.
 enum Right {
     Free,
@@ -458,7 +471,7 @@ enum Right {
 /// Waits until the controllers may start: with an election or a shard group, until all of them are
 /// ready and this process leads or is a member. After a stop it does not take part, and `joining`
 /// contains the join that did not complete.
-async fn acquired(
+async fn acquire_right(
     elector: Option<LeaderElector>,
     group: Option<CommonGroup>,
     readiness: &Readiness,
@@ -506,14 +519,14 @@ impl Right {
     /// Gives the right back after all controllers have ended. If runs were dropped, the API server
     /// may still execute their requests. The lease is then not released, and expires. After a
     /// forced shutdown, the Lease of a member expires as well.
-    async fn end(self, is_cut_off: bool, is_forced: bool) {
+    async fn give_back(self, dropped: Dropped) {
         match self {
-            Self::Term(term) if !is_cut_off => {
+            Self::Term(term) if dropped == Dropped::Nothing => {
                 if let Err(error) = term.release().await {
                     tracing::warn!(%error, "the lease was not released, and expires");
                 }
             }
-            Self::Member(sharding) if !(is_cut_off && is_forced) => sharding.leave_now().await,
+            Self::Member(sharding) if dropped != Dropped::ByForce => sharding.leave_now().await,
             _ => {}
         }
     }
@@ -595,15 +608,15 @@ pub enum ManagerError {
     },
     /// The process is no longer the leader. All runs in flight were dropped at an `await`.
     LeadershipLost(LeadershipLost),
-    /// The process cannot join its [shard group](Manager::shards), or is no longer a member. All
+    /// The process cannot join its [shard group](Manager::shard_group), or is no longer a member. All
     /// runs in flight were dropped at an `await`.
-    Shards(ShardsError),
-    /// This setting cannot be combined with a [shard group](Manager::shards).
+    Shards(MembershipError),
+    /// This setting cannot be combined with a [shard group](Manager::shard_group).
     ShardsConflict {
         /// The setting.
         setting: &'static str,
     },
-    /// None of the controllers has a client for the [shard group](Manager::shards).
+    /// None of the controllers has a client for the [shard group](Manager::shard_group).
     ShardsWithoutClient,
 }
 
@@ -620,7 +633,7 @@ impl fmt::Display for ManagerError {
             ),
             Self::ShardsWithoutClient => f.write_str(
                 "the shard group has no client, and no controller of the manager has an `Api`; set \
-                 one with `Shards::with_client`",
+                 one with `ShardGroup::with_client`",
             ),
         }
     }

@@ -18,7 +18,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_kube::controller::Action;
 use requeue_kube::finalizer::{Event, finalizer};
-use requeue_kube::shard::{Shard, ShardBy};
+use requeue_kube::range::{Shard, ShardBy};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 

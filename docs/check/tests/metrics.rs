@@ -62,10 +62,9 @@ fn families() -> BTreeSet<String> {
         let is_counter = ["Results", "Count", "QueueCount"].contains(&&found[2]);
         names.insert(if is_counter { format!("{}_total", &found[1]) } else { found[1].into() });
     }
-    let leader = Regex::new(r#"let name = "(\w+)""#).expect("a regular expression");
-    names.extend(leader.captures_iter(&source).map(|found| found[1].to_owned()));
-    let group = Regex::new(r#"(?s)\("(shard_group_\w+)".*?MetricType::(\w+)"#);
-    for found in group.expect("a regular expression").captures_iter(&source) {
+    let source = read("crates/requeue-leases/src/metrics.rs");
+    let family = Regex::new(r#"(?s)encode_descriptor\(\s*"(\w+)".*?MetricType::(\w+)"#);
+    for found in family.expect("a regular expression").captures_iter(&source) {
         let suffix = if &found[2] == "Counter" { "_total" } else { "" };
         names.insert(format!("{}{suffix}", &found[1]));
     }

@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Server, until};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError};
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{MembershipError, ShardGroup};
 use requeue_kube::{Controller, ObjectKey, policy};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -48,7 +48,7 @@ struct Context {
 
 async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, kube::Error> {
     let name = map.name_any();
-    let held = context.held.of(&ObjectKey::from_meta(&map.metadata));
+    let held = context.held.for_object(&ObjectKey::from_meta(&map.metadata));
     {
         let mut world = context.world.lock().unwrap();
         if !world.running.insert(name.clone()) {
@@ -66,8 +66,8 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
 }
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
-fn group(namespace: &str) -> Shards {
-    Shards::new("maps", namespace)
+fn group(namespace: &str) -> ShardGroup {
+    ShardGroup::new("maps", namespace)
         .count(16)
         .lease_duration(Duration::from_secs(3))
         .renew_deadline(Duration::from_secs(2))
@@ -78,7 +78,7 @@ fn controller(
     client: &Client,
     namespace: &str,
     name: &str,
-    shards: Shards,
+    shards: ShardGroup,
 ) -> Controller<ConfigMap> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     // A cache that is behind must not matter for a shard that was gained.
@@ -86,7 +86,7 @@ fn controller(
     Controller::new(maps, wc)
         .name(format!("{namespace}-{name}"))
         .with_config(Config::default().concurrency(8))
-        .shards(shards)
+        .shard_group(shards)
 }
 
 type Ended = Vec<RunnerError>;
@@ -189,7 +189,7 @@ async fn replicas_share_all_objects(server: &Server) {
     let [Err(Error::RunnerError(RunnerError::Shards { error, .. }))] = &results[..] else {
         panic!("{results:?}");
     };
-    let other = ShardsError::OtherCount { group: "maps".into(), stored: 16, configured: 32 };
+    let other = MembershipError::OtherCount { group: "maps".into(), stored: 16, configured: 32 };
     assert_eq!(*error, other);
 
     all_changes_run(&maps, &world, "one replica shuts down", async {

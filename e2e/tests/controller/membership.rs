@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Server, until};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError};
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{MembershipError, ShardGroup};
 use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -71,8 +71,8 @@ impl Drop for Run {
 }
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
-fn group(namespace: &str) -> Shards {
-    Shards::new("maps", namespace)
+fn group(namespace: &str) -> ShardGroup {
+    ShardGroup::new("maps", namespace)
         .count(16)
         .lease_duration(Duration::from_secs(3))
         .renew_deadline(Duration::from_secs(2))
@@ -109,7 +109,7 @@ impl Replica {
         client: &Client,
         namespace: &str,
         replica: &'static str,
-        shards: Shards,
+        shards: ShardGroup,
         takes: Duration,
         world: &Arc<Mutex<World>>,
     ) -> Self {
@@ -122,7 +122,7 @@ impl Replica {
         controller: Controller<ConfigMap>,
         namespace: &str,
         replica: &'static str,
-        shards: Shards,
+        shards: ShardGroup,
         takes: Duration,
         world: &Arc<Mutex<World>>,
     ) -> Self {
@@ -131,7 +131,7 @@ impl Replica {
         let controller = controller
             .name(format!("{namespace}-{replica}"))
             .with_config(config)
-            .shards(shards)
+            .shard_group(shards)
             .graceful_shutdown_on(async move {
                 // A replica that is dropped is not stopped gracefully.
                 if stopped.await.is_err() {
@@ -181,7 +181,8 @@ async fn a_controller_that_loses_its_membership_drops_its_runs_and_another_one_c
     let member = members.iter().find(|lease| lease.name_any() != "maps").unwrap().name_any();
     leases.delete(&member, &Default::default()).await.unwrap();
     let errors = lost.task.await.unwrap();
-    let [RunnerError::Shards { error: ShardsError::Lost(_), keys: cut_off }] = &errors[..] else {
+    let [RunnerError::Shards { error: MembershipError::Lost(_), keys: cut_off }] = &errors[..]
+    else {
         panic!("{errors:?}");
     };
     // The garbage collector's root certificate is a ConfigMap, too.
@@ -277,7 +278,7 @@ async fn a_function_assigns_the_objects_to_the_replicas() {
     let (namespace, client) = (&server.namespace("function").await, server.client().await);
     create(&client, namespace).await;
     let world: Arc<Mutex<World>> = Arc::default();
-    let shards = || group(namespace).shard_of(|object| u32::from(object.name().ends_with('7')));
+    let shards = || group(namespace).shard_of(|_, name| u32::from(name.ends_with('7')));
     let start = |name| Replica::start(&client, namespace, name, shards(), LONG, &world);
     let running = |replica| world.lock().unwrap().running_at(replica);
     let sevens: BTreeSet<_> = names().into_iter().filter(|name| name.ends_with('7')).collect();

@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use requeue_e2e::{Server, until};
 use requeue_kube::controller::{Action, Config};
-use requeue_kube::shard::{Shard, ShardBy};
+use requeue_kube::range::{Shard, ShardBy};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;

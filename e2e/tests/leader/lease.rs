@@ -42,8 +42,8 @@ async fn a_lease_that_is_deleted_ends_the_term_and_the_next_has_another_token() 
 
     let second = term(server, &namespace).await;
     let (before, after) = (first.leadership(), second.leadership());
-    assert_eq!(before.token().transitions(), after.token().transitions());
-    assert_ne!(before.token(), after.token());
+    assert_eq!(before.fencing_token().transitions(), after.fencing_token().transitions());
+    assert_ne!(before.fencing_token(), after.fencing_token());
 
     // The two terms have the same number. Only the uid and a renewal distinguish them.
     let new = after.fence();
@@ -94,12 +94,12 @@ async fn a_late_write_to_the_status_and_a_late_claim_are_refused() {
     namespaces.patch(&name, &params, &claim).await.unwrap();
     namespaces.patch_status(&name, &params, &old.patch(write("True"))).await.unwrap();
     drop(old);
-    let token = first.leadership().token().clone();
+    let token = first.leadership().fencing_token().clone();
     let frozen = first.leadership().fence().patch(write("Unknown"));
     first.release().await.unwrap();
 
     let second = term(server, &name).await;
-    assert_eq!(second.leadership().token().transitions(), token.transitions() + 1);
+    assert_eq!(second.leadership().fencing_token().transitions(), token.transitions() + 1);
     let new = second.leadership().fence();
     let claim = new.claim(&namespaces.get(&name).await.unwrap()).await.unwrap().unwrap();
     namespaces.patch(&name, &params, &claim).await.unwrap();

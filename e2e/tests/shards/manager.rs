@@ -41,7 +41,7 @@ impl Replica {
     fn start(client: &Client, namespace: &str, number: usize) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let mut manager = Manager::new()
-            .shards(group(namespace))
+            .shard_group(group(namespace))
             .graceful_shutdown_on(async { _ = stopped.await });
         let log = Log::default();
         let held = [

@@ -10,14 +10,14 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, ObjectMeta, PatchParams, PostParams};
 use kube::{Api, Client};
 use requeue_e2e::{Server, until};
-use requeue_kube::shard::ShardBy;
-use requeue_kube::shards::{Change, HeldShard, Membership, Shards, ShardsError};
+use requeue_kube::membership::{Change, HeldShard, Membership, MembershipError, ShardGroup};
+use requeue_kube::range::ShardBy;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
 /// Returns a group with durations of 3, 2 and 0.5 s.
-pub(crate) fn group(namespace: &str) -> Shards {
-    Shards::new("web", namespace)
+pub(crate) fn group(namespace: &str) -> ShardGroup {
+    ShardGroup::new("web", namespace)
         .count(16)
         .lease_duration(Duration::from_secs(3))
         .renew_deadline(Duration::from_secs(2))
@@ -79,7 +79,7 @@ struct Member {
 }
 
 impl Member {
-    async fn join(shards: Shards, client: Client, number: usize, holders: &Holders) -> Self {
+    async fn join(shards: ShardGroup, client: Client, number: usize, holders: &Holders) -> Self {
         let membership = shards.join(client).await.expect("a member");
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let task = tokio::spawn(work(membership, number, holders.clone(), stopped));
@@ -171,8 +171,8 @@ async fn members_join_stop_and_are_killed() {
     assert!(!killed[0].is_held());
     holders.balance("the last member has taken the shards over", &[(3, 16)]).await;
     let new = holders.of(3).into_iter().find(|held| held.index() == killed[0].index()).unwrap();
-    assert_eq!(new.token().uid(), killed[0].token().uid());
-    assert!(new.token().transitions() > killed[0].token().transitions());
+    assert_eq!(new.fencing_token().uid(), killed[0].fencing_token().uid());
+    assert!(new.fencing_token().transitions() > killed[0].fencing_token().transitions());
     let params = PatchParams::default();
     let map = maps.get("map").await.unwrap();
     let claim = new.fence().claim(&map).await.unwrap().unwrap();
@@ -198,14 +198,15 @@ async fn other_contents_and_missing_permissions_are_refused() {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace("refused").await;
     let client = client(server, &namespace).await;
-    let refused = async |shards: Shards| shards.join(client.clone()).await.expect_err("refused");
+    let refused =
+        async |shards: ShardGroup| shards.join(client.clone()).await.expect_err("refused");
     let member = group(&namespace).join(client.clone()).await.unwrap();
 
     let error = refused(group(&namespace).count(32)).await;
-    let other = ShardsError::OtherCount { group: "web".into(), stored: 16, configured: 32 };
+    let other = MembershipError::OtherCount { group: "web".into(), stored: 16, configured: 32 };
     assert_eq!(error, other);
     let error = refused(group(&namespace).by(ShardBy::Namespace)).await;
-    assert!(matches!(error, ShardsError::OtherContent { .. }), "{error}");
+    assert!(matches!(error, MembershipError::OtherContent { .. }), "{error}");
     let error = refused(group(&namespace).objects("websites.example.com")).await;
     assert!(error.to_string().contains("websites.example.com"), "{error}");
     drop(member);
@@ -213,9 +214,9 @@ async fn other_contents_and_missing_permissions_are_refused() {
     let admin: Api<Lease> = Api::namespaced(server.client().await, &namespace);
     let metadata = ObjectMeta { name: Some("elected".into()), ..ObjectMeta::default() };
     admin.create(&PostParams::default(), &Lease { metadata, spec: None }).await.unwrap();
-    let elected = Shards::new("elected", &namespace);
+    let elected = ShardGroup::new("elected", &namespace);
     let error = refused(elected).await;
-    assert!(matches!(error, ShardsError::NotAGroup { .. }), "{error}");
+    assert!(matches!(error, MembershipError::NotAGroup { .. }), "{error}");
 
     let rules = json!([{
         "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
@@ -224,7 +225,7 @@ async fn other_contents_and_missing_permissions_are_refused() {
     server.access().service_account(&namespace, "half").allow(rules).await;
     let half = server.access().service_account(&namespace, "half").client().await;
     let error = group(&namespace).join(half).await.expect_err("no permission to watch");
-    let watch = ShardsError::Forbidden { namespace: namespace.clone(), verb: "watch".into() };
+    let watch = MembershipError::Forbidden { namespace: namespace.clone(), verb: "watch".into() };
     assert_eq!(error, watch);
 }
 

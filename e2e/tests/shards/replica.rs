@@ -17,7 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use requeue_e2e::{Access, Nanos, Node, Proxy, Server, now};
 use requeue_kube::controller::{Action, Config, Error, HeldShards, RunnerError, Status};
 use requeue_kube::leader::{ClaimError, Fence, LeadershipLost};
-use requeue_kube::shards::{HeldShard, Shards};
+use requeue_kube::membership::{HeldShard, ShardGroup};
 use requeue_kube::{Controller, ObjectKey, policy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -311,12 +311,12 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
         say(&Said::Ran { at: now() });
         return Ok(Action::await_change());
     }
-    let Some(held) = context.held.of(&key) else {
+    let Some(held) = context.held.for_object(&key) else {
         say(&Said::Stray { name });
         return Ok(Action::backoff());
     };
     let mut run = Run::begin(name, &held);
-    let (maps, number) = (context.maps.clone(), held.token().transitions());
+    let (maps, number) = (context.maps.clone(), held.fencing_token().transitions());
     let mut writing = context.writes.spawn(write(maps, held.fence(), number, map));
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     loop {
@@ -344,7 +344,7 @@ impl Run {
     fn begin(name: String, held: &HeldShard) -> Self {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let (run, at, fence) = (RUNS.fetch_add(1, Ordering::Relaxed), now(), held.fence());
-        let (shard, number) = (held.index(), held.token().transitions());
+        let (shard, number) = (held.index(), held.fencing_token().transitions());
         say(&Said::Begun { run, name, shard, number, at });
         let annotations = Some(BTreeMap::from([fence.annotation()]));
         let metadata = ObjectMeta { annotations, ..ObjectMeta::default() };
@@ -447,7 +447,7 @@ async fn report(held: HeldShards, status: Status) {
             say(&Said::Joined { at });
         }
         let shards: BTreeMap<_, _> =
-            shards.iter().map(|held| (held.index(), held.token().transitions())).collect();
+            shards.iter().map(|held| (held.index(), held.fencing_token().transitions())).collect();
         for (&shard, &number) in &before {
             if shards.get(&shard) != Some(&number) {
                 say(&Said::Left { shard, number, at });
@@ -476,7 +476,7 @@ async fn is_a_replica_when_told_so() {
         .with_config(Config::default().concurrency(orders.concurrency))
         .reconcile_all_on(again);
     if orders.shards > 0 {
-        let mut shards = Shards::new("maps", &orders.namespace).count(orders.shards);
+        let mut shards = ShardGroup::new("maps", &orders.namespace).count(orders.shards);
         if !orders.default_durations {
             shards = shards
                 .lease_duration(LEASE)
@@ -484,7 +484,7 @@ async fn is_a_replica_when_told_so() {
                 .retry_period(Duration::from_millis(500));
         }
         let client = shards.client(access).unwrap();
-        controller = controller.shards(shards.with_client(client));
+        controller = controller.shard_group(shards.with_client(client));
     }
     let readiness = controller.readiness();
     tokio::spawn(async move {

@@ -11,7 +11,7 @@ use requeue_http::api::{
     self, Action, Change, Changed, KeyList, KeyPage, Matched, Matching, NOT_IN_QUEUE, Named,
     NamedKey, NewStatus, Row, Summary,
 };
-use requeue_store::{StateCounts, State};
+use requeue_store::{State, StateCounts};
 
 use super::server::{Part, Server};
 use super::text::{Times, each, status_json, status_text};

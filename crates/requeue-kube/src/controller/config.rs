@@ -165,7 +165,7 @@ impl Config {
     /// Nothing is reconciled before that. If a watch has not listed in time, the controller ends with
     /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
-    /// In a [shard group](crate::Controller::shards), the objects of a gained shard must be listed
+    /// In a [shard group](crate::Controller::shard_group), the objects of a gained shard must be listed
     /// within the same time. Otherwise the controller hands its shards over, leaves the group, and
     /// ends with the same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {

@@ -17,7 +17,7 @@ use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
 use crate::key::ObjectKind;
-use crate::shard::Shard;
+use crate::range::Shard;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 

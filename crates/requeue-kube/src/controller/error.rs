@@ -11,7 +11,7 @@ use requeue::BuildError;
 
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
-use crate::shards::ShardsError;
+use crate::membership::MembershipError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///
@@ -110,21 +110,21 @@ pub enum RunnerError {
     /// [fair namespaces](super::Config::fair_namespaces) and a
     /// [limit](super::Config::namespace_limit), or their shard.
     ShardsWithNamespaces,
-    /// The controller cannot join its [shard group](crate::Controller::shards), or is no longer a member.
+    /// The controller cannot join its [shard group](crate::Controller::shard_group), or is no longer a member.
     Shards {
         /// The reason. The message of this error contains it.
-        error: ShardsError,
+        error: MembershipError,
         /// The objects in flight, in order. Their runs were dropped at an `await`, as in
         /// [`CutOff`](Self::CutOff).
         keys: Vec<ObjectKey>,
     },
-    /// This setting cannot be combined with a [shard group](crate::Controller::shards).
+    /// This setting cannot be combined with a [shard group](crate::Controller::shard_group).
     ShardsConflict {
         /// The setting.
         setting: &'static str,
     },
     /// A controller of a stream or of a shared watch has no client for its [shard
-    /// group](crate::Controller::shards).
+    /// group](crate::Controller::shard_group).
     ShardsWithoutClient,
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
@@ -180,7 +180,7 @@ impl fmt::Display for RunnerError {
             ),
             Self::ShardsWithoutClient => f.write_str(
                 "the shard group has no client, and a controller of a stream or of a shared watch \
-                 has none; set one with `Shards::with_client`",
+                 has none; set one with `ShardGroup::with_client`",
             ),
             Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
             Self::LeadershipLost { lost, keys } => {
@@ -212,7 +212,7 @@ impl StdError for RunnerError {
 }
 
 impl RunnerError {
-    pub(super) const fn shards(error: ShardsError) -> Self {
+    pub(super) const fn shards(error: MembershipError) -> Self {
         Self::Shards { error, keys: Vec::new() }
     }
 }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_message_about_interrupted_runs_ends_with_the_reason() {
         let keys = vec![ObjectKey::new(Some("ns"), "a"), ObjectKey::new(Some("ns"), "b")];
-        let (error, lost) = (ShardsError::Count(3), LeadershipLost::Deleted);
+        let (error, lost) = (MembershipError::Count(3), LeadershipLost::Deleted);
         for (interrupted, reason) in [
             (RunnerError::Shards { error: error.clone(), keys: keys.clone() }, error.to_string()),
             (RunnerError::LeadershipLost { lost: lost.clone(), keys }, lost.to_string()),
@@ -270,7 +270,7 @@ mod tests {
             (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
             (Error::QueueError(outer()), true),
             (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
-            (Error::RunnerError(RunnerError::shards(ShardsError::Count(3))), false),
+            (Error::RunnerError(RunnerError::shards(MembershipError::Count(3))), false),
         ] {
             let source = error.source().map(ToString::to_string);
             assert_eq!(source.is_some(), has_source, "{error}");

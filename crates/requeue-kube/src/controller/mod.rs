@@ -59,7 +59,7 @@ use self::reconcile::Reconciler;
 pub use self::request::Request;
 pub(crate) use self::run::any_of;
 pub use self::sharding::HeldShards;
-pub(crate) use self::sharding::{CommonGroup, Sharding, abandon};
+pub(crate) use self::sharding::{CommonGroup, abandon};
 use self::source::{AnyPredicate, MakeEvents, Selected, Source, TriggerBackoff};
 pub(crate) use self::start_gate::Managed;
 use self::start_gate::Start;
@@ -70,10 +70,10 @@ pub use self::watched::Watched;
 use self::watched::{EventSource, Role};
 use self::writes::Kind;
 pub use self::writes::Writes;
+use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
+use crate::range::Shard;
 use crate::relist;
-use crate::shard::Shard;
-use crate::shards::Shards;
 use crate::shared::{Object, SharedWatch};
 pub use crate::watch::LOW_PRIORITY;
 use crate::watch::watch_name;
@@ -375,16 +375,16 @@ where
     ///
     /// The shards are fixed: no other replica takes over those of a replica that has stopped. Run one
     /// replica for each shard, for example as a StatefulSet, or combine a shard with
-    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shards),
+    /// [`leader_election`](Self::leader_election) by its own Lease. With [`shards`](Self::shard_group),
     /// replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
     /// # use kube::{Api, runtime::watcher};
     /// # use requeue_kube::Controller;
-    /// use requeue_kube::shard::Shard;
+    /// use requeue_kube::range::Shard;
     ///
-    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::shard::ShardError> {
+    /// # fn example(api: Api<ConfigMap>) -> Result<(), requeue_kube::range::ShardError> {
     /// let shard = Shard::new(0, 4)?;
     /// let controller = Controller::new(api, watcher::Config::default()).shard(shard);
     /// # drop(controller);
@@ -396,14 +396,14 @@ where
         self
     }
 
-    /// Shares the objects with the other replicas of a [group](crate::shards). This replaces leader
+    /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
     /// election: all replicas work, each on an equal part of the shards.
     ///
     /// - **Start.** The controller joins the group once its watches have listed. A shard that it gains is
     ///   listed by a consistent read, and its objects then run with [low
     ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that exceeds
-    ///   [`handover_timeout`](Shards::handover_timeout) is dropped at an `await`. The keys of the shard
+    ///   [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
     ///   leave the queue, and its objects leave a store that the controller maintains. That is no deletion
     ///   of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was deleted
     ///   is dropped, too: use a finalizer if a deletion must be handled.
@@ -411,7 +411,7 @@ where
     ///   runs in flight have completed, and the other replicas continue immediately. A forced shutdown, and a stream that is
     ///   dropped, leave them without a holder until the member Lease has expired.
     /// - **Objects that are created again.** An object that is deleted and created again under the
-    ///   same name has another uid. With [`ShardBy::Uid`](crate::shard::ShardBy::Uid), it is
+    ///   same name has another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is
     ///   usually in another shard. If one replica holds both shards, the key never has two runs
     ///   at the same time. Otherwise the run in flight for the former object, or for its deletion,
     ///   may overlap with the first run for the new object at another replica.
@@ -421,7 +421,7 @@ where
     /// - **Loss of the membership.** All runs in flight are dropped immediately, each at an `await`. The
     ///   stream ends with [`RunnerError::Shards`] before another replica takes over. The process should
     ///   then exit, or create another controller.
-    /// - **Writes.** The [fence](crate::shards::HeldShard::fence) of a shard rejects late writes of a
+    /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends
     ///   only the objects of the replica's shards. Each replica receives all owned and watched
@@ -433,11 +433,11 @@ where
     ///   watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](Shards::with_client) sets one with its own connections, which is recommended. The
-    /// group's [kind](Shards::objects) is that of the controller by default, and its
-    /// [metrics](Shards::metrics) are those of the controller.
+    /// [`with_client`](ShardGroup::with_client) sets one with its own connections, which is recommended. The
+    /// group's [kind](ShardGroup::objects) is that of the controller by default, and its
+    /// [metrics](ShardGroup::metrics) are those of the controller.
     ///
-    /// Invalid settings, missing [permissions](crate::shards#permissions) and a group with another number of
+    /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
     /// shards end the stream with [`RunnerError::Shards`]. A program should then exit with an error, as
     /// in this example. Settings of the controller that do not fit end
     /// it with [`RunnerError::ShardsConflict`], [`RunnerError::ShardsWithNamespaces`] or
@@ -450,17 +450,17 @@ where
     /// # use kube::{Api, Client, runtime::watcher};
     /// # use requeue_kube::{Controller, controller::Action, policy};
     /// use requeue_kube::controller::Error;
-    /// use requeue_kube::shard::ShardBy;
-    /// use requeue_kube::shards::Shards;
+    /// use requeue_kube::range::ShardBy;
+    /// use requeue_kube::membership::ShardGroup;
     ///
     /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = kube::Config::infer().await?;
-    /// let shards = Shards::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
+    /// let shards = ShardGroup::new("website", &config.default_namespace).count(64).by(ShardBy::Uid);
     /// let own_connections = shards.client(config.clone())?;
     /// let maps = Api::<ConfigMap>::all(Client::try_from(config)?);
     /// let results = Controller::new(maps, watcher::Config::default())
-    ///     .shards(shards.with_client(own_connections))
+    ///     .shard_group(shards.with_client(own_connections))
     ///     .shutdown_on_signal()
     ///     .run(reconcile, policy::backoff, Arc::new(()));
     /// let mut results = std::pin::pin!(results);
@@ -474,12 +474,12 @@ where
     /// # Ok(())
     /// # }
     /// ```
-    pub fn shards(mut self, shards: Shards) -> Self {
+    pub fn shard_group(mut self, shards: ShardGroup) -> Self {
         self.parts.sharding.shards = Some(shards);
         self
     }
 
-    /// Returns a handle to the shards that the controller holds in its [group](Self::shards).
+    /// Returns a handle to the shards that the controller holds in its [group](Self::shard_group).
     pub fn held_shards(&self) -> HeldShards {
         self.parts.observers.status.held.clone()
     }

@@ -14,8 +14,8 @@ use super::ownership::{Learned, Ownership};
 use super::source::{Following, MakeEvents, MakeSelected, Selected, Source};
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
+use crate::range::Shard;
 use crate::relist::Events;
-use crate::shard::Shard;
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
 /// Writes an event to the store. Does nothing if another part maintains the store.

@@ -63,10 +63,11 @@ use futures_util::future::{BoxFuture, join_all};
 use requeue::{GroupHandle, GroupId};
 use tokio::sync::watch;
 
+use self::places::Access;
 pub(super) use self::places::Learned;
 pub(crate) use self::places::{Places, Rule};
 use self::runs::Runs;
-use crate::shard::{ShardBy, index_of};
+use crate::range::{ShardBy, index_of};
 use crate::{ObjectKey, ObjectQueue};
 
 /// The shards of a kind that this process holds. All clones share one state.
@@ -143,8 +144,17 @@ impl State {
 }
 
 /// Returns the shards whose states satisfy `is`.
-fn of_shards(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
+fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
+}
+
+/// What becomes of the runs in flight of a shard that is left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// They complete.
+    Drain,
+    /// Each is dropped at an `await`.
+    Cancel,
 }
 
 /// The decision before a run.
@@ -165,7 +175,7 @@ pub(super) struct InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.inner.runs.end(&self.key);
+        self.inner.runs.end_run(&self.key);
     }
 }
 
@@ -194,13 +204,13 @@ impl Ownership {
 
     /// Returns true if no run of the shard is in flight.
     pub(super) fn is_idle(&self, shard: u32) -> bool {
-        self.0.runs.of(&[shard]).is_empty()
+        self.0.runs.keys_of(&[shard]).is_empty()
             && self.group(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
     /// Returns the shards that are held, whether they were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
-        of_shards(&self.shards().states, State::admits)
+        shards_in(&self.shards().states, State::admits)
     }
 
     /// Takes shards over. Their objects are listed, and then reconciled with low priority, as after a
@@ -218,7 +228,7 @@ impl Ownership {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
-                    self.pause(shard, true);
+                    self.pause(shard);
                     changes = true;
                 }
             }
@@ -243,7 +253,7 @@ impl Ownership {
         &self,
         released: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(released, false)
+        self.leave(released, Leave::Drain)
     }
 
     /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
@@ -252,43 +262,43 @@ impl Ownership {
         &self,
         lost: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.leave(lost, true)
-    }
-
-    /// As [`lose`](Self::lose), for all shards.
-    pub(crate) fn lose_all(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.lose(0..self.count())
+        self.leave(lost, Leave::Cancel)
     }
 
     fn leave(
         &self,
         leaving: impl IntoIterator<Item = u32>,
-        cancels: bool,
+        how: Leave,
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.shards_mut();
+        // This is where a release begins. `admit` and `begin` hold the same lock, so no add and no start
+        // of a run follows.
         for shard in leaving.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
                 State::Free | State::Left => {}
                 State::Dropping { gained } => *gained = false,
                 state => {
                     *state = State::Leaving;
-                    self.pause(shard, true);
+                    self.pause(shard);
                     left.push(shard);
                 }
             }
         }
         drop(shards);
-        if cancels && let Some(controller) = self.0.controller.get() {
+        if how == Leave::Cancel
+            && let Some(controller) = self.0.controller.get()
+        {
             // A key that was delivered, but does not run yet, will not run.
-            let runs = self.0.runs.of(&left);
+            let runs = self.0.runs.keys_of(&left);
             runs.iter().for_each(|key| _ = controller.queue.cancel_running(key));
         }
+        // This comes after the pause: no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
         let this = self.clone();
         async move {
-            this.0.runs.none_of(&left).await;
+            this.0.runs.wait_for_none(&left).await;
             // The queue has recorded the completions, so no key of the shard is added by a retry.
             join_all(completed).await;
             this.left(&left);
@@ -315,7 +325,7 @@ impl Ownership {
     fn drop_left(&self) {
         loop {
             let mut shards = self.shards_mut();
-            let left = of_shards(&shards.states, |state| state == State::Left);
+            let left = shards_in(&shards.states, |state| state == State::Left);
             if left.is_empty() {
                 shards.is_dropping = false;
                 return;
@@ -329,7 +339,7 @@ impl Ownership {
                 tracing::error!("a panic while the keys of shards without runs were dropped");
             }
             let mut shards = self.shards_mut();
-            let gained = of_shards(&shards.states, |it| it == State::Dropping { gained: true });
+            let gained = shards_in(&shards.states, |it| it == State::Dropping { gained: true });
             for &shard in &left {
                 shards.states[shard as usize] = State::Free;
             }
@@ -354,12 +364,10 @@ impl Ownership {
         self.0.places.moved().iter().for_each(&controller.regroup);
     }
 
-    /// Pauses or resumes the keys of a shard, if the controller runs.
-    fn pause(&self, shard: u32, paused: bool) {
-        match self.group(shard) {
-            Some(group) if paused => group.pause(),
-            Some(group) => group.resume(),
-            None => {}
+    /// Pauses the keys of a shard, if the controller runs.
+    fn pause(&self, shard: u32) {
+        if let Some(group) = self.group(shard) {
+            group.pause();
         }
     }
 
@@ -390,7 +398,7 @@ impl Ownership {
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
-                self.pause(shard, true);
+                self.pause(shard);
             }
         }
     }
@@ -406,7 +414,7 @@ impl Ownership {
         let begun =
             self.0.places.with_shard_of(key, uid, |shard| match shards.states[shard as usize] {
                 State::Held => {
-                    self.0.runs.begin(key, shard);
+                    self.0.runs.begin_run(key, shard);
                     Begin::Run(InFlight { inner: Arc::clone(&self.0), key: key.clone() })
                 }
                 State::Gained(_) => Begin::Later,
@@ -414,25 +422,25 @@ impl Ownership {
             });
         if let Some(Begin::Later) = begun {
             // The key is in the group of another shard, or was delivered before the pause.
-            self.0.places.mark(key);
+            self.0.places.mark_moved(key);
         }
         begun.unwrap_or(Begin::Drop)
     }
 
     /// Remembers the shard of the object with this uid, if the shard is held.
     pub(super) fn learn(&self, key: &ObjectKey, uid: &str) -> Learned {
-        let learn = |shards: &Shards, may_move: bool| {
+        let learn = |shards: &Shards, access: Access| {
             let is_held = |shard: u32| shards.states[shard as usize].admits();
             // A run in flight may be for a former object.
             let new = |shard| self.0.runs.count_for(key, shard);
-            self.0.places.learn(key, uid, is_held, new, may_move)
+            self.0.places.learn(key, uid, is_held, new, access)
         };
-        let learned = learn(&self.shards(), false);
+        let learned = learn(&self.shards(), Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
         // With this lock, no add to the group of the former shard is in progress.
-        learn(&self.shards_mut(), true).unwrap_or(Learned::NotHeld)
+        learn(&self.shards_mut(), Access::Exclusive).unwrap_or(Learned::NotHeld)
     }
 
     /// Remembers the shard of an owner that an owned object names by its uid, if the shard is held.
@@ -556,7 +564,9 @@ impl Ownership {
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
-                self.pause(shard, false);
+                if let Some(group) = self.group(shard) {
+                    group.resume();
+                }
             }
         }
     }

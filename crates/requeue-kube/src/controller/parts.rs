@@ -19,9 +19,9 @@ use super::source::{AnyPredicate, Source, TriggerBackoff};
 use super::start_gate::Start;
 use super::status::Status;
 use crate::ObjectQueue;
+use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
-use crate::shard::Shard;
-use crate::shards::Shards;
+use crate::range::Shard;
 
 /// Returns the watch of the controller's own kind, whose changes a predicate may filter.
 pub(super) type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source + Send>;
@@ -57,7 +57,7 @@ where
     pub(super) fn retry_period(&self) -> Option<Duration> {
         let common = self.sharding.common_group.as_ref().map(CommonGroup::shards);
         let shards = self.sharding.shards.as_ref().or(common);
-        shards.map(Shards::period).or_else(|| self.start.retry_period())
+        shards.map(ShardGroup::period).or_else(|| self.start.retry_period())
     }
 
     /// Returns the group that the controller joins, if it has one. In the group of a manager, the
@@ -82,7 +82,7 @@ where
         let held = self.observers.status.held.clone();
         if let Some(common) = common {
             if shards.is_some() {
-                return conflict("Controller::shards beside Manager::shards");
+                return conflict("Controller::shard_group beside Manager::shard_group");
             }
             self.sharding.ownership = Some(common.take_part(held));
             return Ok(None);
@@ -92,7 +92,8 @@ where
         let group = K::group(&self.own.dyntype);
         let dot = if group.is_empty() { "" } else { "." };
         let metrics = self.observers.metrics.as_ref();
-        let shards = shards.of_controller(format!("{plural}{dot}{group}"), metrics);
+        let shards =
+            shards.for_controller(format!("{plural}{dot}{group}"), metrics.map(AsRef::as_ref));
         shards.check().map_err(RunnerError::shards)?;
         let client = shards.own_client().or_else(|| self.sharding.client.take());
         let client = client.ok_or(RunnerError::ShardsWithoutClient)?;
@@ -127,7 +128,7 @@ pub(super) struct Others {
 #[derive(Default)]
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
-    pub(super) shards: Option<Shards>,
+    pub(super) shards: Option<ShardGroup>,
     pub(super) common_group: Option<CommonGroup>,
     pub(super) ownership: Option<Ownership>,
     /// The client of the main `Api`.

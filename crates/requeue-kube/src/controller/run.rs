@@ -24,13 +24,13 @@ use super::parts::{Observers, Parts, StopTriggers, Trigger};
 use super::readiness::Readiness;
 use super::reconcile::{OwnKind, Reconcile};
 use super::scope::Scope;
-use super::sharding::{Group, Sharding, abandon};
+use super::sharding::{Group, abandon};
 use super::source::{Following, ListTimes, Source, TriggerBackoff};
 use super::start_gate::{Permit, Start};
 use crate::leader::LeadershipLost;
+use crate::membership::{Joining, MembershipError, Sharding};
 use crate::metrics::Series;
-use crate::shard::Shard;
-use crate::shards::{Joining, ShardsError};
+use crate::range::Shard;
 
 /// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
@@ -281,7 +281,7 @@ struct Rights<'a> {
 
 enum Lost {
     Leadership(LeadershipLost),
-    Shards(ShardsError),
+    Shards(MembershipError),
 }
 
 impl Rights<'_> {

@@ -6,33 +6,25 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use kube::Client;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::error::RunnerError;
 use super::ownership::{Ownership, Rule};
 use super::wait::Wait;
 use crate::ObjectKey;
-use crate::leader::LeadershipLost;
-use crate::shards::{
-    Change, GroupStatus, HeldShard, Joining, Membership, Observer, Shards, ShardsError,
+use crate::membership::{
+    GroupStatus, HeldShard, Joining, Membership, MembershipError, Observer, ShardGroup,
+    ShardedWork, Sharding,
 };
 
-/// The time that a replica has to leave its group if no run of it is in flight.
-const TO_LEAVE: Duration = Duration::from_secs(5);
-
-/// The shards that a [sharded](crate::Controller::shards) controller holds.
+/// The shards that a [sharded](crate::Controller::shard_group) controller holds.
 ///
 /// A reconciler uses it to protect its writes by the [fence](HeldShard::fence) of its object's
 /// shard. All clones show the same shards. It is empty while the controller is not a member of a
@@ -45,7 +37,7 @@ const TO_LEAVE: Duration = Duration::from_secs(5);
 /// use requeue_kube::leader::Fence;
 ///
 /// fn fence(held: &HeldShards, map: &ConfigMap) -> Option<Fence> {
-///     Some(held.of(&ObjectKey::from_meta(&map.metadata))?.fence())
+///     Some(held.for_object(&ObjectKey::from_meta(&map.metadata))?.fence())
 /// }
 /// # assert!(fence(&HeldShards::default(), &ConfigMap::default()).is_none());
 /// ```
@@ -66,7 +58,7 @@ impl HeldShards {
     ///
     /// During a run of the object it is `Some`, unless the shard was lost.
     #[must_use]
-    pub fn of(&self, object: &ObjectKey) -> Option<HeldShard> {
+    pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.ownership.get()?.places().shard_of(object)?;
         self.0.held.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
     }
@@ -98,7 +90,7 @@ impl HeldShards {
     /// Returns true if the member Lease has expired by this process's clock. The group has not yet
     /// reported the loss, because the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
-        match self.of(object) {
+        match self.for_object(object) {
             Some(held) => !held.is_member(),
             // The membership was lost, and the controller is about to be notified of it.
             None => {
@@ -126,9 +118,11 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn new(shards: &Shards, held: HeldShards) -> Self {
+    fn new(shards: &ShardGroup, held: HeldShards) -> Self {
         let rule = match shards.function() {
-            Some(function) => Rule::Function(Box::new(move |key| function(key))),
+            Some(function) => {
+                Rule::Function(Box::new(move |key| function(key.namespace(), key.name())))
+            }
             None => Rule::Hash(shards.field()),
         };
         let ownership = Ownership::new(shards.size(), rule);
@@ -138,15 +132,57 @@ impl Part {
     }
 }
 
+/// The parts of all controllers in a group.
+struct Parts(Vec<Part>);
+
+impl ShardedWork for Parts {
+    fn gain(&self, gained: &[HeldShard]) {
+        for Part { held, ownership } in &self.0 {
+            // The shards count as held before a run of them begins.
+            held.change(|held| held.extend(gained.iter().map(|it| (it.index(), it.clone()))));
+            ownership.gain(gained.iter().map(HeldShard::index));
+        }
+    }
+
+    fn is_idle(&self, shard: u32) -> bool {
+        self.0.iter().all(|part| part.ownership.is_idle(shard))
+    }
+
+    fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
+        let released = self.0.iter().map(|part| part.ownership.release(shards.iter().copied()));
+        join_all(released.collect::<Vec<_>>()).map(drop).boxed()
+    }
+
+    fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()> {
+        let lost = self.0.iter().map(|part| part.ownership.lose(shards.iter().copied()));
+        join_all(lost.collect::<Vec<_>>()).map(drop).boxed()
+    }
+
+    fn forget(&self, shards: &[u32]) {
+        for Part { held, .. } in &self.0 {
+            held.change(|held| held.retain(|shard, _| !shards.contains(shard)));
+        }
+    }
+}
+
+/// Applies the changes of the group to the controllers from now on.
+fn begin(membership: Membership, parts: Vec<Part>) -> Sharding {
+    for part in &parts {
+        // It is set only here: a controller starts once.
+        _ = part.held.0.group.set(membership.observer().clone());
+    }
+    Sharding::begin(membership, Arc::new(Parts(parts)))
+}
+
 /// A group that the controller joins when its watches have listed.
 pub(super) struct Group {
-    shards: Shards,
+    shards: ShardGroup,
     client: Client,
     part: Part,
 }
 
 impl Group {
-    pub(super) fn new(shards: Shards, client: Client, held: HeldShards) -> Self {
+    pub(super) fn new(shards: ShardGroup, client: Client, held: HeldShards) -> Self {
         let part = Part::new(&shards, held);
         Self { shards, client, part }
     }
@@ -159,7 +195,7 @@ impl Group {
 /// The group of a manager's controllers. All clones are the same group.
 #[derive(Clone)]
 pub(crate) struct CommonGroup {
-    shards: Shards,
+    shards: ShardGroup,
     client: Client,
     /// The controllers that have started.
     parts: Arc<Mutex<Vec<Part>>>,
@@ -169,19 +205,22 @@ impl CommonGroup {
     /// # Errors
     ///
     /// The settings of the group are invalid.
-    pub(crate) fn new(shards: Shards, client: Client) -> Result<Self, ShardsError> {
+    pub(crate) fn new(shards: ShardGroup, client: Client) -> Result<Self, MembershipError> {
         shards.check()?;
         Ok(Self { shards, client, parts: Arc::default() })
     }
 
     /// Joins the group for all controllers, which must have started. If the future is dropped during
     /// the join, `joining` contains the attempt.
-    pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, ShardsError> {
+    pub(crate) async fn join(
+        self,
+        joining: &mut Option<Joining>,
+    ) -> Result<Sharding, MembershipError> {
         let parts = std::mem::take(&mut *self.parts());
-        Ok(Sharding::begin(self.shards.join_by(self.client, joining).await?, parts))
+        Ok(begin(self.shards.join_by(self.client, joining).await?, parts))
     }
 
-    pub(super) const fn shards(&self) -> &Shards {
+    pub(super) const fn shards(&self) -> &ShardGroup {
         &self.shards
     }
 
@@ -204,7 +243,7 @@ impl Group {
     pub(super) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
         let Self { shards, client, part } = self;
         let membership = shards.join_by(client, joining).await.map_err(RunnerError::shards)?;
-        Ok(Sharding::begin(membership, vec![part]))
+        Ok(begin(membership, vec![part]))
     }
 }
 
@@ -225,196 +264,5 @@ pub(crate) async fn abandon(
                 tracing::warn!(?limit, "the process has not left its shard group in time");
             }
         }
-    }
-}
-
-/// The membership of controllers that run. Dropping it ends the membership without a handover.
-pub(crate) struct Sharding {
-    stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), ShardsError>>>,
-    ownerships: Vec<Ownership>,
-    _task: JoinSet<()>,
-}
-
-impl Sharding {
-    fn begin(membership: Membership, parts: Vec<Part>) -> Self {
-        let (stop, (send, ended)) = (CancellationToken::new(), watch::channel(None));
-        for part in &parts {
-            // It is set only here: a controller starts once.
-            _ = part.held.0.group.set(membership.observer().clone());
-        }
-        let ownerships = parts.iter().map(|part| part.ownership.clone()).collect();
-        let driver = Driver {
-            membership,
-            parts,
-            releasing: BTreeMap::new(),
-            releases: FuturesUnordered::new(),
-            number: 0,
-        };
-        let (mut task, stopped) = (JoinSet::new(), stop.clone());
-        let drive = async move {
-            let result = driver.drive(stopped).await;
-            // It fails only if the controllers have ended.
-            _ = send.send(Some(result));
-        };
-        task.spawn(drive.in_current_span());
-        Self { stop, ended, ownerships, _task: task }
-    }
-
-    /// Waits until the membership is lost.
-    pub(crate) async fn lost(&self) -> ShardsError {
-        match self.ended().await {
-            Err(error) => error,
-            Ok(()) => pending().await,
-        }
-    }
-
-    /// Starts to hand all shards over. Each shard moves when its runs in flight have ended.
-    pub(crate) fn begin_to_leave(&self) {
-        self.stop.cancel();
-    }
-
-    /// Hands all shards over. Returns false if runs in flight exceed `limit`.
-    pub(super) async fn leave(&self, limit: Duration) -> bool {
-        self.begin_to_leave();
-        timeout(limit, self.ended()).await.is_ok()
-    }
-
-    /// Cancels the runs in flight, so that the handover completes.
-    pub(super) async fn cut_off(&self) {
-        // The driver waits for the end of the runs.
-        self.ownerships.iter().for_each(|ownership| drop(ownership.lose_all()));
-        self.leave_now().await;
-    }
-
-    /// Hands all shards over. Their runs have ended, or are cancelled.
-    pub(crate) async fn leave_now(&self) {
-        if !self.leave(TO_LEAVE).await {
-            tracing::warn!("the shards were not handed over, and the member Lease expires");
-        }
-    }
-
-    async fn ended(&self) -> Result<(), ShardsError> {
-        let mut ended = self.ended.clone();
-        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        // Without a result, the driver has panicked.
-        result.unwrap_or(Err(ShardsError::Lost(LeadershipLost::Abandoned)))
-    }
-}
-
-/// Applies the changes of the group to the controllers.
-struct Driver {
-    membership: Membership,
-    parts: Vec<Part>,
-    /// The shards that are being released, each with the number of its release. A shard that is not
-    /// here must not be reported as drained: it may have been gained again.
-    releasing: BTreeMap<u32, u64>,
-    /// Each completes when no run of its shards is left.
-    releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
-    number: u64,
-}
-
-/// Without the driver, nothing shows a loss.
-impl Drop for Driver {
-    fn drop(&mut self) {
-        for Part { ownership, .. } in &self.parts {
-            // No further run begins. The future would only wait for the runs in flight, which the
-            // controller drops.
-            drop(ownership.release(0..ownership.count()));
-        }
-        self.change_held(BTreeMap::clear);
-    }
-}
-
-impl Driver {
-    async fn drive(mut self, stop: CancellationToken) -> Result<(), ShardsError> {
-        let mut stopping = false;
-        loop {
-            let change = tokio::select! {
-                biased;
-                change = self.membership.next() => change?,
-                () = stop.cancelled(), if !stopping => {
-                    stopping = true;
-                    self.membership.stop();
-                    continue;
-                }
-                Some((shards, number)) = self.releases.next() => {
-                    self.released(shards, number);
-                    continue;
-                }
-            };
-            match change {
-                Some(Change::Gained(gained)) => self.gained(gained),
-                Some(Change::Release(shards)) => self.release(shards),
-                Some(Change::Cancel(shards)) => self.cancel(shards),
-                Some(Change::Lost(shards)) => self.lose(shards),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    fn change_held(&self, change: impl Fn(&mut BTreeMap<u32, HeldShard>)) {
-        self.parts.iter().for_each(|part| part.held.change(&change));
-    }
-
-    fn is_idle(&self, shard: u32) -> bool {
-        self.parts.iter().all(|part| part.ownership.is_idle(shard))
-    }
-
-    /// Returns a future that completes when the futures of all controllers have completed.
-    fn each(&self, leave: impl Fn(&Ownership) -> BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        let left: Vec<_> = self.parts.iter().map(|part| leave(&part.ownership)).collect();
-        join_all(left).map(drop).boxed()
-    }
-
-    fn gained(&self, gained: Vec<HeldShard>) {
-        let shards: Vec<_> = gained.iter().map(HeldShard::index).collect();
-        self.change_held(|held| {
-            held.extend(gained.iter().map(|it| (it.index(), it.clone())));
-        });
-        self.parts.iter().for_each(|part| part.ownership.gain(shards.iter().copied()));
-    }
-
-    fn release(&mut self, shards: Vec<u32>) {
-        // Shards without runs are released together, so that one write hands them over. Shards with
-        // runs do not wait for each other.
-        let (idle, busy): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|&shard| self.is_idle(shard));
-        let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
-        for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
-            let released = self.each(|ownership| ownership.release(part.iter().copied()).boxed());
-            self.wait(part, released);
-        }
-    }
-
-    fn cancel(&mut self, shards: Vec<u32>) {
-        for shard in shards {
-            if self.releasing.contains_key(&shard) {
-                let cancelled = self.each(|ownership| ownership.lose([shard]).boxed());
-                self.wait(vec![shard], cancelled);
-            }
-        }
-    }
-
-    fn lose(&mut self, shards: Vec<u32>) {
-        let lost = self.each(|ownership| ownership.lose(shards.iter().copied()).boxed());
-        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
-        self.releasing.retain(|shard, _| !shards.contains(shard));
-        // Its end drops the keys, and is not reported.
-        self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
-    }
-
-    fn wait(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
-        self.number += 1;
-        let number = self.number;
-        self.releasing.extend(shards.iter().map(|&shard| (shard, number)));
-        self.releases.push(released.map(move |()| (shards, number)).boxed());
-    }
-
-    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
-        shards.retain(|shard| self.releasing.get(shard) == Some(&number));
-        shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
-        self.change_held(|held| held.retain(|shard, _| !shards.contains(shard)));
-        self.membership.drained(shards);
     }
 }

@@ -20,9 +20,10 @@ use super::ownership::{Ownership, Selection};
 use super::readiness::Readiness;
 use super::writes::{Kind, Origin};
 use crate::ObjectKey;
+use crate::intercept::{select_shard, select_shards};
 use crate::key::ObjectKind;
+use crate::range::Shard;
 use crate::relist::Events;
-use crate::shard::{Shard, select};
 use crate::shared::{Object, SharedWatch};
 
 type Subscribe<O> = Box<dyn FnMut(Option<Duration>) -> Events<O> + Send>;
@@ -59,9 +60,9 @@ impl Selected {
     pub(super) fn select<O: Resource>(self, api: Api<O>, dyntype: &O::DynamicType) -> Api<O> {
         match self {
             Self::All | Self::Probe => api,
-            Self::Shard(shard) => shard.select(api, dyntype),
+            Self::Shard(shard) => select_shard(shard, api, dyntype),
             Self::Held(selection) => match selection.by() {
-                Some(by) => select(api, dyntype, move || selection.request(by)),
+                Some(by) => select_shards(api, dyntype, move || selection.request(by)),
                 None => api,
             },
         }

@@ -4,7 +4,7 @@ use super::sharding::HeldShards;
 use super::wait::Wait;
 use super::writes::Writes;
 use crate::ObjectKey;
-use crate::shards::GroupStatus;
+use crate::membership::GroupStatus;
 
 /// The state of a controller that its queue does not have, for a dashboard.
 ///

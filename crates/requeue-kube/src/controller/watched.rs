@@ -18,8 +18,8 @@ use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
 use super::writes::{Kind, Origin};
 use crate::key::ObjectKind;
 use crate::optional;
+use crate::range::Shard;
 use crate::relist::{self, Events};
-use crate::shard::Shard;
 use crate::shared::{Object, SharedWatch};
 use crate::watch::{Observation, Watch, watch_name};
 

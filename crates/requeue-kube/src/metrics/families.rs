@@ -1,9 +1,7 @@
 //! The encoding of a controller's metrics, with controller-runtime's names, help texts, labels and
 //! buckets.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -13,7 +11,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use requeue::{BUCKETS, Histogram, Histograms, Totals};
 
 use super::Series;
-use super::meters::{BOUNDS, Meters, REASONS, RESULTS, ShardMeters};
+use super::meters::{BOUNDS, Meters, RESULTS};
 
 /// The values of a controller at one moment.
 pub(super) struct Sample<'a> {
@@ -133,60 +131,6 @@ fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
 fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
     let count = buckets.iter().map(|(_, count)| count).sum();
     to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
-}
-
-/// Encodes `leader_election_master_status`: the leases that this process holds.
-pub(super) fn leaders(
-    leaders: &BTreeMap<String, bool>,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    if leaders.is_empty() {
-        return Ok(());
-    }
-    let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
-                backup, 1 indicates master. 'name' is the string used to identify the lease. Please \
-                make sure to group by name.";
-    let name = "leader_election_master_status";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (lease, leads) in leaders {
-        let labels = [("name", &**lease)];
-        to.encode_family(&labels)?.encode_gauge(&u32::from(*leads))?;
-    }
-    Ok(())
-}
-
-/// Encodes the metrics of shard groups.
-pub(super) fn groups(
-    groups: &BTreeMap<String, Arc<ShardMeters>>,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    if groups.is_empty() {
-        return Ok(());
-    }
-    let name = "shard_group_shards_held";
-    let help = "Number of shards that this process holds";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (group, meters) in groups {
-        to.encode_family(&[("name", &**group)])?.encode_gauge(&meters.held.load(Relaxed))?;
-    }
-    let (name, help) =
-        ("shard_group_moves", "Total number of shards that this process has received");
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (group, meters) in groups {
-        for (reason, count) in REASONS.iter().zip(&meters.moves) {
-            let labels = [("name", &**group), ("reason", *reason)];
-            counter(to.encode_family(&labels)?, count.load(Relaxed))?;
-        }
-    }
-    let name = "shard_group_unheld_seconds";
-    let help = "Total time of shards without a holder";
-    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (group, meters) in groups {
-        let seconds = meters.unheld_nanos.load(Relaxed) as f64 / 1e9;
-        let labels = [("name", &**group)];
-        to.encode_family(&labels)?.encode_counter(&seconds, None::<&Exemplar<NoLabelSet, f64>>)?;
-    }
-    Ok(())
 }
 
 pub(super) const FAMILIES: [Family; 17] = [

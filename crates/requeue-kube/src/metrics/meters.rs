@@ -129,14 +129,3 @@ impl Drop for Active<'_> {
         self.0.active.fetch_sub(1, Relaxed);
     }
 }
-
-/// The counters of a shard group.
-#[derive(Debug, Default)]
-pub(crate) struct ShardMeters {
-    pub(crate) held: AtomicUsize,
-    /// Indexed as [`REASONS`].
-    pub(crate) moves: [AtomicU64; REASONS.len()],
-    pub(crate) unheld_nanos: AtomicU64,
-}
-
-pub(super) const REASONS: [&str; 3] = ["handover", "takeover", "first"];

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
+use requeue_leases::LeaseMetrics;
 
 use self::families::{FAMILIES, Sample};
-pub(crate) use self::meters::{Meters, Outcome, ShardMeters};
+pub(crate) use self::meters::{Meters, Outcome};
 use crate::ObjectQueue;
 
 /// The controllers in a Prometheus registry.
@@ -58,10 +59,8 @@ use crate::ObjectQueue;
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | time from delivery to completion |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these times |
-/// | `shard_group_shards_held` | `name` | shards of the [group](crate::shards) that this process holds |
-/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live member, by a `takeover` from a dead one, or `first` without a former holder |
-/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by the former holder at a handover, and by the new one at a takeover |
-/// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0: see [`leader`](Self::leader) |
+///
+/// The series of elections and shard groups are those of [`LeaseMetrics`].
 ///
 /// A scrape reads counters. Its cost does not depend on the number of keys.
 #[derive(Clone, Debug)]
@@ -77,20 +76,6 @@ impl Metrics {
         Self(shown)
     }
 
-    /// Returns the gauge `leader_election_master_status` of the lease named `lease`.
-    ///
-    /// Its value is 0 until it is [set](MasterStatus::set). The gauge remains in the registry
-    /// permanently.
-    pub fn leader(&self, lease: &str) -> MasterStatus {
-        lock(&self.0.leaders).entry(lease.to_owned()).or_default();
-        MasterStatus { shown: Arc::clone(&self.0), lease: lease.to_owned() }
-    }
-
-    /// Returns the metrics of the shard group with this name.
-    pub(crate) fn shards(&self, group: &str) -> Arc<ShardMeters> {
-        Arc::clone(lock(&self.0.groups).entry(group.to_owned()).or_default())
-    }
-
     pub(crate) fn show(&self, series: &Arc<Series>) {
         let mut controllers = lock(&self.0.controllers);
         controllers.retain(|_, series| series.strong_count() > 0);
@@ -98,17 +83,10 @@ impl Metrics {
     }
 }
 
-/// A gauge that shows whether this process holds a lease.
-#[derive(Clone, Debug)]
-pub struct MasterStatus {
-    shown: Arc<Shown>,
-    lease: String,
-}
-
-impl MasterStatus {
-    /// Sets the gauge: 1 if `leads` is true, otherwise 0.
-    pub fn set(&self, leads: bool) {
-        lock(&self.shown.leaders).insert(self.lease.clone(), leads);
+/// The metrics of elections and shard groups.
+impl AsRef<LeaseMetrics> for Metrics {
+    fn as_ref(&self) -> &LeaseMetrics {
+        &self.0.leases
     }
 }
 
@@ -165,8 +143,7 @@ impl Series {
 #[derive(Default)]
 struct Shown {
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,
-    leaders: Mutex<BTreeMap<String, bool>>,
-    groups: Mutex<BTreeMap<String, Arc<ShardMeters>>>,
+    leases: LeaseMetrics,
 }
 
 impl fmt::Debug for Shown {
@@ -186,9 +163,6 @@ impl Collector for Shown {
         for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
             family.encode(&samples, &mut encoder)?;
         }
-        let leaders = lock(&self.leaders).clone();
-        families::leaders(&leaders, &mut encoder)?;
-        let groups = lock(&self.groups).clone();
-        families::groups(&groups, &mut encoder)
+        self.leases.encode(encoder)
     }
 }

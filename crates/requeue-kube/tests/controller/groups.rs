@@ -11,8 +11,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use requeue_kube::controller::{Action, Config, Error, RunnerError};
 use requeue_kube::leader::{self, LeaderElector};
-use requeue_kube::shard::Shard;
-use requeue_kube::shards::{Shards, ShardsError};
+use requeue_kube::membership::{MembershipError, ShardGroup};
+use requeue_kube::range::Shard;
 use requeue_kube::{Controller, policy};
 use serde_json::json;
 
@@ -22,8 +22,8 @@ async fn unreachable(_: Request<Body>) -> Result<Response<Body>, OnPurpose> {
     panic!("the settings are refused before the first request")
 }
 
-fn group() -> Shards {
-    Shards::new("maps", "ns").with_client(Client::new(tower::service_fn(unreachable), "ns"))
+fn group() -> ShardGroup {
+    ShardGroup::new("maps", "ns").with_client(Client::new(tower::service_fn(unreachable), "ns"))
 }
 
 /// Returns the error that ends the controller.
@@ -39,7 +39,10 @@ async fn refused(controller: Controller<ConfigMap>) -> RunnerError {
 
 /// Runs a controller of ConfigMaps on a server that refuses each request with this status. Returns
 /// the results and the paths of the requests.
-async fn on_a_server_that_refuses(code: u16, shards: Option<Shards>) -> (Vec<String>, Vec<String>) {
+async fn on_a_server_that_refuses(
+    code: u16,
+    shards: Option<ShardGroup>,
+) -> (Vec<String>, Vec<String>) {
     let paths: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&paths);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -58,7 +61,7 @@ async fn on_a_server_that_refuses(code: u16, shards: Option<Shards>) -> (Vec<Str
     let mut controller =
         Controller::new(maps, watcher::Config::default()).name(name).with_config(config);
     if let Some(shards) = shards {
-        controller = controller.shards(shards);
+        controller = controller.shard_group(shards);
     }
     let reconcile = async |_, _| Ok::<_, OnPurpose>(Action::await_change());
     let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
@@ -87,22 +90,22 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
         feed.list(&[map("a", 1)]);
         refused(change(controller)).await
     };
-    let error = refused_with(|it| it.shards(group().count(3))).await;
+    let error = refused_with(|it| it.shard_group(group().count(3))).await;
     let RunnerError::Shards { error: reason, keys } = &error else { panic!("{error}") };
-    assert_eq!((reason, &keys[..]), (&ShardsError::Count(3), &[][..]));
+    assert_eq!((reason, &keys[..]), (&MembershipError::Count(3), &[][..]));
     assert_eq!(error.to_string(), reason.to_string());
 
-    let error = refused_with(|it| it.shards(Shards::new("maps", "ns"))).await;
+    let error = refused_with(|it| it.shard_group(ShardGroup::new("maps", "ns"))).await;
     assert_eq!(error, RunnerError::ShardsWithoutClient);
-    assert!(error.to_string().contains("Shards::with_client"), "{error}");
+    assert!(error.to_string().contains("ShardGroup::with_client"), "{error}");
 
-    let error = refused_with(|it| it.shard(Shard::new(0, 2).unwrap()).shards(group())).await;
+    let error = refused_with(|it| it.shard(Shard::new(0, 2).unwrap()).shard_group(group())).await;
     assert_eq!(error, RunnerError::ShardsConflict { setting: "Controller::shard" });
 
     let error = refused_with(|it| {
         let client = Client::new(tower::service_fn(unreachable), "ns");
         let elector = LeaderElector::new(client, leader::Config::new("ns", "maps")).unwrap();
-        it.leader_election(elector).shards(group())
+        it.leader_election(elector).shard_group(group())
     })
     .await;
     assert_eq!(error, RunnerError::ShardsConflict { setting: "leader election" });
@@ -110,6 +113,6 @@ async fn settings_that_do_not_fit_a_group_are_refused() {
 
     let fair = Config::default().fair_namespaces();
     let (_feed, controller) = controller();
-    let error = refused(controller.with_config(fair).shards(group())).await;
+    let error = refused(controller.with_config(fair).shard_group(group())).await;
     assert_eq!(error, RunnerError::ShardsWithNamespaces);
 }

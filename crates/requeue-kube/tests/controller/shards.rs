@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, reflector};
 use requeue_kube::controller::Watched;
-use requeue_kube::shard::{Shard, ShardBy};
+use requeue_kube::range::{Shard, ShardBy};
 use requeue_kube::shared::SharedWatch;
 use requeue_kube::{Controller, policy};
 

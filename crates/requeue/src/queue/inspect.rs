@@ -6,7 +6,9 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Cursor, Entry, Histogram, Operation, Page, Phase, StateCounts, Time, Totals, Walk};
+use requeue_core::{
+    Cursor, Entry, Histogram, Operation, Page, Phase, StateCounts, Time, Totals, Walk,
+};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};

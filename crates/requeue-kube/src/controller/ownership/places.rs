@@ -10,7 +10,7 @@ use requeue::GroupId;
 
 use super::super::error::{RunnerError, panic_message};
 use crate::ObjectKey;
-use crate::shard::{ShardBy, index_of};
+use crate::range::{ShardBy, index_of};
 
 /// The rule that assigns objects to shards.
 pub(crate) enum Rule {
@@ -55,7 +55,7 @@ struct Known {
 }
 
 impl Known {
-    fn part(&self, key: &ObjectKey) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
+    fn lock_part(&self, key: &ObjectKey) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
         lock(&self.parts[self.hasher.hash_one(key) as usize % PARTS])
     }
 }
@@ -69,6 +69,14 @@ struct Forgetting {
     /// The number of events and lists that are being handled.
     handled: usize,
     gone: BTreeSet<ObjectKey>,
+}
+
+/// The access to the states of the shards that the caller of [`Places::learn`] has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    Shared,
+    /// No add to a group is in progress, so an object may move to another one.
+    Exclusive,
 }
 
 /// The effect of [`Places::learn`].
@@ -106,7 +114,7 @@ impl Places {
     /// Returns the shard of an object, if it is known.
     pub(in super::super) fn shard_of(&self, key: &ObjectKey) -> Option<u32> {
         match &self.rule {
-            Rule::Hash(ShardBy::Uid) => self.known.part(key).get(key).copied(),
+            Rule::Hash(ShardBy::Uid) => self.known.lock_part(key).get(key).copied(),
             Rule::Hash(ShardBy::Namespace) => {
                 Some(index_of(key.namespace().unwrap_or(""), self.count))
             }
@@ -146,7 +154,7 @@ impl Places {
         if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
             return self.shard_of(key).map(then);
         }
-        let known = self.known.part(key);
+        let known = self.known.lock_part(key);
         let shard = *known.get(key)?;
         let is_of_object = uid.is_none_or(|uid| index_of(uid, self.count) == shard);
         is_of_object.then(|| then(shard))
@@ -154,21 +162,21 @@ impl Places {
 
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If
     /// the shard was not known before, calls `new` with it. If another shard was known before, and
-    /// `may_move` is false, nothing changes, and the result is `None`.
+    /// `access` is shared, nothing changes, and the result is `None`.
     pub(super) fn learn(
         &self,
         key: &ObjectKey,
         uid: &str,
         is_held: impl Fn(u32) -> bool,
         new: impl FnOnce(u32),
-        may_move: bool,
+        access: Access,
     ) -> Option<Learned> {
         if !matches!(self.rule, Rule::Hash(ShardBy::Uid)) {
             let is_held = self.shard_of(key).is_some_and(is_held);
             return Some(if is_held { Learned::Held } else { Learned::NotHeld });
         }
         let shard = index_of(uid, self.count);
-        let mut known = self.known.part(key);
+        let mut known = self.known.lock_part(key);
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
@@ -177,7 +185,7 @@ impl Places {
                 }
                 Some(Learned::Held)
             }
-            (true, Some(_)) if may_move => {
+            (true, Some(_)) if access == Access::Exclusive => {
                 known.insert(key.clone(), shard);
                 lock(&self.moved).insert(key.clone());
                 new(shard);
@@ -206,7 +214,7 @@ impl Places {
         if let Rule::Hash(ShardBy::Uid) = self.rule {
             let shard = index_of(uid, self.count);
             if is_held(shard)
-                && let Entry::Vacant(entry) = self.known.part(key).entry(key.clone())
+                && let Entry::Vacant(entry) = self.known.lock_part(key).entry(key.clone())
             {
                 entry.insert(shard);
                 new(shard);
@@ -230,7 +238,7 @@ impl Places {
     }
 
     /// Marks a key that must leave its group after its run, as if its object had moved.
-    pub(super) fn mark(&self, key: &ObjectKey) {
+    pub(super) fn mark_moved(&self, key: &ObjectKey) {
         lock(&self.moved).insert(key.clone());
     }
 
@@ -265,7 +273,7 @@ impl Places {
         if forgetting.handled == 0 {
             for key in std::mem::take(&mut forgetting.gone) {
                 if is_gone(&key) {
-                    self.known.part(&key).remove(&key);
+                    self.known.lock_part(&key).remove(&key);
                 }
             }
         }

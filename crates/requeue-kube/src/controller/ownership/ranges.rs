@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::shard::{ShardBy, selector_of};
+use crate::range::{ShardBy, selector_of};
 
 /// The greatest number of ranges in a selector, each of about 90 characters. Proxies accept URLs of
 /// 8 KiB.

@@ -18,11 +18,11 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn begin(&self, key: &ObjectKey, shard: u32) {
+    pub(super) fn begin_run(&self, key: &ObjectKey, shard: u32) {
         self.lock().insert(key.clone(), vec![shard]);
     }
 
-    pub(super) fn end(&self, key: &ObjectKey) {
+    pub(super) fn end_run(&self, key: &ObjectKey) {
         self.lock().remove(key);
         self.ended.notify_waiters();
     }
@@ -37,18 +37,18 @@ impl Runs {
     }
 
     /// Returns the keys of the runs that count for one of these shards.
-    pub(super) fn of(&self, shards: &[u32]) -> Vec<ObjectKey> {
+    pub(super) fn keys_of(&self, shards: &[u32]) -> Vec<ObjectKey> {
         let runs = self.lock();
-        let counts = |of: &[u32]| of.iter().any(|shard| shards.contains(shard));
-        runs.iter().filter(|(_, of)| counts(of)).map(|(key, _)| key.clone()).collect()
+        let counts = |counted: &[u32]| counted.iter().any(|shard| shards.contains(shard));
+        runs.iter().filter(|(_, counted)| counts(counted)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Waits until no run counts for one of these shards.
-    pub(super) async fn none_of(&self, shards: &[u32]) {
+    pub(super) async fn wait_for_none(&self, shards: &[u32]) {
         loop {
             // It is created before the check, so that it notices each end after the check.
             let ended = self.ended.notified();
-            if self.of(shards).is_empty() {
+            if self.keys_of(shards).is_empty() {
                 return;
             }
             ended.await;

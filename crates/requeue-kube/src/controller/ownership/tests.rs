@@ -26,7 +26,7 @@ use self::common::*;
 use super::places::Rule;
 use super::*;
 use crate::controller::{Action, Config, Watched};
-use crate::shard::ShardBy;
+use crate::range::ShardBy;
 use crate::shared::SharedWatch;
 use crate::{Controller, policy};
 
@@ -39,7 +39,7 @@ fn by_uid() -> Ownership {
 
 /// Returns the shard of an object with the uid that `map` gives it.
 fn shard_of(name: &str) -> u32 {
-    (crate::shard::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
+    (crate::range::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
 }
 
 /// Returns the names of objects in this shard. The first characters of a name change the first bits
@@ -208,7 +208,7 @@ async fn a_lost_shard_stops_its_runs_at_once() {
         replica.log.names().into_iter().filter(|entry| entry.ends_with(" ends")).collect();
     assert_eq!(ends, [format!("{ours} ends")]);
     replica.log.clear();
-    replica.ownership.lose_all().await;
+    replica.ownership.lose(0..replica.ownership.count()).await;
     assert!(replica.ownership.held().is_empty());
     sleep(Duration::from_secs(100)).await;
     assert_eq!(replica.log.names(), [""; 0]);

@@ -8,11 +8,11 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::runtime::watcher;
+use requeue_leases::testing::{Fake, NAMESPACE};
 use tokio::sync::oneshot;
 
 use crate::controller::Action;
-use crate::shards::Shards;
-use crate::shards::tests::http::{Fake, NAMESPACE};
+use crate::membership::ShardGroup;
 use crate::{Controller, Manager, policy};
 
 async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> {
@@ -22,13 +22,13 @@ async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> 
 /// Stops `run` while it joins the group, and returns its result. The API server creates the member
 /// Lease, but does not respond until the stop.
 async fn stopped_while_it_joins<R: Future<Output: Send> + Send + 'static>(
-    run: impl FnOnce(Controller<ConfigMap>, Shards, oneshot::Receiver<()>) -> R,
+    run: impl FnOnce(Controller<ConfigMap>, ShardGroup, oneshot::Receiver<()>) -> R,
 ) -> R::Output {
-    let fake = Fake::new();
+    let fake = Fake::default();
     fake.hold(true);
     let maps: Api<ConfigMap> = Api::all(fake.client());
-    let shards = Shards::new("maps", NAMESPACE)
-        .events(false)
+    let shards = ShardGroup::new("maps", NAMESPACE)
+        .without_events()
         .lease_duration(Duration::from_secs(90))
         .renew_deadline(Duration::from_secs(60));
     let (stop, stopped) = oneshot::channel();
@@ -48,7 +48,7 @@ async fn a_controller_that_is_stopped_while_it_joins_deletes_its_lease() {
     let results = stopped_while_it_joins(|controller, shards, stopped| {
         let controller = controller
             .name("is stopped while it joins")
-            .shards(shards)
+            .shard_group(shards)
             .graceful_shutdown_on(async { _ = stopped.await });
         controller.run(reconcile, policy::backoff, Arc::new(())).collect::<Vec<_>>()
     });
@@ -60,7 +60,7 @@ async fn a_controller_that_is_stopped_while_it_joins_deletes_its_lease() {
 async fn a_manager_that_is_stopped_while_it_joins_deletes_its_lease() {
     let ended = stopped_while_it_joins(|controller, shards, stopped| {
         let mut manager =
-            Manager::new().shards(shards).graceful_shutdown_on(async { _ = stopped.await });
+            Manager::new().shard_group(shards).graceful_shutdown_on(async { _ = stopped.await });
         let controller = controller.name("its manager is stopped while it joins");
         manager.add(controller, |it| it.run(reconcile, policy::backoff, Arc::new(())));
         manager.run()

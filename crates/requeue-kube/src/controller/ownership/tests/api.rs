@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
 
-use crate::shard::fnv1a;
+use crate::range::fnv1a;
 
 struct Maps {
     version: u64,

@@ -254,9 +254,8 @@ async fn batches_in_different_orders_do_not_deadlock() {
         async { other.query_one(&backwards, &[]).await.expect("added").get::<_, Vec<i16>>(0) };
     let (one, other) = tokio::join!(adding_backwards, async {
         wait_for(1, &onlooker, "select requeue.add_all").await;
-        let adding = async {
-            patient(|| engine.add(&queue, asks(["a", "b", "c"]))).await.expect("added")
-        };
+        let adding =
+            async { patient(|| engine.add(&queue, asks(["a", "b", "c"]))).await.expect("added") };
         let committing = async {
             wait_for(2, &onlooker, "select requeue.add_all").await;
             adder.batch_execute("commit").await.expect("committed");

@@ -1,0 +1,83 @@
+//! A monotonic clock that also counts while the machine is suspended.
+
+use std::time::Duration;
+
+use requeue::Time;
+
+/// The longest time until a timer notices that a suspended machine has resumed. Timers stop during
+/// a suspension, so a waiting task reads the clock this often.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// The clock that starts when the machine starts.
+    #[cfg(unix)]
+    Boot,
+    /// Time from this moment. On these systems `Instant` also counts during a suspension.
+    #[cfg(not(unix))]
+    Since(std::time::Instant),
+    /// The runtime's clock, which a test can pause, and the time for which the machine was
+    /// suspended.
+    #[cfg(any(test, feature = "test-util"))]
+    Test(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        #[cfg(unix)]
+        return Self::Boot;
+        #[cfg(not(unix))]
+        return Self::Since(std::time::Instant::now());
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        match self {
+            #[cfg(unix)]
+            Self::Boot => boot_time(),
+            #[cfg(not(unix))]
+            Self::Since(start) => Time::ZERO + start.elapsed(),
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Test(start, suspended) => {
+                let suspended = suspended.load(std::sync::atomic::Ordering::Relaxed);
+                Time::from_nanos(suspended) + start.elapsed()
+            }
+        }
+    }
+
+    /// Waits until this time. A suspension of the machine delays the result by at most
+    /// [`MAX_SLEEP`].
+    pub(crate) async fn reach(&self, at: Time) {
+        loop {
+            let left = at.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(MAX_SLEEP)).await;
+        }
+    }
+}
+
+#[cfg(unix)]
+fn boot_time() -> Time {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    // On Apple's systems this clock counts while they sleep; the clock of `Instant` does not.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+
+    let time = clock_gettime(CLOCK);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Time::ZERO + Duration::new(seconds, nanos)
+}
+
+/// Returns the host's name, which is part of the identity.
+pub(crate) fn host() -> String {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default();
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}

@@ -1,0 +1,102 @@
+//! Runs an [`Election`] with a clock and an API server.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::election::{Election, Step};
+use super::leadership::{Led, Shared};
+use super::lost::End;
+use crate::requests::{Answer, Requests};
+use crate::token::FencingToken;
+
+pub(super) struct Driver {
+    pub(super) election: Election,
+    pub(super) requests: Requests,
+    pub(super) shared: Arc<Shared>,
+    /// The error about a Lease of a shard group was logged.
+    pub(super) has_reported: bool,
+}
+
+impl Driver {
+    /// Polls the Lease, and takes it when it is free, until this process leads. Returns `None` if
+    /// its only attempt has failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped. A request that was in flight then counts as failed.
+    pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
+        loop {
+            let ended = self.step().await.is_some();
+            let token = self.election.fencing_token();
+            if ended || token.is_some() {
+                return token.cloned();
+            }
+        }
+    }
+
+    /// Renews the lease until that fails, or until a release is requested.
+    pub(super) async fn hold(&mut self) -> End {
+        loop {
+            if let Some(end) = self.step().await {
+                return end;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Option<End> {
+        let clock = &self.shared.clock;
+        match self.election.poll(clock.now(), Timestamp::now()) {
+            Step::Call { call, until } => {
+                let answer = tokio::select! {
+                    answer = self.requests.make_call(call) => answer,
+                    () = clock.reach(until) => {
+                        tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
+                        Answer::Failed
+                    }
+                };
+                self.election.handle_answer(clock.now(), answer);
+                self.publish_state();
+                None
+            }
+            Step::Wait(at) => {
+                tokio::select! {
+                    () = clock.reach(at) => {}
+                    () = self.shared.wake.notified() => self.handle_wake(),
+                }
+                None
+            }
+            Step::Ended(end) => Some(end),
+        }
+    }
+
+    /// Handles a request to renew now, or to release.
+    fn handle_wake(&mut self) {
+        let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
+        if release { self.election.release() } else { self.election.renew_now() }
+    }
+
+    fn publish_state(&mut self) {
+        if self.election.is_of_group() && !std::mem::replace(&mut self.has_reported, true) {
+            tracing::error!(
+                lease = self.shared.lease,
+                "the Lease is the object of a shard group, so this process cannot become the leader: \
+                 use another name for the election or the group, or delete the Lease if the group is \
+                 no longer used"
+            );
+        }
+        let holder = self.election.holder().map(str::to_owned);
+        let times = self.election.right_times();
+        self.shared.view.send_modify(|view| {
+            if view.holder != holder {
+                tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");
+                view.holder = holder;
+            }
+            if let Some((renewed, until)) = times {
+                let led = view.led.get_or_insert_with(Led::default);
+                led.renewed = renewed;
+                led.until = until;
+            }
+        });
+    }
+}

@@ -1,0 +1,314 @@
+//! The elector: a process's part in an election.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+
+use kube::Client;
+use requeue::wait::jitter_source;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::config::{Config, ConfigError};
+use super::driver::Driver;
+use super::election::Election;
+use super::leadership::{Leadership, Shared, View};
+use super::lost::LeadershipLost;
+use super::status::Status;
+use super::term::{RunError, Term};
+use crate::clock::{self, Clock};
+use crate::events::Events;
+use crate::metrics::LeaseMetrics;
+use crate::requests::Requests;
+
+/// Takes part in an election, and leads at most once.
+///
+/// After its term it is used up. To stand by again, create another elector, which has another
+/// identity.
+#[must_use = "an elector does nothing until it is run"]
+pub struct LeaderElector {
+    client: Client,
+    config: Config,
+    shared: Arc<Shared>,
+}
+
+impl LeaderElector {
+    /// Creates an elector with a unique identity: the host's name and a UUID.
+    ///
+    /// Use a separate client, such as the one that [`Config::client`] creates: renewals must not
+    /// wait behind the requests of the work.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is not safe. The error names its values.
+    pub fn new(client: Client, config: Config) -> Result<Self, ConfigError> {
+        Self::with_clock(client, config, Clock::new())
+    }
+
+    pub(crate) fn with_clock(
+        client: Client,
+        config: Config,
+        clock: Clock,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        let host = config.host.clone().unwrap_or_else(clock::host);
+        let shared = Shared {
+            lease: format!("{}/{}", config.namespace, config.name),
+            identity: format!("{host}_{}", uuid::Uuid::new_v4()),
+            lease_duration: config.lease_duration,
+            retry_period: config.retry_period,
+            clock,
+            view: watch::Sender::new(View::default()),
+            wake: Notify::new(),
+            let_go: CancellationToken::new(),
+            gauge: OnceLock::new(),
+        };
+        Ok(Self { client, config, shared: Arc::new(shared) })
+    }
+
+    /// Sets the metrics whose gauge `leader_election_master_status` shows whether this process
+    /// leads, under the name of the Lease.
+    ///
+    /// Only the first call has an effect.
+    pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
+        self.shared.gauge.get_or_init(|| metrics.as_ref().leader(&self.config.name)).set(false);
+        self
+    }
+
+    /// Returns the identity of this process in the Lease.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.shared.identity
+    }
+
+    /// Returns a handle that shows the current state of the election.
+    ///
+    /// It remains valid after the elector is gone.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status(Arc::clone(&self.shared))
+    }
+
+    /// Waits until this process leads.
+    ///
+    /// [`run`](Self::run) does this, and the steps that follow.
+    ///
+    /// From then on, a task of the runtime renews the lease.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and I/O.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped, this process withdraws from the election. If that happens while it takes
+    /// the Lease over, no other replica can lead until the Lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::leader::{Config, LeaderElector};
+    ///
+    /// # async fn work() {}
+    ///
+    /// # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
+    /// let term = elector.acquire().await;
+    /// tokio::select! {
+    ///     // Dropping the work stops it at its current `await`.
+    ///     lost = term.lost() => return Err(lost.into()),
+    ///     () = work() => term.release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire(self) -> Term {
+        match self.try_acquire().await {
+            Some(term) => term,
+            // Only an elector with a single attempt gives up. It is not public.
+            None => pending().await,
+        }
+    }
+
+    /// As [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
+    pub(crate) async fn try_acquire(self) -> Option<Term> {
+        let Self { client, config, shared } = self;
+        let Config { namespace, name, drain_timeout, .. } = config.clone();
+        let events = config
+            .has_events
+            .then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
+        let now = shared.clock.now();
+        let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
+        let requests = Requests::new(client, &namespace, "leader election", &name);
+        let shared_by_driver = Arc::clone(&shared);
+        let mut driver =
+            Driver { election, requests, shared: shared_by_driver, has_reported: false };
+
+        tracing::info!(
+            lease = shared.lease,
+            identity = shared.identity,
+            "waiting to become the leader"
+        );
+        let token = Arc::new(driver.acquire().await?);
+        tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
+        shared.show_leading(true);
+        if let Some(events) = &events {
+            // Does not wait: the Event is published in a separate task.
+            drop(events.publish("became leader", token.uid()));
+        }
+        let leadership = Leadership {
+            token: Arc::clone(&token),
+            shared: Arc::clone(&shared),
+            _hold: Arc::new(shared.let_go.clone().drop_guard()),
+        };
+        let task = tokio::spawn({
+            let shared = Arc::clone(&shared);
+            async move {
+                let end = driver.hold().await;
+                shared.end_term(&end);
+                if let Some(events) = events {
+                    // The Event reports the past. A failure to publish it is already logged.
+                    let _ = events.publish("stopped leading", token.uid()).await;
+                }
+                end
+            }
+        });
+        Some(Term { leadership: Some(leadership), shared, task, drain_timeout })
+    }
+
+    /// Waits until this process leads, and runs `lead` as long as it does.
+    ///
+    /// The lease is released when `lead` has returned and every clone of its [`Leadership`] is
+    /// dropped. If some are left after [`Config::drain_timeout`], the lease is not released, but
+    /// expires.
+    ///
+    /// A separate task renews the lease. Work that blocks all threads of the runtime prevents that:
+    /// the lease is lost, and the blocked work cannot be notified.
+    ///
+    /// # Errors
+    ///
+    /// The lease is lost. `lead` is then dropped immediately, at an `await`. Most programs should exit
+    /// in this case.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and I/O. A panic of `lead` is passed on to the caller,
+    /// and the lease is not released.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped, `lead` is dropped and the term ends. The lease is not released, because
+    /// `lead` may have left work behind.
+    ///
+    /// ```no_run
+    /// # async fn reconcile_all() {}
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use requeue_leases::leader::{Config, LeaderElector};
+    ///
+    /// let config = Config::new("default", "web-controller");
+    /// let client = config.client(kube::Config::infer().await?)?;
+    /// LeaderElector::new(client, config)?.run(|_leadership| reconcile_all()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<F, L>(self, lead: F) -> Result<L::Output, LeadershipLost>
+    where
+        F: FnOnce(Leadership) -> L,
+        L: Future,
+    {
+        match self.run_until(pending(), lead).await {
+            Ok(Some(output)) => Ok(output),
+            Err(RunError::Lost(lost)) => Err(lost),
+            // Neither is possible without a stop.
+            Ok(None) | Err(RunError::Undrained(_)) => Err(LeadershipLost::Abandoned),
+        }
+    }
+
+    /// As [`run`](Self::run), until `stop` completes.
+    ///
+    /// Then `lead` is notified by [`Leadership::stopping`], and has [`Config::drain_timeout`] to
+    /// complete while the lease is still renewed.
+    ///
+    /// Returns `None` if it was stopped before this process led.
+    ///
+    /// # Errors
+    ///
+    /// The lease is lost, or `lead` has not completed in time. In both cases it was dropped, and
+    /// the lease is not released.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// ```no_run
+    /// # async fn reconcile(_key: u32) {}
+    /// # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use requeue_leases::leader::{Config, LeaderElector};
+    ///
+    /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
+    /// let ctrl_c = async { tokio::signal::ctrl_c().await.unwrap() };
+    /// elector
+    ///     .run_until(ctrl_c, async |leadership| {
+    ///         for key in 0.. {
+    ///             tokio::select! {
+    ///                 biased;
+    ///                 () = leadership.stopping() => break,
+    ///                 () = std::future::ready(()) => reconcile(key).await,
+    ///             }
+    ///         }
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_until<S, F, L>(self, stop: S, lead: F) -> Result<Option<L::Output>, RunError>
+    where
+        S: Future<Output = ()>,
+        F: FnOnce(Leadership) -> L,
+        L: Future,
+    {
+        let mut stop = pin!(stop);
+        let term = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(None),
+            term = self.acquire() => term,
+        };
+        let leadership = term.leadership();
+        let drain = async {
+            stop.await;
+            term.shared.clock.reach(term.drained_by()).await;
+        };
+        let ended = tokio::select! {
+            biased;
+            lost = term.lost() => Err(RunError::Lost(lost)),
+            output = lead(leadership) => Ok(output),
+            () = drain => Err(RunError::Undrained(term.drain_timeout)),
+        };
+        match ended {
+            Ok(output) => {
+                if let Err(error) = term.release().await {
+                    tracing::warn!(%error, "the lease was not released, and expires");
+                }
+                Ok(Some(output))
+            }
+            Err(error) => {
+                term.wait_until_over().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LeaderElector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderElector")
+            .field("config", &self.config)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}

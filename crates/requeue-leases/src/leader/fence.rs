@@ -1,0 +1,227 @@
+//! Fencing: the API server rejects writes of a leader of an earlier term.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch as Operations, PatchOperation, TestOperation};
+use kube::api::{Patch, ResourceExt};
+use serde_json::{Value, json};
+
+use super::leadership::Leadership;
+use super::lost::LeadershipLost;
+use crate::token::FencingToken;
+
+/// Makes the API server reject writes of leaders of earlier terms.
+///
+/// No election can stop a process that is frozen between its last check of the clock and a write, and that continues
+/// when another process leads. An annotation of the object therefore contains the term that last claimed it, and every
+/// write tests this annotation:
+///
+/// 1. Before its first write to an object, a leader [claims](Fence::claim) it: it reads the object,
+///    and sends the patch. The patch writes the leader's term if the object has not changed since
+///    it was read.
+/// 2. Each of its writes to the object is a JSON patch made by [`patch`](Fence::patch), to the
+///    object or to its `status`. The patch first tests the term. The API server applies all of a
+///    JSON patch or nothing.
+///
+/// Once a leader has claimed an object, all writes of earlier leaders to it are rejected: with code
+/// 422 if the test fails, or by [`ClaimError::Fenced`] if the claim finds a later term.
+///
+/// Limits:
+///
+/// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot test. (A
+///   `PUT` with the `resourceVersion` that was read since the claim is as safe.)
+/// - A create is not fenced, because there is nothing to test. A late create of an earlier leader
+///   restores an object that was deleted in the meantime. Create objects with [the
+///   annotation](Fence::annotation), so that they show their term.
+/// - A delete has no patch. Use the uid and the `resourceVersion` that were read since the claim as
+///   preconditions.
+/// - A fence is per object: an earlier leader can still write to objects that have not been claimed
+///   yet.
+/// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes
+///   lead until the first one notices. The fence distinguishes their terms, and only the holder of
+///   the current Lease can claim.
+///
+/// ```no_run
+/// # use k8s_openapi::api::core::v1::ConfigMap;
+/// # use kube::api::{Api, PatchParams};
+/// # use requeue_leases::leader::{ClaimError, Leadership};
+/// # async fn write(leadership: Leadership, maps: Api<ConfigMap>) -> Result<(), Box<dyn std::error::Error>> {
+/// let fence = leadership.fence();
+/// let params = PatchParams::default();
+///
+/// let map = maps.get("web").await?;
+/// if let Some(claim) = fence.claim(&map).await? {
+///     maps.patch("web", &params, &claim).await?;
+/// }
+/// let change = serde_json::from_value(serde_json::json!([
+///     { "op": "add", "path": "/data", "value": { "replicas": "3" } },
+/// ]))?;
+/// maps.patch("web", &params, &fence.patch(change)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Fence {
+    right: Arc<dyn Right>,
+    token: Arc<FencingToken>,
+    annotation: String,
+}
+
+/// The right to write that a token stands for.
+pub(crate) trait Right: fmt::Debug + Send + Sync {
+    /// Returns an error if the right is over, by the clock.
+    fn check(&self) -> Result<(), LeadershipLost>;
+
+    /// Asks the API server, and returns an error if the right is over.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>>;
+}
+
+impl Right for Leadership {
+    fn check(&self) -> Result<(), LeadershipLost> {
+        Self::check(self)
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
+        Box::pin(Self::confirm(self))
+    }
+}
+
+impl Leadership {
+    /// Returns a fence, with which the API server rejects late writes of earlier terms.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Fence::ANNOTATION)
+    }
+}
+
+impl Fence {
+    /// The default name of the annotation with the term.
+    ///
+    /// [`with_annotation`](Fence::with_annotation) sets another.
+    pub const ANNOTATION: &str = "requeue/leader-term";
+
+    pub(crate) fn new(right: Arc<dyn Right>, token: Arc<FencingToken>, annotation: &str) -> Self {
+        Self { right, token, annotation: annotation.to_owned() }
+    }
+
+    /// Sets the name of the annotation, for example if two elections write to one object.
+    #[must_use]
+    pub fn with_annotation(mut self, annotation: impl Into<String>) -> Self {
+        self.annotation = annotation.into();
+        self
+    }
+
+    /// Returns the name and the value of the annotation, for an object that is created in this
+    /// term.
+    #[must_use]
+    pub fn annotation(&self) -> (String, String) {
+        (self.annotation.clone(), self.token.to_string())
+    }
+
+    /// Returns the patch to send before the first write to an object that was just read, or `None`
+    /// if this term has already claimed it.
+    ///
+    /// It sends no request in most cases. If the object was claimed under another Lease, or the
+    /// annotation is not a term, it first renews the lease. This ensures that the term in the
+    /// annotation is not a later one.
+    ///
+    /// The patch fails with code 422 if the object has changed since it was read. Read it again in
+    /// that case.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError::Fenced`] if a later term has claimed the object, and [`ClaimError::Lost`] if
+    /// this term is over. In both cases the writer must stop.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped at any point. At most, the lease has been renewed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::api::{Api, PatchParams};
+    /// # use requeue_leases::leader::Fence;
+    /// # async fn example(fence: Fence, maps: Api<ConfigMap>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let map = maps.get("web").await?;
+    /// if let Some(claim) = fence.claim(&map).await? {
+    ///     maps.patch("web", &PatchParams::default(), &claim).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn claim<K: ResourceExt>(&self, object: &K) -> Result<Option<Patch<()>>, ClaimError> {
+        self.right.check()?;
+        let ours = &*self.token;
+        let annotations = object.annotations();
+        if let Some(claimed) = annotations.get(&self.annotation) {
+            match claimed.parse::<FencingToken>() {
+                Ok(term) if term == *ours => return Ok(None),
+                Ok(term) if term.uid() == ours.uid() => {
+                    if term.transitions() > ours.transitions() {
+                        return Err(ClaimError::Fenced(term));
+                    }
+                }
+                // The two terms have no order. But a process that can renew now was the leader when the annotation was
+                // read.
+                Ok(_) | Err(_) => self.right.confirm().await?,
+            }
+        }
+        let mut operations =
+            vec![test(&["metadata", "resourceVersion"], json!(object.resource_version()))];
+        if annotations.is_empty() {
+            operations.push(add(&["metadata", "annotations"], json!({})));
+        }
+        operations.push(add(&self.path(), json!(ours.to_string())));
+        Ok(Some(Patch::Json(Operations(operations))))
+    }
+
+    /// Returns a patch with these operations, after a test that this term has claimed the object.
+    ///
+    /// It does not check whether this process still leads: the API server decides.
+    #[must_use]
+    pub fn patch(&self, operations: Operations) -> Patch<()> {
+        let term = json!(self.token.to_string());
+        let mut all = vec![test(&self.path(), term)];
+        all.extend(operations.0);
+        Patch::Json(Operations(all))
+    }
+
+    fn path(&self) -> [&str; 3] {
+        ["metadata", "annotations", &self.annotation]
+    }
+}
+
+fn test(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Test(TestOperation { path: pointer(path), value })
+}
+
+fn add(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation { path: pointer(path), value })
+}
+
+fn pointer(path: &[&str]) -> PointerBuf {
+    PointerBuf::from_tokens(path.iter().copied())
+}
+
+/// The reason why an object cannot be claimed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// This later term has claimed the object.
+    #[error("the later term {0} has claimed the object")]
+    Fenced(FencingToken),
+    /// The term is over.
+    #[error("{0}")]
+    Lost(LeadershipLost),
+}
+
+impl From<LeadershipLost> for ClaimError {
+    fn from(lost: LeadershipLost) -> Self {
+        Self::Lost(lost)
+    }
+}

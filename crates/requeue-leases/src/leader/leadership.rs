@@ -1,0 +1,281 @@
+//! The leader's handle of its term, and the state that elector, term and status share.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use requeue::Time;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::lost::{End, LeadershipLost};
+use crate::clock::Clock;
+use crate::metrics::LeaderGauge;
+use crate::token::FencingToken;
+
+/// The right to lead, for one term.
+///
+/// It is cheap to clone. Each clone means that some work still runs: the lease is released only
+/// when all clones are dropped. For read access only, use a [`Status`](super::Status).
+///
+/// ```no_run
+/// # use requeue_leases::leader::Leadership;
+/// # async fn work() {}
+/// async fn lead(leadership: Leadership) {
+///     while leadership.is_leading() {
+///         tokio::select! {
+///             () = work() => {}
+///             // Start no more work.
+///             () = leadership.stopping() => break,
+///         }
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Leadership {
+    pub(super) token: Arc<FencingToken>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) _hold: Arc<DropGuard>,
+}
+
+/// The state that the election, the leader's work and the observers share.
+pub(super) struct Shared {
+    /// The namespace and the name.
+    pub(super) lease: String,
+    pub(super) identity: String,
+    pub(super) lease_duration: Duration,
+    pub(super) retry_period: Duration,
+    pub(super) clock: Clock,
+    pub(super) view: watch::Sender<View>,
+    /// Requests a renewal or a release.
+    pub(super) wake: Notify,
+    /// Cancelled when every [`Leadership`] is dropped.
+    pub(super) let_go: CancellationToken,
+    pub(super) gauge: OnceLock<LeaderGauge>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// The holder of the Lease as last read.
+    pub(super) holder: Option<String>,
+    pub(super) led: Option<Led>,
+}
+
+/// A term that has begun, and may be over.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Led {
+    /// The time at which the last successful renewal was sent.
+    pub(super) renewed: Time,
+    pub(super) until: Time,
+    /// The time at which the leader was asked to stop.
+    pub(super) stopping: Option<Time>,
+    /// The lease is released, or the release has begun.
+    pub(super) released: bool,
+    pub(super) lost: Option<LeadershipLost>,
+    /// The end of the term was reported.
+    pub(super) ended: bool,
+}
+
+impl Led {
+    fn is_over(&self) -> bool {
+        self.released || self.lost.is_some()
+    }
+}
+
+impl Shared {
+    pub(super) fn is_leading(&self) -> bool {
+        let view = self.view.borrow();
+        view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
+    }
+
+    pub(super) fn show_leading(&self, leading: bool) {
+        if let Some(gauge) = self.gauge.get() {
+            gauge.set(leading);
+        }
+    }
+
+    /// Reports the end of the term. Only the first call has an effect.
+    pub(super) fn end_term(&self, end: &End) {
+        let mut first = false;
+        self.change_term(|led| {
+            first = !led.ended;
+            led.ended = true;
+            match end {
+                End::Lost(lost) if first => led.lost = Some(lost.clone()),
+                End::Lost(_) | End::Released => {}
+            }
+        });
+        if first {
+            tracing::info!(lease = self.lease, identity = self.identity, ?end, "stopped leading");
+            self.show_leading(false);
+        }
+    }
+
+    /// Changes the state of the term, if there is one, and wakes the tasks that wait for a change.
+    pub(super) fn change_term(&self, change: impl FnOnce(&mut Led)) {
+        self.view.send_modify(|view| {
+            if let Some(led) = &mut view.led {
+                change(led);
+            }
+        });
+    }
+
+    /// Waits until `what` returns a value for the state of the term.
+    pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
+        let mut view = self.view.subscribe();
+        loop {
+            let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
+            if let Some(it) = it {
+                return it;
+            }
+            // It cannot fail: the sender is in `self`.
+            let _ = view.changed().await;
+        }
+    }
+}
+
+impl Leadership {
+    /// Returns true if this process leads at this moment, by a clock that also counts while the
+    /// machine is suspended.
+    ///
+    /// The result is exact, and costs one read of the clock: call it before each piece of work. The
+    /// time between the result and a write that relies on it is covered by the
+    /// [`fence`](Self::fence).
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        self.shared.is_leading()
+    }
+
+    /// As [`is_leading`](Self::is_leading), as a `Result` for `?`.
+    ///
+    /// # Errors
+    ///
+    /// The reason why this process does not lead. A [`Leadership`] is for one term, so this is
+    /// final.
+    pub fn check(&self) -> Result<(), LeadershipLost> {
+        if self.is_leading() {
+            return Ok(());
+        }
+        let view = self.shared.view.borrow();
+        Err(match &view.led {
+            Some(Led { lost: Some(lost), .. }) => lost.clone(),
+            Some(Led { renewed, until, released: false, .. }) => {
+                LeadershipLost::RenewDeadline(until.since(*renewed))
+            }
+            Some(_) | None => LeadershipLost::Abandoned,
+        })
+    }
+
+    /// Returns the fencing token of this term.
+    #[must_use]
+    pub fn fencing_token(&self) -> &FencingToken {
+        &self.token
+    }
+
+    /// Returns the end of the right to lead, unless it is renewed. `None` if the term is over.
+    pub(crate) fn right_until(&self) -> Option<Time> {
+        let view = self.shared.view.borrow();
+        view.led.as_ref().filter(|led| !led.is_over()).map(|led| led.until)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Returns a handle that does not delay the release of the lease.
+    pub(crate) fn uncounted(&self) -> Self {
+        Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
+    }
+
+    /// Waits until the leader must start no more work: it was asked to stop, or the term is over.
+    ///
+    /// Work in progress may complete: the lease is still renewed, until it is [`lost`](Self::lost).
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::Leadership;
+    /// # async fn work() {}
+    /// async fn lead(leadership: Leadership) {
+    ///     tokio::select! {
+    ///         () = leadership.stopping() => {}
+    ///         () = work() => {}
+    ///     }
+    /// }
+    /// ```
+    pub async fn stopping(&self) {
+        self.shared.wait_for(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
+    }
+
+    /// Waits until the lease is lost.
+    ///
+    /// All work in progress must then be dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::{Leadership, LeadershipLost};
+    /// # async fn work() {}
+    /// async fn lead(leadership: Leadership) -> Result<(), LeadershipLost> {
+    ///     tokio::select! {
+    ///         biased;
+    ///         lost = leadership.lost() => Err(lost),
+    ///         () = work() => Ok(()),
+    ///     }
+    /// }
+    /// ```
+    pub async fn lost(&self) -> LeadershipLost {
+        self.shared.wait_for(|led| led.lost.clone()).await
+    }
+
+    /// Renews the lease now, and waits for the result.
+    ///
+    /// Success means that this process has led at some moment since the call.
+    ///
+    /// # Errors
+    ///
+    /// The term is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped, the lease is renewed nevertheless.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::{Leadership, LeadershipLost};
+    /// async fn read_as_leader(leadership: &Leadership) -> Result<(), LeadershipLost> {
+    ///     // What is read after this is not older than this process's term.
+    ///     leadership.confirm().await
+    /// }
+    /// ```
+    pub async fn confirm(&self) -> Result<(), LeadershipLost> {
+        let since = self.shared.clock.now();
+        self.shared.wake.notify_one();
+        self.shared
+            .wait_for(|led| match &led.lost {
+                Some(lost) => Some(Err(lost.clone())),
+                None if led.released => Some(Err(LeadershipLost::Abandoned)),
+                None => (led.renewed >= since).then_some(Ok(())),
+            })
+            .await
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leadership")
+            .field("lease", &self.shared.lease)
+            .field("token", &self.token)
+            .field("leading", &self.is_leading())
+            .finish()
+    }
+}

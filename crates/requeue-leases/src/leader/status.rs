@@ -1,0 +1,97 @@
+//! The state of an election, for observers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::leadership::Shared;
+
+/// Shows the current state of an election.
+///
+/// It is cheap to clone, and remains valid after its elector is gone.
+///
+/// ```no_run
+/// # use requeue_leases::leader::LeaderElector;
+/// # fn mount(elector: &LeaderElector) {
+/// let status = elector.status();
+/// let healthz = move || match status.check() {
+///     Ok(()) => (200, "ok".to_owned()),
+///     Err(overdue) => (500, overdue.to_string()),
+/// };
+/// # let _ = healthz;
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Status(pub(super) Arc<Shared>);
+
+impl Status {
+    /// A leader that has not stopped counts as stuck when this time has passed since the end of its
+    /// lease: 20 s.
+    pub const TOLERANCE: Duration = Duration::from_secs(20);
+
+    /// Returns true if this process leads at this moment.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        self.0.is_leading()
+    }
+
+    /// Returns the holder of the Lease as last read.
+    ///
+    /// `None` before the first read, and if there is no holder.
+    #[must_use]
+    pub fn leader(&self) -> Option<String> {
+        self.0.view.borrow().holder.clone()
+    }
+
+    /// Returns the identity of this process in the Lease.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.0.identity
+    }
+
+    /// Returns the time between two attempts to lead.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn retry_period(&self) -> Duration {
+        self.0.retry_period
+    }
+
+    /// Checks the election for `/healthz`.
+    ///
+    /// # Errors
+    ///
+    /// The lease ended more than [`TOLERANCE`](Self::TOLERANCE) ago, and a
+    /// [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
+    /// stopped from outside.
+    pub fn check(&self) -> Result<(), Overdue> {
+        let view = self.0.view.borrow();
+        let Some(led) = &view.led else { return Ok(()) };
+        let since = self.0.clock.now().since(led.renewed);
+        if self.0.let_go.is_cancelled() || since <= self.0.lease_duration + Self::TOLERANCE {
+            return Ok(());
+        }
+        Err(Overdue { lease: self.0.lease.clone(), since })
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Status")
+            .field("lease", &self.0.lease)
+            .field("identity", &self.0.identity)
+            .field("leader", &self.leader())
+            .field("leading", &self.is_leading())
+            .finish()
+    }
+}
+
+/// A [`Leadership`](super::Leadership) still exists long after the lease has ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "work of the leader still runs, but the Lease {lease} was not renewed for {} s",
+    since.as_secs()
+)]
+pub struct Overdue {
+    lease: String,
+    since: Duration,
+}

@@ -1,0 +1,148 @@
+//! A term of a leader, from the acquisition of the lease to its release or loss.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue::Time;
+use tokio::task::JoinHandle;
+
+use super::leadership::{Leadership, Shared};
+use super::lost::{End, LeadershipLost};
+use super::status::Status;
+
+/// A term of a leader.
+///
+/// The lease is renewed as long as this value exists.
+///
+/// Use it to control start and stop yourself.
+/// [`LeaderElector::run_until`](super::LeaderElector::run_until) controls them for you. Dropping it
+/// ends the term without releasing the lease, which then expires.
+#[must_use = "the term ends when this is dropped"]
+pub struct Term {
+    /// `None` once it is released.
+    pub(super) leadership: Option<Leadership>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) task: JoinHandle<End>,
+    pub(super) drain_timeout: Duration,
+}
+
+impl Term {
+    /// Returns the right to lead, for the tasks that do the work.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        // It is `Some` until `release`, which consumes the term.
+        self.leadership.clone().expect("a term that was released is gone")
+    }
+
+    /// Returns a handle that shows the current state of the election.
+    ///
+    /// It remains valid after the term is over.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status(Arc::clone(&self.shared))
+    }
+
+    /// Waits until the lease is lost.
+    ///
+    /// All work must then be dropped. [`LeaderElector::acquire`](super::LeaderElector::acquire) has an
+    /// example.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
+    pub async fn lost(&self) -> LeadershipLost {
+        self.shared.wait_for(|led| led.lost.clone()).await
+    }
+
+    /// Asks the work to stop, unless that was done before, and returns its deadline.
+    pub(super) fn drained_by(&self) -> Time {
+        let mut stopping_since = self.shared.clock.now();
+        self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
+        stopping_since + self.drain_timeout
+    }
+
+    /// Asks the work to stop, by [`Leadership::stopping`], and waits until every [`Leadership`] is
+    /// dropped. Then it releases the lease, so that another replica may lead immediately.
+    ///
+    /// # Errors
+    ///
+    /// The lease was lost in the meantime, or a [`Leadership`] still existed when the
+    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first
+    /// request to stop. The lease is not released, but expires.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the term.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use requeue_leases::leader::Term;
+    /// async fn shut_down(term: Term) {
+    ///     if let Err(error) = term.release().await {
+    ///         eprintln!("the next leader waits for the end of the lease: {error}");
+    ///     }
+    /// }
+    /// ```
+    pub async fn release(mut self) -> Result<(), RunError> {
+        let deadline = self.drained_by();
+        self.leadership = None;
+        tokio::select! {
+            biased;
+            lost = self.lost() => return Err(RunError::Lost(lost)),
+            () = self.shared.let_go.cancelled() => {}
+            () = self.shared.clock.reach(deadline) => {
+                return Err(RunError::Undrained(self.drain_timeout));
+            }
+        }
+        // From here on this process does not lead, whether or not the request succeeds.
+        self.shared.change_term(|led| led.released = true);
+        self.shared.wake.notify_one();
+        match (&mut self.task).await {
+            Ok(End::Released) => Ok(()),
+            Ok(End::Lost(lost)) => Err(RunError::Lost(lost)),
+            // The runtime is shutting down.
+            Err(_) => Err(RunError::Lost(LeadershipLost::Abandoned)),
+        }
+    }
+
+    /// If the lease is lost, waits until that has been reported.
+    pub(super) async fn wait_until_over(mut self) {
+        if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
+            // It fails only if the runtime is shutting down.
+            let _ = (&mut self.task).await;
+        }
+    }
+}
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.shared.end_term(&End::Lost(LeadershipLost::Abandoned));
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Term").field("leadership", &self.leadership).finish_non_exhaustive()
+    }
+}
+
+/// The reason why a term did not end by a release.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The lease is lost.
+    #[error("{0}")]
+    Lost(LeadershipLost),
+    /// Some work was still running at the end of the drain timeout, which was this long.
+    #[error("work was still running {0:?} after the leader was asked to stop")]
+    Undrained(Duration),
+}
+
+impl From<LeadershipLost> for RunError {
+    fn from(lost: LeadershipLost) -> Self {
+        Self::Lost(lost)
+    }
+}

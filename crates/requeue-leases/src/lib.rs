@@ -1,0 +1,50 @@
+//! Leader election and shard groups for the replicas of a controller, by Kubernetes Leases.
+//!
+//! [`requeue-kube`](https://docs.rs/requeue-kube) builds on it, and re-exports its modules. A program with another
+//! controller, or without one, can use it directly.
+//!
+//! | task | module |
+//! |---|---|
+//! | let one of several replicas work | [`leader`] |
+//! | share the objects of a kind between replicas | [`membership`] |
+//! | find the shard of an object | [`range`] |
+//!
+//! The guarantees are:
+//!
+//! - **One leader, and one holder of each shard**, even if requests are slow or lost, or a replica is disconnected.
+//!   This holds as long as no machine's clock runs 1.5 times as fast as another's.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
+//!   With a [`Fence`](leader::Fence), the API server rejects that write.
+//! - **No other component.** The API server keeps the Leases. There is no webhook and no custom resource.
+//!
+//! ```no_run
+//! use requeue_leases::leader::{Config, LeaderElector};
+//!
+//! # async fn work() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::new("default", "web-controller");
+//! let client = config.client(kube::Config::infer().await?)?;
+//! LeaderElector::new(client, config)?.run(|_leadership| work()).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod events;
+pub mod leader;
+mod lease;
+pub mod membership;
+mod metrics;
+pub mod range;
+mod requests;
+// Hidden: only the tests of this crate and of requeue-kube use it.
+#[cfg(any(test, feature = "test-util"))]
+#[doc(hidden)]
+pub mod testing;
+mod token;
+
+pub use crate::metrics::LeaseMetrics;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

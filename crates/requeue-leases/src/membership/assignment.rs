@@ -1,0 +1,218 @@
+//! The object of a shard group: a Lease whose annotations contain the assignment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::lease::{ASSIGNMENT, Lease};
+
+/// The label of all Leases of a group. Its value is the group's name.
+pub(super) const LABEL: &str = "requeue/shard-group";
+/// In a member Lease: the uid of the group object that the member has joined.
+pub(super) const JOINED: &str = "requeue/shard-group-uid";
+/// In a member Lease: the member is about to stop, and receives no shards.
+pub(super) const STOPPING: &str = "requeue/shard-stopping";
+/// The member that wrote the assignment. If it is not the former holder of a shard that has moved,
+/// the former holder is dead.
+const WRITER: &str = "requeue/shard-writer";
+const BY: &str = "requeue/shard-by";
+const OBJECTS: &str = "requeue/shard-objects";
+/// The holders, separated by spaces.
+const HOLDERS: &str = "requeue/shard-holders";
+
+/// The properties of a group in which all of its members agree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    pub(super) count: usize,
+    pub(super) by: String,
+    pub(super) objects: String,
+}
+
+/// A shard in the assignment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Slot {
+    pub(super) holder: Option<Arc<str>>,
+    /// The fencing token: greater with each new holder, and 0 before the first one.
+    pub(super) number: i32,
+}
+
+/// The holder of each shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Assignment(Vec<Slot>);
+
+impl Assignment {
+    pub(super) fn new(count: usize) -> Self {
+        Self(vec![Slot::default(); count])
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.0
+    }
+
+    pub(super) fn holds(&self, member: &str) -> bool {
+        self.0.iter().any(|slot| slot.holder.as_deref() == Some(member))
+    }
+
+    /// Changes the holder of a shard. A new holder has a greater number.
+    pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
+        let slot = &mut self.0[shard];
+        if holder.is_some() {
+            slot.number = slot.number.saturating_add(1);
+        }
+        slot.holder = holder;
+    }
+
+    fn parse(holders: &str, slots: &str) -> Option<Self> {
+        let holders: Vec<Arc<str>> = holders.split_whitespace().map(Arc::from).collect();
+        let slot = |text: &str| {
+            let (holder, number) = text.split_once(':')?;
+            let holder = match holder {
+                "-" => None,
+                index => Some(Arc::clone(holders.get(index.parse::<usize>().ok()?)?)),
+            };
+            let number = number.parse().ok().filter(|number| *number >= 0)?;
+            Some(Slot { holder, number })
+        };
+        slots.split_whitespace().map(slot).collect::<Option<_>>().map(Self)
+    }
+
+    fn annotations(&self) -> Map<String, Value> {
+        let mut index = BTreeMap::new();
+        for holder in self.0.iter().filter_map(|slot| slot.holder.as_deref()) {
+            index.insert(holder, 0);
+        }
+        index.values_mut().enumerate().for_each(|(at, index)| *index = at);
+        let slot = |slot: &Slot| match &slot.holder {
+            Some(holder) => format!("{}:{}", index[&**holder], slot.number),
+            None => format!("-:{}", slot.number),
+        };
+        let slots: Vec<_> = self.0.iter().map(slot).collect();
+        let holders: Vec<_> = index.into_keys().collect();
+        let json = json!({ HOLDERS: holders.join(" "), ASSIGNMENT: slots.join(" ") });
+        match json {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// The group object at its last read.
+#[derive(Clone, Debug)]
+pub(super) struct GroupLease {
+    lease: Lease,
+    pub(super) version: u64,
+    pub(super) layout: Layout,
+    pub(super) assignment: Assignment,
+    /// The longest lease duration of the members so far.
+    pub(super) lease_seconds: u64,
+}
+
+/// The Lease is not the object of a shard group, or was damaged. Contains the annotation that is
+/// missing or invalid.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unreadable(pub(super) &'static str);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the annotation {} is missing or invalid", self.0)
+    }
+}
+
+impl GroupLease {
+    pub(super) fn from_lease(lease: Lease) -> Result<Self, Unreadable> {
+        let read = |name: &'static str| lease.annotation(name).ok_or(Unreadable(name));
+        let holders = read(HOLDERS)?;
+        let slots = read(ASSIGNMENT)?;
+        let assignment = Assignment::parse(holders, slots).ok_or(Unreadable(ASSIGNMENT))?;
+        let layout = Layout {
+            count: assignment.slots().len(),
+            by: read(BY)?.to_owned(),
+            objects: read(OBJECTS)?.to_owned(),
+        };
+        let version = lease.version();
+        let lease_seconds = lease.duration_seconds().unwrap_or(0);
+        Ok(Self { lease, version, layout, assignment, lease_seconds })
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.lease.uid()
+    }
+
+    /// Returns the member that wrote this version.
+    pub(super) fn writer(&self) -> Option<&str> {
+        self.lease.annotation(WRITER)
+    }
+
+    /// Returns the object of a new group, without holders.
+    pub(super) fn new_object(
+        name: &str,
+        group: &str,
+        layout: &Layout,
+        seconds: u64,
+        now: Timestamp,
+    ) -> Value {
+        let mut annotations = Assignment::new(layout.count).annotations();
+        annotations.insert(BY.to_owned(), json!(layout.by));
+        annotations.insert(OBJECTS.to_owned(), json!(layout.objects));
+        let metadata =
+            json!({ "name": name, "labels": { LABEL: group }, "annotations": annotations });
+        let mut json =
+            Lease::new_object(&metadata, "", i32::try_from(seconds).unwrap_or(i32::MAX), now);
+        // No process holds this Lease.
+        json["spec"] = json!({ "leaseDurationSeconds": seconds });
+        json
+    }
+
+    /// Returns the object with this assignment. The write fails if the object has changed since.
+    pub(super) fn with_assignment(
+        &self,
+        assignment: &Assignment,
+        writer: &str,
+        seconds: u64,
+    ) -> Value {
+        let mut annotations = assignment.annotations();
+        annotations.insert(WRITER.to_owned(), json!(writer));
+        let mut json = self.lease.annotate(annotations);
+        json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
+        // Each write changes the object. The API server does not give a new version to a write that
+        // changes nothing.
+        json["spec"]["leaseTransitions"] = json!(self.lease.transitions().wrapping_add(1).max(0));
+        json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_is_read_as_it_was_written() {
+        let mut assignment = Assignment::new(4);
+        assignment.set_holder(0, Some("web-b".into()));
+        assignment.set_holder(1, Some("web-a".into()));
+        assignment.set_holder(3, Some("web-a".into()));
+        assignment.set_holder(3, None);
+        let annotations = assignment.annotations();
+        assert_eq!(annotations[HOLDERS], "web-a web-b");
+        assert_eq!(annotations[ASSIGNMENT], "1:1 0:1 -:0 -:1");
+        assert_eq!(Assignment::parse("web-a web-b", "1:1 0:1 -:0 -:1"), Some(assignment));
+        for invalid in ["2:1", "0", "0:", ":1", "0:-1", "0:x", "x:1", "0:2147483648"] {
+            assert_eq!(Assignment::parse("web-a web-b", invalid), None, "{invalid}");
+        }
+    }
+
+    /// The API server limits annotations to 256 KiB, and etcd an object to 1.5 MiB.
+    #[test]
+    fn the_largest_group_takes_a_few_kilobytes() {
+        let mut assignment = Assignment::new(1024);
+        for shard in 0..1024 {
+            assignment.0[shard].number = 9999;
+            assignment.set_holder(shard, Some(format!("web-{:036}", shard % 100).into()));
+        }
+        let annotations = json!(assignment.annotations());
+        assert!(annotations.to_string().len() < 16 * 1024);
+    }
+}

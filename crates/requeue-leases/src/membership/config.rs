@@ -1,0 +1,307 @@
+//! The configuration of a shard group.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+
+use super::assignment::Layout;
+use super::error::MembershipError;
+use crate::clock::Clock;
+use crate::leader::Config;
+use crate::metrics::LeaseMetrics;
+use crate::range::ShardBy;
+
+/// A function of the user that returns the shard of the object with this namespace and name.
+type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
+
+/// A shard group that this process joins.
+///
+/// Defaults: 64 shards by uid, the times of [`leader::Config`](crate::leader::Config), and 30 s for
+/// the runs in flight at a handover. [`join`](Self::join) checks the values.
+///
+/// ```
+/// use requeue_leases::range::ShardBy;
+/// use requeue_leases::membership::ShardGroup;
+///
+/// let shards = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
+/// # let _ = shards;
+/// ```
+#[derive(Clone)]
+#[must_use = "a group is joined by `join`"]
+pub struct ShardGroup {
+    pub(super) name: String,
+    pub(super) count: u32,
+    pub(super) by: ShardBy,
+    shard_of: Option<ShardOf>,
+    client: Option<Client>,
+    pub(super) objects: String,
+    pub(super) handover_timeout: Duration,
+    pub(super) has_events: bool,
+    pub(super) metrics: Option<LeaseMetrics>,
+    /// The times, the host and the namespace of the member Lease.
+    pub(super) lease: Config,
+    pub(super) clock: Clock,
+}
+
+impl ShardGroup {
+    /// The largest number of shards: 1,024.
+    pub const MAX_SHARDS: u32 = 1024;
+
+    /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
+    ///
+    /// If there is no such group, the first member creates it. Each controller needs its own
+    /// group. If two controllers of one kind used one name, each would reconcile only a part of the
+    /// objects.
+    pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
+        let name = name.into();
+        let lease = Config::new(namespace, &name).without_events();
+        Self {
+            name,
+            count: 64,
+            by: ShardBy::default(),
+            shard_of: None,
+            client: None,
+            objects: String::new(),
+            handover_timeout: Duration::from_secs(30),
+            has_events: true,
+            metrics: None,
+            lease,
+            clock: Clock::new(),
+        }
+    }
+
+    /// Sets the number of shards: a power of two, up to [`MAX_SHARDS`](Self::MAX_SHARDS).
+    ///
+    /// The default is 64.
+    ///
+    /// It is the largest number of members that have work. It cannot be changed later: to change it,
+    /// stop all members and delete the Lease of the group.
+    pub fn count(mut self, count: u32) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// Sets the field whose hash determines an object's shard.
+    pub fn by(mut self, by: ShardBy) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Sets a function that returns the shard of a controller's object with this namespace and name,
+    /// below [`count`](Self::count).
+    ///
+    /// It replaces the hash, and must be the same in all members. The API server cannot select such a
+    /// shard, so each replica receives all objects, and drops the others. The function is called for
+    /// each event and each run, while the controller holds locks: it must return quickly, and must not
+    /// use the controller. If it panics or returns a number that is out of range, the controller ends
+    /// with `RunnerError::ShardFunction`.
+    ///
+    /// ```
+    /// use requeue_leases::membership::ShardGroup;
+    ///
+    /// let shards = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
+    ///     Some("large-tenant") => 0,
+    ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
+    /// });
+    /// # let _ = shards;
+    /// ```
+    pub fn shard_of(
+        mut self,
+        shard_of: impl Fn(Option<&str>, &str) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.shard_of = Some(Arc::new(shard_of));
+        self
+    }
+
+    /// Sets the client of a controller's group, such as one by [`client`](Self::client).
+    ///
+    /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a separate
+    /// client.
+    pub fn with_client(mut self, client: Client) -> Self {
+        self.client = Some(client);
+        self
+    }
+
+    /// Sets the kind of the sharded objects, such as `websites.example.com`.
+    ///
+    /// Members of a group must agree on it, so that two programs with different kinds do not share a
+    /// group by mistake. The default is the kind of the controller. If two
+    /// programs work on the same kind, set a text that differs, such as the name of the program.
+    pub fn objects(mut self, objects: impl Into<String>) -> Self {
+        self.objects = objects.into();
+        self
+    }
+
+    /// Sets the time after which the runs in flight are cancelled at a handover.
+    ///
+    /// The default is 30 s.
+    ///
+    /// In the meantime no other key of the shard runs, so a run that never ends must not delay the
+    /// handover forever. A cancelled run is repeated by the new holder.
+    pub fn handover_timeout(mut self, timeout: Duration) -> Self {
+        self.handover_timeout = timeout;
+        self
+    }
+
+    /// Sets the duration of the member Lease: see
+    /// [`leader::Config::lease_duration`](crate::leader::Config::lease_duration).
+    pub fn lease_duration(mut self, duration: Duration) -> Self {
+        self.lease = self.lease.lease_duration(duration);
+        self
+    }
+
+    /// Sets the time after which a member that cannot renew its Lease gives up: see
+    /// [`leader::Config::renew_deadline`](crate::leader::Config::renew_deadline).
+    pub fn renew_deadline(mut self, deadline: Duration) -> Self {
+        self.lease = self.lease.renew_deadline(deadline);
+        self
+    }
+
+    /// Sets the time between two renewals of the member Lease.
+    ///
+    /// The default is 2 s. It is the only traffic of a group whose members do not change.
+    pub fn retry_period(mut self, period: Duration) -> Self {
+        self.lease = self.lease.retry_period(period);
+        self
+    }
+
+    /// Sets the first part of the holder's identity in the member Lease, which is the host's name
+    /// by default.
+    pub fn host(mut self, host: impl Into<String>) -> Self {
+        self.lease = self.lease.host(host);
+        self
+    }
+
+    /// Publishes no Kubernetes Events. By default, they report takeovers.
+    pub fn without_events(mut self) -> Self {
+        self.has_events = false;
+        self
+    }
+
+    /// Sets the metrics that show the shards of this process, under the name of the group.
+    pub fn metrics(mut self, metrics: impl AsRef<LeaseMetrics>) -> Self {
+        self.metrics = Some(metrics.as_ref().clone());
+        self
+    }
+
+    /// Creates a client for the group only, with its own connections.
+    ///
+    /// Renewals must not wait behind the requests of the work.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::try_from`].
+    pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
+        let limit = Some(self.lease.request_limit());
+        config.connect_timeout = limit;
+        config.write_timeout = limit;
+        config.default_retry = false;
+        Client::try_from(config)
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        Layout {
+            count: self.count as usize,
+            by: match self.shard_of {
+                Some(_) => "a function".to_owned(),
+                None => self.by.field().to_owned(),
+            },
+            objects: self.objects.clone(),
+        }
+    }
+}
+
+// Hidden: the parts of the configuration that requeue-kube needs for its controllers.
+#[doc(hidden)]
+impl ShardGroup {
+    /// Sets the objects and the metrics to those of a controller, unless they are set.
+    pub fn for_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
+        if self.objects.is_empty() {
+            self.objects = objects;
+        }
+        self.metrics = self.metrics.or_else(|| metrics.cloned());
+        self
+    }
+
+    pub fn own_client(&self) -> Option<Client> {
+        self.client.clone()
+    }
+
+    pub fn function(&self) -> Option<ShardOf> {
+        self.shard_of.clone()
+    }
+
+    pub const fn field(&self) -> ShardBy {
+        self.by
+    }
+
+    pub const fn size(&self) -> u32 {
+        self.count
+    }
+
+    /// Returns the time between two renewals.
+    pub const fn period(&self) -> Duration {
+        self.lease.retry_period
+    }
+
+    /// # Errors
+    ///
+    /// As [`join`](Self::join), if the configuration is invalid.
+    pub fn check(&self) -> Result<(), MembershipError> {
+        let is_label = |name: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            name.starts_with(plain)
+                && name.ends_with(plain)
+                && name.chars().all(|c| plain(c) || c == '-')
+        };
+        if !is_label(&self.name) || self.name.len() > 63 {
+            return Err(MembershipError::Name(self.name.clone()));
+        }
+        if !self.count.is_power_of_two() || self.count > Self::MAX_SHARDS {
+            return Err(MembershipError::Count(self.count));
+        }
+        self.lease.check().map_err(MembershipError::Config)
+    }
+}
+
+impl fmt::Debug for ShardGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardGroup")
+            .field("name", &self.name)
+            .field("count", &self.count)
+            .field("by", &self.layout().by)
+            .field("objects", &self.objects)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_names_and_counts_are_refused() {
+        let check = |shards: ShardGroup| shards.check().map_err(|error| error.to_string());
+        assert_eq!(check(ShardGroup::new("website", "default")), Ok(()));
+        for count in [0, 3, 63, 1025, 2048] {
+            let error = check(ShardGroup::new("website", "default").count(count)).unwrap_err();
+            assert!(error.contains(&count.to_string()) && error.contains("1024"), "{error}");
+        }
+        for name in ["", "Website", "web site", "-web", "web-", "web.site", &"w".repeat(64)] {
+            let error = check(ShardGroup::new(name, "default")).unwrap_err();
+            assert!(error.contains(&format!("{name:?}")), "{error}");
+        }
+        assert!(check(ShardGroup::new("website", "")).is_err());
+        let late = ShardGroup::new("website", "default").renew_deadline(Duration::from_secs(15));
+        assert!(check(late).is_err());
+    }
+}

@@ -1,0 +1,373 @@
+//! Runs a [`Group`] with a clock and an API server.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::StreamExt;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::runtime::watcher;
+use requeue::wait::jitter_source;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::assignment::{JOINED, LABEL};
+use super::config::ShardGroup;
+use super::error::MembershipError;
+use super::group::Group;
+use super::held::{Change, Command, HeldShard, View};
+use super::protocol::{self, End, Gain, Settings, Source, Step};
+use super::watch::{Events as WatchEvents, watch_leases};
+use crate::clock::Clock;
+use crate::events::Events;
+use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
+use crate::metrics::GroupMeters;
+use crate::requests::{Answer, Call, Requests};
+use crate::token::FencingToken;
+
+/// The pause after a member Lease could not be created.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The parts of a membership that its task changes.
+pub(super) struct Outputs {
+    pub(super) changes: mpsc::UnboundedSender<Change>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) meters: Arc<GroupMeters>,
+}
+
+/// Takes part in the group until the process has left it. Sends the name of the member Lease when
+/// it has joined.
+pub(super) async fn run(
+    shards: ShardGroup,
+    client: Client,
+    outputs: Outputs,
+    mut received: mpsc::UnboundedReceiver<Command>,
+    joined: oneshot::Sender<String>,
+) -> Result<(), MembershipError> {
+    let clock = shards.clock.clone();
+    let mut joined = Some(joined);
+    loop {
+        let mut driver = Driver::new(&shards, &client, &clock, &outputs);
+        match driver.run(&mut received, &mut joined).await {
+            Ended::Over(result) => return result,
+            // Its name must not be used again: a request may have created the Lease.
+            Ended::NotJoined => clock.reach(clock.now() + RETRY_PAUSE).await,
+        }
+    }
+}
+
+enum Ended {
+    Over(Result<(), MembershipError>),
+    /// The member Lease could not be created.
+    NotJoined,
+}
+
+/// The future of a request or of the acquisition, while there is one.
+async fn ready_or_never<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
+struct Driver<'a> {
+    shards: &'a ShardGroup,
+    client: &'a Client,
+    clock: &'a Clock,
+    outputs: &'a Outputs,
+    member: Arc<str>,
+    group: Group,
+    requests: Requests,
+    watch: WatchEvents,
+    call: Option<BoxFuture<'static, Answer>>,
+    joining: Option<BoxFuture<'static, Option<Term>>>,
+    term: Option<(Term, Leadership)>,
+    events: Option<Events>,
+}
+
+impl<'a> Driver<'a> {
+    fn new(
+        shards: &'a ShardGroup,
+        client: &'a Client,
+        clock: &'a Clock,
+        outputs: &'a Outputs,
+    ) -> Self {
+        let ShardGroup { name, lease, .. } = shards;
+        let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
+        let settings = Settings {
+            name: name.clone(),
+            member: Arc::clone(&member),
+            layout: shards.layout(),
+            lease_duration: lease.lease_duration,
+            renew_deadline: lease.renew_deadline,
+            request_limit: lease.request_limit(),
+            handover_limit: shards.handover_timeout,
+        };
+        let requests = Requests::new(client.clone(), &lease.namespace, "shard group", name);
+        let events = || Events::new(client.clone(), &lease.namespace, name, &member);
+        Self {
+            group: Group::new(settings, jitter_source(), clock.now()),
+            watch: watch_leases(client.clone(), &lease.namespace, name),
+            call: None,
+            joining: None,
+            term: None,
+            events: shards.has_events.then(events),
+            shards,
+            client,
+            clock,
+            outputs,
+            member,
+            requests,
+        }
+    }
+
+    async fn run(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        joined: &mut Option<oneshot::Sender<String>>,
+    ) -> Ended {
+        let mut stopping = false;
+        loop {
+            let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
+            let step = self.group.poll(self.clock.now(), right, Timestamp::now());
+            self.publish_state();
+            let until = match step {
+                Step::Call(call) => {
+                    let requests = self.requests.clone();
+                    self.call = Some(Box::pin(async move { requests.make_call(call).await }));
+                    continue;
+                }
+                Step::Join { group } => {
+                    match self.member_elector(group) {
+                        Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
+                        Err(error) => return Ended::Over(Err(error)),
+                    }
+                    continue;
+                }
+                Step::Relist => {
+                    tracing::warn!(
+                        group = self.shards.name,
+                        "the watch of the shard group is silent"
+                    );
+                    self.watch = self.new_watch();
+                    continue;
+                }
+                Step::Ended(end) => return Ended::Over(self.end_with(end).await),
+                Step::Wait(until) => until,
+            };
+            tokio::select! {
+                biased;
+                () = membership_lost(self.term.as_ref()) => return Ended::Over(self.end_with(End::Lost).await),
+                answer = ready_or_never(&mut self.call) => {
+                    self.call = None;
+                    self.group.handle_answer(self.clock.now(), answer);
+                }
+                term = ready_or_never(&mut self.joining) => {
+                    self.joining = None;
+                    let Some(term) = term else {
+                        return if stopping { Ended::Over(Ok(())) } else { Ended::NotJoined };
+                    };
+                    // The runs are drained before the release, so nothing else delays it.
+                    let leadership = term.leadership().uncounted();
+                    self.term = Some((term, leadership));
+                    if let Some(joined) = joined.take() {
+                        let _ = joined.send(self.member.to_string());
+                    }
+                }
+                command = commands.recv() => match command {
+                    Some(Command::Drained(shards)) => self.group.mark_drained(self.clock.now(), shards),
+                    Some(Command::Confirm) => self.group.request_read(),
+                    Some(Command::Stop) | None => {
+                        stopping = true;
+                        self.group.stop();
+                    }
+                },
+                event = self.watch.next() => match event {
+                    Some(Ok(event)) => self.group.handle_event(self.clock.now(), event),
+                    Some(Err(error)) => {
+                        if self.term.is_none() && let Some(error) = self.forbidden_verb(&error) {
+                            return Ended::Over(Err(error));
+                        }
+                        tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
+                    }
+                    None => self.watch = self.new_watch(),
+                },
+                () = self.clock.reach(until) => {}
+            }
+        }
+    }
+
+    fn new_watch(&self) -> WatchEvents {
+        watch_leases(self.client.clone(), &self.shards.lease.namespace, &self.shards.name)
+    }
+
+    fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
+        let labels = [(LABEL.to_owned(), self.shards.name.clone())];
+        let annotations = [(JOINED.to_owned(), group)];
+        let config = self.shards.lease.clone();
+        let config = config.only_create(&self.member, labels.into(), annotations.into());
+        LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
+            .map_err(MembershipError::Config)
+    }
+
+    fn forbidden_verb(&self, error: &watcher::Error) -> Option<MembershipError> {
+        let (verb, error) = match error {
+            watcher::Error::InitialListFailed(error) => ("list", error),
+            watcher::Error::WatchStartFailed(error) => ("watch", error),
+            _ => return None,
+        };
+        let kube::Error::Api(status) = error else { return None };
+        (status.code == 403).then(|| MembershipError::Forbidden {
+            namespace: self.shards.lease.namespace.clone(),
+            verb: verb.to_owned(),
+        })
+    }
+
+    /// Updates the view of the held shards, and passes the changes on.
+    fn publish_state(&mut self) {
+        let count = self.shards.count as usize;
+        let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
+        self.outputs.meters.held.store(held.iter().flatten().count(), Relaxed);
+        let confirmed = self.group.confirmed_at();
+        let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
+        let holders = slots.map(|slot| slot.holder.clone()).collect();
+        let now = self.clock.now();
+        self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
+        while let Some(change) = self.group.next_change() {
+            let number =
+                |shards: Vec<usize>| shards.into_iter().map(|shard| shard as u32).collect();
+            let change = match change {
+                protocol::Change::Gained(gained) => {
+                    self.report_gains(&gained);
+                    let held =
+                        gained.into_iter().filter_map(|gain| self.held_shard(&gain)).collect();
+                    Change::Gained(held)
+                }
+                protocol::Change::Release(shards) => Change::Release(number(shards)),
+                protocol::Change::Cancel(shards) => Change::Cancel(number(shards)),
+                protocol::Change::Lost(shards) => Change::Lost(number(shards)),
+                protocol::Change::Moved(moved) => {
+                    moved.into_iter().for_each(|(_, gap)| self.count_gap(gap));
+                    continue;
+                }
+            };
+            // It fails if the membership was dropped, which ends this task.
+            let _ = self.outputs.changes.send(change);
+        }
+    }
+
+    fn count_gap(&self, gap: Duration) {
+        let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
+        self.outputs.meters.unheld_nanos.fetch_add(nanos, Relaxed);
+    }
+
+    fn held_shard(&self, gain: &Gain) -> Option<HeldShard> {
+        let (_, leadership) = self.term.as_ref()?;
+        let uid = self.group.group()?.uid();
+        Some(HeldShard {
+            index: gain.shard as u32,
+            token: Arc::new(FencingToken::new(uid, gain.number)),
+            leadership: leadership.clone(),
+            view: self.outputs.view.subscribe(),
+            commands: self.outputs.commands.clone(),
+        })
+    }
+
+    /// Counts the gains, and publishes an Event for each member whose shards were taken over.
+    fn report_gains(&self, gained: &[Gain]) {
+        let mut taken: Vec<(&str, usize)> = Vec::new();
+        for gain in gained {
+            let reason = match &gain.from {
+                Source::Member(_) => 0,
+                Source::Dead(member, gap) => {
+                    self.count_gap(*gap);
+                    match taken.iter_mut().find(|(name, _)| **name == **member) {
+                        Some((_, count)) => *count += 1,
+                        None => taken.push((member, 1)),
+                    }
+                    1
+                }
+                Source::Nobody => 2,
+                Source::Itself => continue,
+            };
+            self.outputs.meters.moves[reason].fetch_add(1, Relaxed);
+        }
+        let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
+        for (member, count) in taken {
+            tracing::info!(group = self.shards.name, member, count, "took shards over");
+            if let Some(events) = &self.events {
+                let note = format!("{} took over {count} shards of {member}", self.member);
+                // Does not wait: the Event is published in a separate task.
+                drop(events.publish_note("ShardTakeover", "took shards over", note, uid));
+            }
+        }
+    }
+
+    async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
+        let group = self.shards.name.clone();
+        self.hold_nothing();
+        match end {
+            End::Left => {
+                self.leave_group().await;
+                Ok(())
+            }
+            End::Lost => Err(MembershipError::Lost(match &self.term {
+                Some((_, leadership)) => {
+                    leadership.check().err().unwrap_or(LeadershipLost::Abandoned)
+                }
+                None => LeadershipLost::Abandoned,
+            })),
+            End::Deleted => Err(MembershipError::Deleted { group }),
+            End::NoNamespace => {
+                Err(MembershipError::Namespace(self.shards.lease.namespace.clone()))
+            }
+            End::Mismatch(stored) => {
+                Err(MembershipError::mismatch(&group, &stored, &self.shards.layout()))
+            }
+            End::Unreadable(unreadable) => {
+                Err(MembershipError::NotAGroup { group, annotation: unreadable.0 })
+            }
+        }
+    }
+
+    fn hold_nothing(&self) {
+        self.outputs.view.send_modify(View::clear);
+        self.outputs.meters.held.store(0, Relaxed);
+    }
+
+    /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
+    /// it.
+    async fn leave_group(&mut self) {
+        let Some((term, leadership)) = self.term.take() else { return };
+        let uid = leadership.fencing_token().uid().to_owned();
+        match term.release().await {
+            Ok(()) | Err(RunError::Undrained(_)) => {}
+            Err(RunError::Lost(error)) => {
+                tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
+            }
+        }
+        let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
+        let limit = self.clock.now() + self.shards.lease.request_limit();
+        tokio::select! {
+            _ = self.requests.make_call(delete) => {}
+            () = self.clock.reach(limit) => {}
+        }
+    }
+}
+
+/// A membership that has been dropped holds no shards.
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        self.hold_nothing();
+    }
+}
+
+async fn membership_lost(term: Option<&(Term, Leadership)>) {
+    match term {
+        Some((_, leadership)) => drop(leadership.lost().await),
+        None => pending().await,
+    }
+}

@@ -1,0 +1,371 @@
+//! The protocol of a shard group, as a state machine without a clock and without a network.
+//!
+//! # Safety
+//!
+//! Invariant: no two replicas act on a shard at the same time.
+//!
+//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of
+//!    the group object that it has seen names it as the holder. Its right ends one renew deadline
+//!    after its last successful renewal was sent. A replica whose right has ended never acts again.
+//!    A Lease has one term only: if the response to its creation is lost, others may observe that
+//!    it expires. The replica therefore makes one attempt with each name.
+//! 2. The group object changes only by writes that name the version that the writer has read. Two
+//!    kinds of writers change the holder of a shard. One is the present holder, after all runs of the
+//!    shard have ended. The other is a replica that knows that the present holder is
+//!    [dead](super::members), which is permanent.
+//! 3. A holder that has sent such a write does not act on the shard before it has seen a later
+//!    version of the object that names it. From then on the write can no longer succeed, even if
+//!    it is still on its way.
+//!
+//! By 2, what a live holder has seen remains true until it changes it itself. A late watch can
+//! therefore delay a member, but cannot make it act on the shard of another.
+//!
+//! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower
+//! one by less than the ratio of lease to renew deadline. A machine that was suspended may believe
+//! that all members have expired when it resumes. It then reads their Leases before it acts on that.
+//!
+//! A group object that is deleted ends the membership of all its members. They may notice it late.
+//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs
+//! to a member that may be alive, no shard of the new object is taken.
+//!
+//! # Progress
+//!
+//! All replicas compute the [desired assignment](super::balance) from the group object and the live
+//! members, except for [new](super::members) ones. A holder hands a surplus shard over: it requests
+//! its [release](Change::Release), waits until the shard is drained, and writes the new holder. If
+//! a run exceeds the time limit, its [cancellation](Change::Cancel) is requested: until the run
+//! ends, no other key of the shard can run. A member that stops hands over all of its shards, and
+//! then releases and deletes its Lease.
+//!
+//! Any member that knows that another member is dead writes the desired holders of its shards. It
+//! does the same for shards without a holder.
+//!
+//! A member whose watch has not shown its own renewals for a renew deadline lists the Leases again.
+
+mod local;
+mod requests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use requeue::Time;
+use requeue::wait::JitterSource;
+
+use self::local::Local;
+use self::requests::Requests;
+use super::assignment::GroupLease;
+use super::members::Members;
+use super::protocol::{Change, End, Settings, Step, Watched};
+use crate::lease::Lease;
+use crate::requests::Answer;
+
+/// One replica's part in a group. The caller passes the time, makes the requests, and passes the
+/// events of a watch on all Leases of the group.
+pub(super) struct Group {
+    settings: Settings,
+    jitter: JitterSource,
+    phase: Phase,
+    lists: Lists,
+    group: Option<GroupLease>,
+    members: Members,
+    /// This replica's Lease as last observed, and when its record was.
+    own: Option<(Lease, Time)>,
+    local: Vec<Local>,
+    desired: Option<Vec<Option<Arc<str>>>>,
+    requests: Requests,
+    /// Nothing is due before, unless something changes.
+    idle_until: Time,
+    changes: VecDeque<Change>,
+}
+
+/// The lists of the watch.
+struct Lists {
+    /// The first list is complete.
+    is_complete: bool,
+    /// The list in progress has not shown the group object.
+    lacks_group: bool,
+    /// The time of the last request to list again, or of the join.
+    requested: Time,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// The group object is not known yet.
+    Looking,
+    /// The member Lease is about to be created. The replica may have to stop once it exists.
+    Joining {
+        stops: bool,
+    },
+    Member,
+    Stopping,
+    Ended(End),
+}
+
+impl Group {
+    pub(super) fn new(settings: Settings, jitter: JitterSource, now: Time) -> Self {
+        Self {
+            jitter,
+            phase: Phase::Looking,
+            lists: Lists { is_complete: false, lacks_group: false, requested: now },
+            group: None,
+            members: Members::new(settings.lease_duration),
+            own: None,
+            local: vec![Local::Elsewhere; settings.layout.count],
+            desired: None,
+            requests: Requests::default(),
+            idle_until: Time::ZERO,
+            changes: VecDeque::new(),
+            settings,
+        }
+    }
+
+    /// Returns the next step at `now`. `right` is the end of the right that the member Lease gives,
+    /// if it was acquired. `wall` is the time of day.
+    pub(super) fn poll(&mut self, now: Time, right: Option<Time>, wall: Timestamp) -> Step {
+        if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
+            self.handle_answer(now, Answer::Failed);
+        }
+        if let Phase::Joining { stops } = self.phase
+            && right.is_some()
+        {
+            self.phase = if stops { Phase::Stopping } else { Phase::Member };
+            self.lists.requested = now;
+            self.plan_again();
+            // Others may have handed shards over before the response to the creation arrived.
+            if let Some(group) = self.group.take() {
+                self.follow_assignment(&group, None, now);
+                self.group = Some(group);
+            }
+        }
+        // This is where rule 1 is enforced. It comes before everything else, and is final: others may
+        // have taken the shards over as soon as the right has ended, whatever the watch still shows.
+        if self.is_member() && right.is_none_or(|right| now >= right) {
+            self.phase = Phase::Ended(End::Lost);
+        }
+        if let Phase::Ended(end) = &self.phase {
+            return Step::Ended(end.clone());
+        }
+        let right = right.unwrap_or(Time::NEVER);
+        if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
+            return Step::Wait(right.min(self.idle_until));
+        }
+        self.settle_shards(now);
+        let wait = self.next_cancellation().min(right);
+        if let Some(sent) = &self.requests.sent {
+            return Step::Wait(wait.min(sent.until));
+        }
+        if now < self.requests.pause {
+            return Step::Wait(wait.min(self.requests.pause));
+        }
+        if self.is_member() && now >= self.watch_deadline() {
+            self.lists.requested = now;
+            return Step::Relist;
+        }
+        let next = self.next_request(now, wall);
+        next.unwrap_or_else(|| match &self.phase {
+            Phase::Ended(end) => Step::Ended(end.clone()),
+            _ => {
+                let wait = wait.min(self.next_deadline(now));
+                self.idle_until = wait;
+                Step::Wait(wait)
+            }
+        })
+    }
+
+    /// Handles an event of the watch.
+    pub(super) fn handle_event(&mut self, now: Time, event: Watched) {
+        match event {
+            Watched::Restart => {
+                self.members.begin_list();
+                self.lists.lacks_group = true;
+            }
+            Watched::Listed(lease) | Watched::Applied(lease) => self.see_lease(lease, now),
+            Watched::Deleted(lease) => {
+                if lease.name() == self.settings.name {
+                    if self.group.as_ref().is_some_and(|group| group.uid() == lease.uid()) {
+                        self.group_deleted();
+                    }
+                } else if lease.name() != &*self.settings.member {
+                    let changed = self.members.mark_absent(lease.name(), now);
+                    if changed {
+                        self.plan_again();
+                    }
+                }
+            }
+            Watched::Complete => {
+                self.lists.is_complete = true;
+                self.members.end_list(now);
+                self.plan_again();
+                if self.lists.lacks_group && self.group.is_some() {
+                    self.group_deleted();
+                }
+            }
+        }
+    }
+
+    /// Announces that this replica stops, and hands all shards over. The part ends when that is
+    /// done.
+    pub(super) fn stop(&mut self) {
+        match self.phase {
+            Phase::Looking => self.phase = Phase::Ended(End::Left),
+            Phase::Member => {
+                self.phase = Phase::Stopping;
+                self.plan_again();
+            }
+            Phase::Joining { .. } => self.phase = Phase::Joining { stops: true },
+            Phase::Stopping | Phase::Ended(_) => {}
+        }
+    }
+
+    /// Reads the group object, so that `confirmed` becomes later than now.
+    pub(super) fn request_read(&mut self) {
+        self.requests.read = true;
+        self.requests.read_again = self.requests.sent.is_some();
+        self.idle_until = Time::ZERO;
+    }
+
+    pub(super) fn confirmed_at(&self) -> Option<Time> {
+        self.requests.confirmed
+    }
+
+    /// Returns the next change for the controller.
+    pub(super) fn next_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    pub(super) fn group(&self) -> Option<&GroupLease> {
+        self.group.as_ref()
+    }
+
+    fn is_member(&self) -> bool {
+        matches!(self.phase, Phase::Member | Phase::Stopping)
+    }
+
+    /// Computes the desired assignment again at the next poll.
+    fn plan_again(&mut self) {
+        self.desired = None;
+        self.idle_until = Time::ZERO;
+    }
+
+    fn longest_lease(&self) -> Duration {
+        let stored = self.group.as_ref().map_or(0, |group| group.lease_seconds);
+        Duration::from_secs(stored).max(self.settings.lease_duration)
+    }
+
+    fn watch_deadline(&self) -> Time {
+        let seen = self.own.as_ref().map_or(Time::ZERO, |(_, since)| *since);
+        seen.max(self.lists.requested) + self.settings.renew_deadline
+    }
+
+    /// Returns the next time at which a request is due without an event.
+    fn next_deadline(&self, now: Time) -> Time {
+        if !self.is_member() {
+            return Time::NEVER;
+        }
+        self.watch_deadline().min(self.members.next_deadline(self.longest_lease(), now))
+    }
+
+    fn see_lease(&mut self, lease: Lease, now: Time) {
+        if lease.name() == self.settings.name {
+            self.lists.lacks_group = false;
+            self.see_group(lease, now);
+        } else if lease.name() == &*self.settings.member {
+            self.see_own(lease, now);
+        } else {
+            let changed = self.members.see_lease(lease, now);
+            if changed {
+                self.plan_again();
+            }
+        }
+    }
+
+    fn see_own(&mut self, lease: Lease, now: Time) {
+        let changed = match &mut self.own {
+            Some((seen, _)) if lease.version() <= seen.version() => false,
+            Some((seen, since)) => {
+                if !seen.same_record(&lease) {
+                    *since = now;
+                }
+                let changed = seen.is_renewed() != lease.is_renewed();
+                *seen = lease;
+                changed
+            }
+            None => {
+                self.own = Some((lease, now));
+                true
+            }
+        };
+        if changed {
+            self.plan_again();
+        }
+    }
+
+    /// Returns the members that receive shards, in the order of their names.
+    fn candidates(&self, group: &GroupLease) -> Vec<Arc<str>> {
+        let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
+        let own = (Arc::clone(&self.settings.member), is_renewed);
+        self.members.candidates(group, (self.phase == Phase::Member).then_some(own))
+    }
+
+    fn see_group(&mut self, lease: Lease, now: Time) {
+        if matches!(self.phase, Phase::Ended(_)) {
+            return;
+        }
+        self.lists.lacks_group = false;
+        // The watch and the responses overtake each other. An earlier version could name this replica as
+        // the holder of a shard that it has given away since.
+        if self.group.as_ref().is_some_and(|group| group.version >= lease.version()) {
+            return;
+        }
+        if self.group.as_ref().is_some_and(|group| group.uid() != lease.uid()) {
+            self.group_deleted();
+            if matches!(self.phase, Phase::Ended(_)) {
+                return;
+            }
+        }
+        let group = match GroupLease::from_lease(lease) {
+            Ok(group) if group.layout == self.settings.layout => group,
+            Ok(group) => return self.phase = Phase::Ended(End::Mismatch(group.layout)),
+            Err(unreadable) => return self.phase = Phase::Ended(End::Unreadable(unreadable)),
+        };
+        let before = self.group.take();
+        self.idle_until = Time::ZERO;
+        let slots = before.iter().flat_map(|before| before.assignment.slots());
+        for (old, new) in slots.zip(group.assignment.slots()) {
+            if let Some(holder) = old.holder.as_deref()
+                && new.holder != old.holder
+                && group.writer() != Some(holder)
+            {
+                self.members.mark_taken(holder);
+            }
+        }
+        if self.is_member() {
+            self.follow_assignment(&group, before.as_ref(), now);
+        }
+        if self.requests.unresolved.is_some_and(|version| version < group.version) {
+            self.requests.unresolved = None;
+        }
+        if self.requests.conflict.is_some_and(|version| version < group.version) {
+            self.requests.conflict = None;
+        }
+        if before.is_none_or(|before| before.assignment != group.assignment) {
+            self.desired = None;
+        }
+        self.group = Some(group);
+    }
+
+    fn group_deleted(&mut self) {
+        self.idle_until = Time::ZERO;
+        if self.group.take().is_some() || self.is_member() {
+            self.phase = match &self.phase {
+                Phase::Looking => Phase::Looking,
+                Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
+                    Phase::Ended(End::Deleted)
+                }
+                Phase::Ended(end) => Phase::Ended(end.clone()),
+            };
+        }
+    }
+}

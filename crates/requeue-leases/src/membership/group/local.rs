@@ -1,0 +1,184 @@
+//! The shards from a member's point of view: the runs of a shard end before it is handed over.
+
+use std::sync::Arc;
+
+use requeue::Time;
+
+use super::Group;
+use crate::membership::assignment::GroupLease;
+use crate::membership::balance;
+use crate::membership::protocol::{Change, Gain, Source};
+
+/// A shard from this replica's point of view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Local {
+    Elsewhere,
+    Held {
+        number: i32,
+    },
+    /// Its runs are draining.
+    Releasing {
+        number: i32,
+        since: Time,
+        cancelled: bool,
+    },
+    /// No run is left. The object still names this replica.
+    Drained {
+        number: i32,
+        since: Time,
+    },
+    /// A write of a new holder was sent.
+    Given {
+        number: i32,
+        since: Time,
+    },
+}
+
+impl Group {
+    /// Reports that no run of these shards is left, after their release or cancellation.
+    pub(in super::super) fn mark_drained(
+        &mut self,
+        now: Time,
+        shards: impl IntoIterator<Item = usize>,
+    ) {
+        for shard in shards {
+            // Reports may be late. A shard that was lost and gained again since must not count as drained.
+            if let Some(local) = self.local.get_mut(shard)
+                && let Local::Releasing { number, .. } = *local
+            {
+                *local = Local::Drained { number, since: now };
+            }
+        }
+        self.idle_until = Time::ZERO;
+    }
+
+    /// Returns the fencing token of a shard on which this replica acts, as long as its right has
+    /// not ended.
+    pub(in super::super) fn acting_number(&self, shard: usize) -> Option<i32> {
+        if !self.is_member() {
+            return None;
+        }
+        match self.local[shard] {
+            Local::Held { number } | Local::Releasing { number, .. } => Some(number),
+            Local::Elsewhere | Local::Drained { .. } | Local::Given { .. } => None,
+        }
+    }
+
+    /// Computes the desired assignment, and requests the release of shards that must move.
+    pub(super) fn settle_shards(&mut self, now: Time) {
+        if !self.is_member() {
+            return;
+        }
+        let Some(group) = &self.group else { return };
+        let desired = match self.desired.take() {
+            Some(desired) => desired,
+            None => balance::desired_holders(&group.assignment, &self.candidates(group)),
+        };
+        let mut release = Vec::new();
+        let mut cancel = Vec::new();
+        let mut kept = Vec::new();
+        for (shard, local) in self.local.iter_mut().enumerate() {
+            let mine = desired[shard].as_ref() == Some(&self.settings.member);
+            match *local {
+                Local::Held { number } if !mine => {
+                    *local = Local::Releasing { number, since: now, cancelled: false };
+                    release.push(shard);
+                }
+                Local::Releasing { number, since, cancelled: false }
+                    if now >= since + self.settings.handover_limit =>
+                {
+                    *local = Local::Releasing { number, since, cancelled: true };
+                    cancel.push(shard);
+                }
+                Local::Drained { number, .. } if mine => {
+                    *local = Local::Held { number };
+                    kept.push(Gain { shard, number, from: Source::Itself });
+                }
+                _ => {}
+            }
+        }
+        self.desired = Some(desired);
+        self.report_change(kept, Change::Gained);
+        self.report_change(release, Change::Release);
+        self.report_change(cancel, Change::Cancel);
+    }
+
+    /// Applies a new version of the assignment to the shards of this replica.
+    pub(super) fn follow_assignment(
+        &mut self,
+        group: &GroupLease,
+        before: Option<&GroupLease>,
+        now: Time,
+    ) {
+        let mut gained = Vec::new();
+        let mut lost = Vec::new();
+        let mut moved = Vec::new();
+        for (shard, slot) in group.assignment.slots().iter().enumerate() {
+            let mine = slot.holder.as_ref() == Some(&self.settings.member);
+            let local = self.local[shard];
+            let next = match (local, mine) {
+                (Local::Elsewhere, false) => Local::Elsewhere,
+                // The write of another holder can no longer succeed: it named an earlier version.
+                (Local::Given { number, since }, true) if number == slot.number => {
+                    Local::Drained { number, since }
+                }
+                (
+                    Local::Held { number }
+                    | Local::Releasing { number, .. }
+                    | Local::Drained { number, .. },
+                    true,
+                ) if number == slot.number => local,
+                // The number differs: the shard was taken from this replica, and came back. Another one may
+                // have acted on it in the meantime, so the runs of the former number must end.
+                (_, true) => {
+                    if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
+                        lost.push(shard);
+                    }
+                    let from = before.map(|before| &before.assignment.slots()[shard]);
+                    let holder = from.and_then(|slot| slot.holder.as_ref());
+                    let from = self.source_of(holder, group.writer(), now);
+                    gained.push(Gain { shard, number: slot.number, from });
+                    Local::Held { number: slot.number }
+                }
+                (Local::Given { since, .. } | Local::Drained { since, .. }, false) => {
+                    moved.push((shard, now.since(since)));
+                    Local::Elsewhere
+                }
+                (Local::Held { .. } | Local::Releasing { .. }, false) => {
+                    lost.push(shard);
+                    Local::Elsewhere
+                }
+            };
+            self.local[shard] = next;
+        }
+        self.report_change(lost, Change::Lost);
+        self.report_change(moved, Change::Moved);
+        self.report_change(gained, Change::Gained);
+    }
+
+    /// Returns the source of a shard that `writer` has assigned and that `holder` held before.
+    fn source_of(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
+        let Some(holder) = holder else { return Source::Nobody };
+        if writer == Some(&**holder) {
+            return Source::Member(Arc::clone(holder));
+        }
+        // If this member joined after the crash, it counts only the time since it joined.
+        let since = self.members.get(holder).map_or(now, |member| member.since);
+        Source::Dead(Arc::clone(holder), now.since(since))
+    }
+
+    fn report_change<T>(&mut self, of: Vec<T>, change: fn(Vec<T>) -> Change) {
+        if !of.is_empty() {
+            self.changes.push_back(change(of));
+        }
+    }
+
+    pub(super) fn next_cancellation(&self) -> Time {
+        let limit = self.settings.handover_limit;
+        let releases = self.local.iter().filter_map(|local| match local {
+            Local::Releasing { since, cancelled: false, .. } => Some(*since + limit),
+            _ => None,
+        });
+        releases.min().unwrap_or(Time::NEVER)
+    }
+}

@@ -1,0 +1,267 @@
+//! A process's membership in a shard group: the public handle.
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::config::ShardGroup;
+use super::driver::{self, Outputs};
+use super::error::MembershipError;
+use super::held::{Change, Command, View};
+use super::rights;
+use super::status::{GroupStatus, Observer};
+use crate::leader::LeadershipLost;
+
+/// The membership of this process in a shard group.
+///
+/// Take the changes from [`next`](Self::next), and answer each [`Change::Release`] and
+/// [`Change::Cancel`] with [`drained`](Self::drained). A task of the runtime renews the member Lease.
+///
+/// Dropping it ends the membership without a handover. The shards then have no holder until the
+/// member Lease expires.
+///
+/// ```no_run
+/// use requeue_leases::membership::{Change, ShardGroup};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let shards = ShardGroup::new("website", "default");
+/// let client = shards.client(kube::Config::infer().await?)?;
+/// let mut membership = shards.join(client).await?;
+/// while let Some(change) = membership.next().await? {
+///     match change {
+///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
+///         // Here, no work is in flight.
+///         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
+///         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Membership {
+    count: u32,
+    observer: Observer,
+    changes: mpsc::UnboundedReceiver<Change>,
+    commands: mpsc::UnboundedSender<Command>,
+    task: JoinHandle<Result<(), MembershipError>>,
+    ended: Option<Result<(), MembershipError>>,
+}
+
+impl ShardGroup {
+    /// Joins the group.
+    ///
+    /// If the API server cannot be reached, it tries again until it can.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is invalid, a permission is missing, or the group has other shards.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and I/O.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, this process does not join. If it has created a Lease, a task of
+    /// the runtime deletes the Lease. If the runtime ends before that, the Lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::membership::ShardGroup;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = ShardGroup::new("website", "default");
+    /// let client = group.client(kube::Config::infer().await?)?;
+    /// let membership = group.join(client).await?;
+    /// println!("joined as {}", membership.name());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn join(self, client: Client) -> Result<Membership, MembershipError> {
+        self.join_by(client, &mut None).await
+    }
+
+    /// As [`join`](Self::join). If the future is dropped during the join, `joining` contains
+    /// the attempt.
+    #[doc(hidden)]
+    pub async fn join_by(
+        self,
+        client: Client,
+        joining: &mut Option<Joining>,
+    ) -> Result<Membership, MembershipError> {
+        self.check()?;
+        rights::review(&client, &self.lease.namespace).await?;
+        let joined = joining.insert(Joining::begin(self, client)).joined().await;
+        *joining = None;
+        joined
+    }
+}
+
+/// An attempt to join. If it is dropped, the process leaves the group in the background.
+#[derive(Debug)]
+pub struct Joining {
+    membership: Option<Membership>,
+    joined: oneshot::Receiver<String>,
+}
+
+impl Joining {
+    fn begin(shards: ShardGroup, client: Client) -> Self {
+        let (send_change, changes) = mpsc::unbounded_channel();
+        let (commands, receive_command) = mpsc::unbounded_channel();
+        let (send_joined, joined) = oneshot::channel();
+        let (view, seen) = watch::channel(View::default());
+        let count = shards.count;
+        let metrics = shards.metrics.as_ref();
+        let meters = metrics.map(|metrics| metrics.group(&shards.name)).unwrap_or_default();
+        let observer = Observer {
+            group: shards.name.clone(),
+            member: String::new(),
+            clock: shards.clock.clone(),
+            view: seen,
+            meters: Arc::clone(&meters),
+        };
+        let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
+        let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
+        let membership = Membership { count, observer, changes, commands, task, ended: None };
+        Self { membership: Some(membership), joined }
+    }
+
+    async fn joined(&mut self) -> Result<Membership, MembershipError> {
+        let name = (&mut self.joined).await;
+        let abandoned = MembershipError::Lost(LeadershipLost::Abandoned);
+        let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
+        match name {
+            Ok(name) => {
+                membership.observer.member = name;
+                Ok(membership)
+            }
+            // The task has ended before.
+            Err(_) => Err(membership.end().await.err().unwrap_or(abandoned)),
+        }
+    }
+
+    /// Waits until the process has left the group.
+    pub async fn leave(mut self) {
+        if let Some(membership) = self.membership.take() {
+            membership.leave().await;
+        }
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(membership) = self.membership.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(membership.leave());
+        }
+    }
+}
+
+impl Membership {
+    /// Returns the name of the member Lease, which is unique.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.observer.member
+    }
+
+    /// Returns the state of the group as this process has last seen it.
+    #[must_use]
+    pub fn status(&self) -> GroupStatus {
+        self.observer.status()
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    /// Returns the number of shards of the group.
+    pub(super) const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Waits for the next change.
+    ///
+    /// Returns `None` when the process has left the group, after [`stop`](Self::stop).
+    ///
+    /// # Errors
+    ///
+    /// The membership has ended, and with it the right to all shards. All runs must be cancelled
+    /// immediately. To join again, call [`ShardGroup::join`].
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is lost if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use requeue_leases::membership::{Change, Membership};
+    ///
+    /// # async fn example(mut membership: Membership) -> Result<(), Box<dyn std::error::Error>> {
+    /// while let Some(change) = membership.next().await? {
+    ///     // Here, no work is in flight.
+    ///     if let Change::Release(shards) | Change::Cancel(shards) = change {
+    ///         membership.drained(shards);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
+        match self.changes.recv().await {
+            Some(change) => Ok(Some(change)),
+            None => self.end().await.map(|()| None),
+        }
+    }
+
+    /// Reports that no run of these shards is left, after their release or cancellation.
+    ///
+    /// Shards that are not being released are ignored.
+    pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
+        let shards = shards.into_iter().map(|shard| shard as usize).collect();
+        // It fails only if the membership has ended.
+        let _ = self.commands.send(Command::Drained(shards));
+    }
+
+    /// Leaves the group: announces it, and releases all shards.
+    ///
+    /// Continue to take changes until [`next`](Self::next) returns `None`. The member Lease is
+    /// released and deleted when all shards are drained and handed over.
+    pub fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Leaves the group. No run may be in flight.
+    async fn leave(mut self) {
+        self.stop();
+        while let Ok(Some(change)) = self.next().await {
+            if let Change::Release(shards) | Change::Cancel(shards) = change {
+                self.drained(shards);
+            }
+        }
+    }
+
+    async fn end(&mut self) -> Result<(), MembershipError> {
+        if self.ended.is_none() {
+            let ended = (&mut self.task).await;
+            // The runtime is shutting down.
+            let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
+            self.ended = Some(ended.unwrap_or_else(lost));
+        }
+        self.ended.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

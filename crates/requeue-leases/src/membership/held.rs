@@ -1,0 +1,177 @@
+//! The shards that a process holds, and their changes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use requeue::Time;
+use tokio::sync::{mpsc, watch};
+
+use crate::leader::{Fence, Leadership, LeadershipLost, Right};
+use crate::token::FencingToken;
+
+/// A change of the shards that a process holds.
+///
+/// Each change needs its reaction, so a new kind of change would be a breaking change of this crate.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// This process holds these shards, and must reconcile all of their objects.
+    ///
+    /// A shard that was drained can be gained again, with the same token, if its handover is no
+    /// longer necessary.
+    Gained(Vec<HeldShard>),
+    /// Start no more runs for these shards, wait for those in flight, and call
+    /// [`Membership::drained`](super::Membership::drained).
+    Release(Vec<u32>),
+    /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are
+    /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
+    Cancel(Vec<u32>),
+    /// Another process has changed the holder of these shards, which no member does. Cancel their
+    /// runs now.
+    Lost(Vec<u32>),
+}
+
+/// A request of the user to the driver.
+#[derive(Debug)]
+pub(super) enum Command {
+    Drained(Vec<usize>),
+    Stop,
+    Confirm,
+}
+
+/// The state that the driver and the held shards share.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The fencing tokens of the shards on which this process acts.
+    pub(super) held: Vec<Option<i32>>,
+    /// The times from which this process acts on these shards.
+    pub(super) since: Vec<Option<Time>>,
+    /// The holders of all shards at the last read.
+    pub(super) holders: Vec<Option<Arc<str>>>,
+    /// The start of the last read or write of the group object.
+    pub(super) confirmed: Option<Time>,
+}
+
+/// A shard that this process holds.
+///
+/// It is cheap to clone, and does not delay a handover.
+#[derive(Clone)]
+pub struct HeldShard {
+    pub(super) index: u32,
+    pub(super) token: Arc<FencingToken>,
+    pub(super) leadership: Leadership,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl View {
+    /// Updates the view at `now`. Returns true if it has changed.
+    pub(super) fn update(
+        &mut self,
+        held: Vec<Option<i32>>,
+        holders: Vec<Option<Arc<str>>>,
+        confirmed: Option<Time>,
+        now: Time,
+    ) -> bool {
+        if self.held == held && self.confirmed == confirmed && self.holders == holders {
+            return false;
+        }
+        let before = |shard: usize| {
+            let same = self.held.get(shard).is_some_and(|number| *number == held[shard]);
+            self.since.get(shard).copied().flatten().filter(|_| same)
+        };
+        let since =
+            |(shard, number): (usize, &Option<i32>)| number.map(|_| before(shard).unwrap_or(now));
+        self.since = held.iter().enumerate().map(since).collect();
+        self.held = held;
+        self.holders = holders;
+        self.confirmed = confirmed;
+        true
+    }
+
+    /// Records that this process no longer holds any shard.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.since.clear();
+    }
+}
+
+impl HeldShard {
+    /// The default name of the annotation of [`fence`](Self::fence).
+    pub const ANNOTATION: &str = "requeue/shard-term";
+
+    /// Returns the number of the shard, from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns the fencing token: the uid of the group object, and the number of the shard's holder.
+    ///
+    /// Within one group object, a later holder of the same shard has a greater number.
+    #[must_use]
+    pub fn fencing_token(&self) -> &FencingToken {
+        &self.token
+    }
+
+    /// Returns true if this process holds the shard at this moment, by a clock that also counts while
+    /// the machine is suspended.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leadership.is_leading() && self.is_named()
+    }
+
+    /// Returns a fence, with which the API server rejects late writes of former holders.
+    ///
+    /// Its annotation is [`ANNOTATION`](Self::ANNOTATION).
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
+    }
+
+    /// Returns true if the member Lease has not expired. During a release this is true, but
+    /// [`is_held`](Self::is_held) may be false.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        self.leadership.is_leading()
+    }
+
+    fn is_named(&self) -> bool {
+        let number = self.view.borrow().held.get(self.index as usize).copied().flatten();
+        number == Some(self.token.transitions())
+    }
+}
+
+impl Right for HeldShard {
+    fn check(&self) -> Result<(), LeadershipLost> {
+        self.leadership.check()?;
+        if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
+    }
+
+    /// Reads the group object, because the member Lease says nothing about the holder of a shard.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
+        Box::pin(async move {
+            let since = self.leadership.now();
+            let _ = self.commands.send(Command::Confirm);
+            let mut view = self.view.clone();
+            let confirmed = view.wait_for(|view| view.confirmed.is_some_and(|at| at >= since));
+            tokio::select! {
+                biased;
+                lost = self.leadership.lost() => return Err(lost),
+                confirmed = confirmed => drop(confirmed),
+            }
+            self.check()
+        })
+    }
+}
+
+impl fmt::Debug for HeldShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldShard")
+            .field("index", &self.index)
+            .field("token", &self.token)
+            .field("held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! Shard groups: replicas share the objects of a kind, and hand them over when replicas join and
+//! leave.
+//!
+//! A group divides the objects into a fixed number of [shards](crate::range), 64 by default. Each
+//! replica is a member, and holds an equal part of the shards. There is no central component, no
+//! webhook and no custom resource: the members agree by Leases.
+//!
+//! - **One holder.** No two members act on a shard at the same time, even if requests are slow or lost, watches are
+//!   late, or a member is disconnected. As in [leader election](crate::leader), no machine's clock may run 1.5 times as
+//!   fast as another's.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
+//!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
+//! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. A member that joins or leaves
+//!   moves its own share, and no other shard. A member receives its share after its first renewal.
+//! - **Planned handovers.** A shard moves when its runs in flight have ended. The other shards of the holder continue. The new holder
+//!   is written directly, so the shard has no holder for the time of one write and one event.
+//! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
+//!   others: after the lease duration, which is 15 s by default, and two requests.
+//! - **Idle cost.** Members that do not change send one renewal of their Leases per retry period, and nothing else.
+//!
+//! ```no_run
+//! use requeue_leases::membership::{Change, ShardGroup};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let shards = ShardGroup::new("website", "default").count(64);
+//! let client = shards.client(kube::Config::infer().await?)?;
+//! let mut membership = shards.join(client).await?;
+//! while let Some(change) = membership.next().await? {
+//!     match change {
+//!         Change::Gained(held) => println!("start to work on {} shards", held.len()),
+//!         // Here, no work is in flight.
+//!         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
+//!         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Objects of a group
+//!
+//! | Lease | content |
+//! |---|---|
+//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing token, as annotations. It changes by compare-and-swap. |
+//! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
+//!
+//! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. The
+//! Leases of members that died are deleted by others.
+//!
+//! # Long runs at a handover
+//!
+//! While a shard is being released, none of its keys starts. A run that exceeds
+//! [`handover_timeout`](ShardGroup::handover_timeout), 30 s by default, is therefore
+//! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
+//! handover still waits for the end of the run.
+//!
+//! # Members that have just joined
+//!
+//! A member receives shards after it has renewed its Lease for the first time, one [retry
+//! period](ShardGroup::retry_period) after it joined: 2 s by default. A process in a crash loop
+//! therefore receives none. If no live member has renewed its Lease yet, all members receive
+//! shards. The first member of a group therefore takes all shards immediately.
+//!
+//! # Deleted objects
+//!
+//! - **A member Lease.** Its member gives up at its next renewal. The others wait until the Lease would
+//!   have expired, counted from the moment at which they saw that it was gone.
+//! - **The object of the group.** All members give up with [`MembershipError::Deleted`]. Members of the next
+//!   object take no shards until the Leases of all former members have expired or are released.
+//! - **Both at the same time.** Members that start afterwards cannot know about those that still run. Two
+//!   members may then act on a shard, up to the renew deadline. Stop all members first.
+//!
+//! # Permissions
+//!
+//! ```yaml
+//! - apiGroups: [coordination.k8s.io]
+//!   resources: [leases]
+//!   verbs: [get, list, watch, create, update, delete]
+//! - apiGroups: [events.k8s.io]
+//!   resources: [events]
+//!   verbs: [create, patch]
+//! ```
+
+mod assignment;
+mod balance;
+mod config;
+mod driver;
+mod error;
+mod group;
+mod handle;
+mod held;
+mod members;
+pub(crate) mod protocol;
+mod rights;
+mod sharding;
+mod status;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use self::config::ShardGroup;
+pub use self::error::MembershipError;
+pub use self::held::{Change, HeldShard};
+// Hidden: requeue-kube leaves a group whose join was interrupted, and waits for that.
+#[doc(hidden)]
+pub use self::handle::Joining;
+pub use self::handle::Membership;
+// Hidden: requeue-kube follows the changes of a group with these.
+#[doc(hidden)]
+pub use self::sharding::{ShardedWork, Sharding};
+// Hidden: requeue-kube shows the state of a group while it follows the changes.
+#[doc(hidden)]
+pub use self::status::Observer;
+pub use self::status::{GroupStatus, ShardStatus};

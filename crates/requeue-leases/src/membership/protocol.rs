@@ -1,0 +1,101 @@
+//! The inputs and the outputs of the protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue::Time;
+
+use super::assignment::{Layout, Unreadable};
+use crate::lease::Lease;
+use crate::requests::Call;
+
+/// The settings of a group that the protocol needs.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// The name of the group, and of its object.
+    pub(super) name: String,
+    /// The name of this replica's Lease. No other replica ever has the same.
+    pub(super) member: Arc<str>,
+    pub(super) layout: Layout,
+    pub(super) lease_duration: Duration,
+    pub(super) renew_deadline: Duration,
+    pub(super) request_limit: Duration,
+    pub(super) handover_limit: Duration,
+}
+
+/// An event of the watch on the Leases of the group, in the order of their versions.
+#[derive(Clone, Debug)]
+pub(crate) enum Watched {
+    /// A list begins. It is requested after this.
+    Restart,
+    Listed(Lease),
+    Complete,
+    Applied(Lease),
+    Deleted(Lease),
+}
+
+/// The next step of the driver.
+#[must_use]
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Make this call, and poll again immediately. If the response is late, the call counts as failed.
+    Call(Call),
+    /// Acquire the member Lease, with the uid of the group object in its annotation.
+    Join { group: String },
+    /// List the Leases again: the watch is silent.
+    Relist,
+    /// Do nothing until this time.
+    Wait(Time),
+    /// This replica's part has ended.
+    Ended(End),
+}
+
+/// The way in which a replica's part ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// All shards were handed over. The member Lease can be released and deleted.
+    Left,
+    /// The member Lease was lost.
+    Lost,
+    /// The group object was deleted.
+    Deleted,
+    /// The namespace does not exist.
+    NoNamespace,
+    /// The group has another layout.
+    Mismatch(Layout),
+    Unreadable(Unreadable),
+}
+
+/// A change for the controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    Gained(Vec<Gain>),
+    /// Start no run, and report when those in flight have ended.
+    Release(Vec<usize>),
+    /// Cancel the runs that are left, and report when they have ended.
+    Cancel(Vec<usize>),
+    /// Another process has changed the holder. Cancel all runs now.
+    Lost(Vec<usize>),
+    /// The new holders of these shards were written, this long after they were drained.
+    Moved(Vec<(usize, Duration)>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Gain {
+    pub(super) shard: usize,
+    pub(super) number: i32,
+    pub(super) from: Source,
+}
+
+/// The holder before this replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// There was none.
+    Nobody,
+    /// A member that was alive.
+    Member(Arc<str>),
+    /// A member that had gone, and the time since its last observed renewal.
+    Dead(Arc<str>, Duration),
+    /// This replica, which had released the shard and keeps it after all.
+    Itself,
+}

@@ -1,0 +1,212 @@
+//! The membership of controllers: tells them which shards they hold, and hands a shard over when they
+//! have left it.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::error::MembershipError;
+use super::handle::Membership;
+use super::held::{Change, HeldShard};
+use crate::leader::LeadershipLost;
+
+/// The time that a member has to leave its group if no run of it is in flight.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The work on the objects of shards, such as that of controllers.
+pub trait ShardedWork: Send + Sync {
+    /// Takes these shards over: their objects may run from now on.
+    fn gain(&self, gained: &[HeldShard]);
+
+    /// Returns true if no run of the shard is in flight.
+    fn is_idle(&self, shard: u32) -> bool;
+
+    /// Starts no more runs of these shards. The future completes when none is in flight.
+    fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
+
+    /// As [`release`](Self::release), but drops the runs in flight.
+    fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
+
+    /// The work no longer holds these shards.
+    fn forget(&self, shards: &[u32]);
+}
+
+/// The membership of controllers that run. Dropping it ends the membership without a handover.
+pub struct Sharding {
+    stop: CancellationToken,
+    ended: watch::Receiver<Option<Result<(), MembershipError>>>,
+    work: Arc<dyn ShardedWork>,
+    count: u32,
+    _task: JoinSet<()>,
+}
+
+impl Sharding {
+    /// Applies the changes of the group to these controllers from now on.
+    #[must_use]
+    pub fn begin(membership: Membership, work: Arc<dyn ShardedWork>) -> Self {
+        let count = membership.count();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let (send, ended) = watch::channel(None);
+        let driver = Driver {
+            membership,
+            work: Arc::clone(&work),
+            releasing: BTreeMap::new(),
+            releases: FuturesUnordered::new(),
+            last_release: 0,
+        };
+        let mut task = JoinSet::new();
+        let drive = async move {
+            let result = driver.drive(stopped).await;
+            // It fails only if the controllers have ended.
+            _ = send.send(Some(result));
+        };
+        task.spawn(drive.in_current_span());
+        Self { stop, ended, work, count, _task: task }
+    }
+
+    /// Waits until the membership is lost.
+    pub async fn lost(&self) -> MembershipError {
+        match self.ended().await {
+            Err(error) => error,
+            Ok(()) => pending().await,
+        }
+    }
+
+    /// Starts to hand all shards over. Each shard moves when its runs in flight have ended.
+    pub fn begin_to_leave(&self) {
+        self.stop.cancel();
+    }
+
+    /// Hands all shards over. Returns false if runs in flight exceed `limit`.
+    pub async fn leave(&self, limit: Duration) -> bool {
+        self.begin_to_leave();
+        timeout(limit, self.ended()).await.is_ok()
+    }
+
+    /// Cancels the runs in flight, so that the handover completes.
+    pub async fn cut_off(&self) {
+        // The driver waits for the end of the runs.
+        drop(self.work.cancel(&Vec::from_iter(0..self.count)));
+        self.leave_now().await;
+    }
+
+    /// Hands all shards over. Their runs have ended, or are cancelled.
+    pub async fn leave_now(&self) {
+        if !self.leave(LEAVE_TIMEOUT).await {
+            tracing::warn!("the shards were not handed over, and the member Lease expires");
+        }
+    }
+
+    async fn ended(&self) -> Result<(), MembershipError> {
+        let mut ended = self.ended.clone();
+        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
+        // Without a result, the driver has panicked.
+        result.unwrap_or(Err(MembershipError::Lost(LeadershipLost::Abandoned)))
+    }
+}
+
+/// Applies the changes of the group to the controllers.
+struct Driver {
+    membership: Membership,
+    work: Arc<dyn ShardedWork>,
+    /// The shards that are being released, each with the number of its release. A shard that is not
+    /// here must not be reported as drained: it may have been gained again.
+    releasing: BTreeMap<u32, u64>,
+    /// Each completes when no run of its shards is left.
+    releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
+    /// The number of the last release.
+    last_release: u64,
+}
+
+/// Without the driver, nothing shows a loss.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let all = Vec::from_iter(0..self.membership.count());
+        // No further run begins. The future would only wait for the runs in flight, which the controllers
+        // drop.
+        drop(self.work.release(&all));
+        self.work.forget(&all);
+    }
+}
+
+impl Driver {
+    async fn drive(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
+        let mut stopping = false;
+        loop {
+            let change = tokio::select! {
+                biased;
+                change = self.membership.next() => change?,
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    self.membership.stop();
+                    continue;
+                }
+                Some((shards, number)) = self.releases.next() => {
+                    self.released(shards, number);
+                    continue;
+                }
+            };
+            match change {
+                Some(Change::Gained(gained)) => self.work.gain(&gained),
+                Some(Change::Release(shards)) => self.release(shards),
+                Some(Change::Cancel(shards)) => self.cancel(shards),
+                Some(Change::Lost(shards)) => self.lose(shards),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn release(&mut self, shards: Vec<u32>) {
+        // Shards without runs are released together, so that one write hands them over. Shards with
+        // runs do not wait for each other.
+        let (idle, busy): (Vec<_>, Vec<_>) =
+            shards.into_iter().partition(|&shard| self.work.is_idle(shard));
+        let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
+        for part in parts.chain(busy.into_iter().map(|shard| vec![shard])) {
+            let released = self.work.release(&part);
+            self.await_release(part, released);
+        }
+    }
+
+    fn cancel(&mut self, shards: Vec<u32>) {
+        for shard in shards {
+            if self.releasing.contains_key(&shard) {
+                let cancelled = self.work.cancel(&[shard]);
+                self.await_release(vec![shard], cancelled);
+            }
+        }
+    }
+
+    fn lose(&mut self, shards: Vec<u32>) {
+        let lost = self.work.cancel(&shards);
+        self.work.forget(&shards);
+        self.releasing.retain(|shard, _| !shards.contains(shard));
+        // Its end drops the keys, and is not reported.
+        self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
+    }
+
+    fn await_release(&mut self, shards: Vec<u32>, released: BoxFuture<'static, ()>) {
+        self.last_release += 1;
+        let number = self.last_release;
+        self.releasing.extend(shards.iter().map(|&shard| (shard, number)));
+        self.releases.push(released.map(move |()| (shards, number)).boxed());
+    }
+
+    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
+        shards.retain(|shard| self.releasing.get(shard) == Some(&number));
+        shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
+        self.work.forget(&shards);
+        self.membership.drained(shards);
+    }
+}

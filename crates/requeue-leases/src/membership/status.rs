@@ -1,0 +1,79 @@
+//! The state of a group as others see it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::held::View;
+use crate::clock::Clock;
+use crate::metrics::GroupMeters;
+
+/// The state of a shard group as this process has last seen it, for a dashboard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct GroupStatus {
+    /// The name of the group.
+    pub group: String,
+    /// The name of this process's member Lease.
+    pub member: String,
+    /// All shards, in order. Empty until the process has read the object of the group.
+    pub shards: Vec<ShardStatus>,
+    /// The number of shards that this process has received from live members.
+    pub handovers: u64,
+    /// The number of shards that this process has taken over from dead members.
+    pub takeovers: u64,
+    /// The number of shards that this process has received and that had no former holder.
+    pub first: u64,
+    /// The sum over all shards of the times without a holder, as far as this process has counted
+    /// them.
+    pub unheld: Duration,
+}
+
+/// A shard in a [`GroupStatus`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ShardStatus {
+    /// The number of the shard, from 0.
+    pub index: u32,
+    /// The name of the holder's member Lease.
+    pub holder: Option<String>,
+    /// The time for which this process has held the shard, or `None` if it does not hold it.
+    pub held_for: Option<Duration>,
+}
+
+/// Reads the state of a group.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    pub(super) group: String,
+    pub(super) member: String,
+    pub(super) clock: Clock,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) meters: Arc<GroupMeters>,
+}
+
+impl Observer {
+    /// Returns the state of the group as this process has last seen it.
+    #[must_use]
+    pub fn status(&self) -> GroupStatus {
+        let now = self.clock.now();
+        let view = self.view.borrow();
+        let shards = (0..).zip(&view.holders).map(|(index, holder)| ShardStatus {
+            index,
+            holder: holder.as_deref().map(str::to_owned),
+            held_for: view.since.get(index as usize).copied().flatten().map(|at| now.since(at)),
+        });
+        let [handovers, takeovers, first] =
+            self.meters.moves.each_ref().map(|count| count.load(Relaxed));
+        GroupStatus {
+            group: self.group.clone(),
+            member: self.member.clone(),
+            shards: shards.collect(),
+            handovers,
+            takeovers,
+            first,
+            unheld: Duration::from_nanos(self.meters.unheld_nanos.load(Relaxed)),
+        }
+    }
+}

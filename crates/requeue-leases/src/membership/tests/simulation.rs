@@ -1,0 +1,500 @@
+//! A simulation of the replicas of a shard group. At no moment do two of them act on one shard.
+//!
+//! The clocks of the replicas run at different rates. Their wall clocks differ, and jump by up to
+//! years. Requests, responses and events of watches are late, lost or repeated. Replicas are
+//! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
+//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and
+//! a join must leave no shard without a holder for longer than promised. A replica that stops must
+//! release its Lease within a second. A replica in a crash loop must not receive shards.
+//!
+//! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
+//! first seed.
+
+mod network;
+mod oracle;
+mod replica;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use self::replica::Replica;
+use crate::leader::Config;
+use crate::lease::Lease;
+use crate::membership::assignment::{JOINED, Layout};
+use crate::membership::protocol::Watched;
+use crate::requests::{Answer, Call};
+use crate::testing::Server;
+
+/// Nanoseconds of real time, which no replica can read.
+type Real = u64;
+
+/// The bound of the error of a replica's time of day, in seconds: 30 years.
+const MAX_WALL: i64 = 1_000_000_000;
+const MILLI: Real = 1_000_000;
+const SECOND: Real = 1000 * MILLI;
+
+fn nanos(duration: Duration) -> Real {
+    u64::try_from(duration.as_nanos()).unwrap()
+}
+
+/// A planted bug that the oracle must detect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Planted {
+    /// A Lease that seems to have expired is not read again: the watch is believed.
+    NoFreshRead,
+    /// Writes of the group object ignore its version.
+    NoPrecondition,
+    /// A holder acts on a shard until the response to the write of the new holder.
+    ActsUntilResponse,
+    /// A holder acts for half a lease after its right has ended.
+    OverstaysRight,
+    /// A holder reports shards as drained while their runs continue.
+    DrainsEarly,
+    /// The clocks differ by more than the ratio of lease to renew deadline.
+    FastClocks,
+    /// The runs of a stopping member continue when it has left.
+    ReleasesEarly,
+    /// A replica that could not create its Lease tries again under the same name.
+    JoinsAgain,
+    /// Members of a group object that was deleted are ignored.
+    IgnoresForeign,
+    /// A member receives shards before it has renewed its Lease.
+    CountsNew,
+}
+
+enum What {
+    Group(Call),
+    Election(Call),
+}
+
+enum Answered {
+    Group(Answer),
+    Election(Answer),
+}
+
+enum Event {
+    Wake { who: usize, epoch: u64, of: usize, number: u64 },
+    Arrives { who: usize, epoch: u64, number: u64, what: What },
+    Answered { who: usize, epoch: u64, number: u64, answer: Answered },
+    ListArrives { who: usize, epoch: u64, watch: u64 },
+    Watched { who: usize, epoch: u64, watch: u64, event: Watched },
+    Drained { who: usize, epoch: u64, shards: Vec<usize> },
+    Start(usize),
+    Chaos,
+}
+
+struct World {
+    config: Config,
+    layout: Layout,
+    handover_limit: Duration,
+    /// The upper bound of the rates, in thousandths. The lower bound is 1000.
+    rates: u64,
+    random: fastrand::Rng,
+    server: Server,
+    replicas: Vec<Option<Replica>>,
+    events: BinaryHeap<Reverse<(Real, u64)>>,
+    /// Indexed by the number in `events`.
+    what: Vec<Option<Event>>,
+    now: Real,
+    numbers: u64,
+    /// Events at the same time.
+    repeats: u64,
+    /// The greatest fencing token of each shard of each group object, and its holder.
+    tokens: HashMap<(String, usize), (i32, Arc<str>)>,
+    deletes_members: bool,
+    deletes_group: bool,
+    /// Enables faults.
+    faults: bool,
+    planted: Option<Planted>,
+    /// The times since which shards have no acting holder.
+    unheld: Vec<Option<Real>>,
+    longest_gap: Real,
+    /// The last time at which a replica has released its Lease.
+    left: Real,
+    moves: u64,
+}
+
+impl World {
+    fn new(seed: u64, planted: Option<Planted>) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let lease = [3_u32, 6, 15][random.usize(..3)];
+        let renew = f64::from(lease) * [0.5, 0.67, 0.8][random.usize(..3)];
+        let config = Config::new("default", "web")
+            .lease_duration(Duration::from_secs(lease.into()))
+            .renew_deadline(Duration::from_secs_f64(renew))
+            .retry_period(Duration::from_secs_f64(renew / 3.5))
+            .host("host");
+        // The largest difference of rates that the election tolerates.
+        let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
+        let mut rates = u64::try_from(rates).unwrap();
+        if planted == Some(Planted::FastClocks) {
+            rates *= 3;
+        }
+        let count = [1, 2, 8, 8, 16, 32][random.usize(..6)];
+        let layout = Layout { count, by: "uid".to_owned(), objects: String::new() };
+        let replicas = random.usize(2..6);
+        let mut world = Self {
+            config,
+            layout,
+            handover_limit: Duration::from_secs_f64(0.3 + 3.0 * random.f64()),
+            rates,
+            server: Server::default(),
+            replicas: (0..replicas).map(|_| None).collect(),
+            events: BinaryHeap::new(),
+            what: Vec::new(),
+            now: 0,
+            numbers: 0,
+            repeats: 0,
+            tokens: HashMap::new(),
+            deletes_members: random.u32(..4) == 0,
+            deletes_group: false,
+            faults: true,
+            planted,
+            unheld: vec![Some(0); count],
+            longest_gap: 0,
+            left: 0,
+            moves: 0,
+            random,
+        };
+        world.server.ignores_versions = planted == Some(Planted::NoPrecondition);
+        world.deletes_group = !world.deletes_members && world.random.u32(..6) == 0;
+        if planted == Some(Planted::IgnoresForeign) {
+            (world.deletes_group, world.deletes_members) = (true, false);
+        }
+        for who in 0..replicas {
+            let at = world.random.u64(..3 * SECOND);
+            world.at(at, Event::Start(who));
+        }
+        world.at(SECOND, Event::Chaos);
+        world
+    }
+
+    fn at(&mut self, at: Real, event: Event) {
+        self.events.push(Reverse((at, self.what.len() as u64)));
+        self.what.push(Some(event));
+    }
+
+    fn chance(&mut self, per_mille: u32) -> bool {
+        self.faults && self.random.u32(..1000) < per_mille
+    }
+
+    fn run_until(&mut self, end: Real) {
+        while let Some(&Reverse((at, number))) = self.events.peek()
+            && at < end
+        {
+            self.events.pop();
+            self.repeats = if at > self.now { 0 } else { self.repeats + 1 };
+            assert!(self.repeats < 10_000, "a replica polls without a pause");
+            self.now = self.now.max(at);
+            let event = self.what[number as usize].take().expect("an event happens once");
+            self.handle(event);
+            self.broadcast();
+        }
+        self.now = end;
+    }
+
+    fn handle(&mut self, event: Event) {
+        let (who, epoch) = match &event {
+            Event::Wake { who, epoch, .. }
+            | Event::Answered { who, epoch, .. }
+            | Event::Watched { who, epoch, .. }
+            | Event::Drained { who, epoch, .. } => (*who, *epoch),
+            Event::Arrives { .. } | Event::ListArrives { .. } => return self.serve(event),
+            Event::Start(who) => {
+                let who = *who;
+                return if self.replicas[who].is_none() {
+                    self.start(who)
+                };
+            }
+            Event::Chaos => return self.chaos(),
+        };
+        if !self.runs(who, epoch) {
+            return;
+        }
+        let frozen_until = self.replica(who).frozen_until;
+        if self.now < frozen_until {
+            return self.at(frozen_until, event);
+        }
+        let now = self.now;
+        let local = self.time(who);
+        match event {
+            Event::Wake { of, number, .. } => {
+                if self.replica(who).wakes[of] != number {
+                    return;
+                }
+                if self.chance(10) {
+                    let stall = self.random.u64(..nanos(self.config.lease_duration) * 3 / 2);
+                    self.replica(who).frozen_until = now + stall;
+                    return self.at(now + stall, Event::Wake { who, epoch, of, number });
+                }
+            }
+            Event::Answered { number, answer, .. } => {
+                let replica = self.replica(who);
+                match answer {
+                    Answered::Group(answer) if replica.calls[0] == number => {
+                        replica.calls[0] = 0;
+                        replica.group.handle_answer(local, answer);
+                    }
+                    Answered::Election(answer) if replica.calls[1] == number => {
+                        replica.calls[1] = 0;
+                        if let Some(election) = &mut replica.election {
+                            election.handle_answer(local, answer);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            Event::Watched { watch, event, .. } => {
+                if self.replica(who).watch != watch {
+                    return;
+                }
+                let breaks = self.replica(who).breaks;
+                let again = self.chance(50);
+                let ignores_foreign = self.planted == Some(Planted::IgnoresForeign);
+                let counts_new = self.planted == Some(Planted::CountsNew);
+                let replica = self.replica(who);
+                let mut event = event;
+                if let Watched::Applied(lease) | Watched::Listed(lease) = &mut event {
+                    if let Some(group) = replica.group.group()
+                        && ignores_foreign
+                        && lease.name() != "web"
+                    {
+                        let joined = serde_json::json!(group.uid());
+                        let json =
+                            lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
+                        *lease = Lease::from_json(json).unwrap();
+                    }
+                    if counts_new && lease.name() != "web" {
+                        replica.group.handle_event(local, Watched::Applied(before_renewal(lease)));
+                    }
+                    replica.shown.insert(lease.name().to_owned(), lease.clone());
+                }
+                if again && matches!(event, Watched::Applied(_) | Watched::Deleted(_)) {
+                    replica.group.handle_event(local, event.clone());
+                }
+                replica.group.handle_event(local, event);
+                if self.chance(breaks) {
+                    self.list(who);
+                }
+            }
+            Event::Drained { shards, .. } => {
+                let replica = self.replica(who);
+                for shard in &shards {
+                    replica.undrained &= !(1 << shard);
+                }
+                replica.group.mark_drained(local, shards);
+            }
+            Event::Arrives { .. } | Event::ListArrives { .. } | Event::Start(_) | Event::Chaos => {}
+        }
+        self.step(who);
+    }
+
+    fn chaos(&mut self) {
+        if !self.faults {
+            return;
+        }
+        let later = self.now + self.random.u64(1..nanos(self.config.lease_duration));
+        self.at(later, Event::Chaos);
+        let who = self.random.usize(..self.replicas.len());
+        let lease = nanos(self.config.lease_duration);
+        let until = self.now + self.random.u64(..lease * 2);
+        let kind = self.random.u32(..14);
+        if kind < 2 {
+            let names: Vec<_> = self.server.leases.keys().cloned().collect();
+            if let Some(name) = self.random.choice(names) {
+                let value = self.random.u64(..);
+                self.server.label(&name, value);
+            }
+            return;
+        }
+        if kind == 2 {
+            if self.deletes_group && self.random.u32(..3) == 0 {
+                self.server.delete("web");
+            }
+            let names: Vec<_> =
+                self.server.leases.keys().filter(|name| *name != "web").cloned().collect();
+            if self.deletes_members
+                && let Some(name) = self.random.choice(names)
+            {
+                self.server.delete(&name);
+            }
+            return;
+        }
+        let Some(replica) = &mut self.replicas[who] else { return };
+        match kind {
+            3 => self.end(who),
+            4..6 => replica.cut_off_until = until,
+            6..9 => replica.frozen_until = until,
+            9..12 => replica.stopping = true,
+            12 => self.list(who),
+            _ => {}
+        }
+    }
+}
+
+/// Returns an earlier version of a Lease, so that it looks renewed: a planted bug.
+fn before_renewal(lease: &Lease) -> Lease {
+    let mut json = lease.annotate(Map::new());
+    json["spec"]["renewTime"] = Value::Null;
+    json["metadata"]["resourceVersion"] = Value::from((lease.version() - 1).to_string());
+    Lease::from_json(json).unwrap()
+}
+
+/// Simulates one group: with faults, and then without.
+fn simulate(seed: u64, planted: Option<Planted>) -> World {
+    let mut world = World::new(seed, planted);
+    let lease = nanos(world.config.lease_duration);
+    let members = world.replicas.len();
+    world.run_until(lease * 20);
+    world.faults = false;
+    for replica in world.replicas.iter_mut().flatten() {
+        (replica.frozen_until, replica.drains) = (replica.frozen_until.min(lease * 21), MILLI);
+    }
+    for who in 0..members {
+        world.at(lease * 20, Event::Start(who));
+    }
+    // Each Lease and each request in flight expires, and so do Leases that were deleted or belong to
+    // a deleted group object.
+    world.calm(lease * 10 + 20 * SECOND, members);
+
+    // A crash.
+    let who = world.random.usize(..members);
+    world.replicas[who] = None;
+    world.refresh();
+    world.longest_gap = 0;
+    if members > 1 {
+        world.calm(lease * 3 + 5 * SECOND, members - 1);
+        let gap = Duration::from_nanos(world.longest_gap);
+        assert!(
+            gap <= world.config.lease_duration + Duration::from_secs(1),
+            "{gap:?} after a crash"
+        );
+    }
+    // A join.
+    world.at(world.now, Event::Start(who));
+    world.calm(10 * SECOND, members);
+    let gap = Duration::from_nanos(world.longest_gap);
+    assert!(gap <= Duration::from_secs(1), "{gap:?} at a join");
+    // A rolling update of one replica: it stops, and another starts.
+    let who = world.random.usize(..members);
+    world.replica(who).stopping = true;
+    let stopped = world.now;
+    world.step(who);
+    world.broadcast();
+    world.calm(10 * SECOND, members);
+    let gap = Duration::from_nanos(world.longest_gap);
+    assert!(gap <= Duration::from_secs(1) || members == 1, "{gap:?} at a stop");
+    let (left, stopped) = (Duration::from_nanos(world.left), Duration::from_nanos(stopped));
+    assert!(
+        (stopped..=stopped + Duration::from_secs(1)).contains(&left),
+        "a replica was stopped at {stopped:?}, and the last release is at {left:?}"
+    );
+    if members > 1 {
+        // A replica crashes, and is replaced before its Lease has expired. The new replica has to
+        // observe the dead Lease for the whole lease duration, and so detects the crash last.
+        let who = world.random.usize(..members);
+        world.replicas[who] = None;
+        world.at(world.now + lease / 2, Event::Start(who));
+        world.refresh();
+        let moves = world.moves;
+        world.calm(lease * 3 + 5 * SECOND, members);
+        // A survivor keeps a shard of the dead replica, or hands it to the new one.
+        let (moves, share) = (world.moves - moves, world.layout.count.div_ceil(members) as u64);
+        assert!(moves <= 2 * share, "{moves} moves after a crash with a replacement");
+        let gap = Duration::from_nanos(world.longest_gap);
+        let bound = world.config.lease_duration + Duration::from_secs(1);
+        assert!(gap <= bound, "{gap:?} after a crash with a replacement");
+    }
+    world.crash_loop();
+    world
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_two_replicas_act_on_one_shard_and_each_shard_has_a_holder_when_all_is_well() {
+    let first = variable("REQUEUE_SHARD_SEED").unwrap_or(0);
+    let seeds = variable("REQUEUE_SHARD_SEEDS").unwrap_or(50);
+    for seed in first..first + seeds {
+        let result = catch_unwind(|| simulate(seed, None));
+        assert!(result.is_ok(), "REQUEUE_SHARD_SEED={seed} REQUEUE_SHARD_SEEDS=1 fails");
+    }
+}
+
+/// Simulates groups with a planted bug, from the seed `first` on, until the bug is detected.
+fn detects(planted: Planted, first: u64) {
+    let found = (first..first + 400).find_map(|seed| {
+        let result = catch_unwind(AssertUnwindSafe(|| drop(simulate(seed, Some(planted)))));
+        let message = result.err()?.downcast_ref::<String>().cloned().unwrap_or_default();
+        let expected = match planted {
+            Planted::CountsNew => "in a crash loop",
+            _ => "both act",
+        };
+        message.contains(expected).then_some((seed, message))
+    });
+    let (seed, message) = found.unwrap_or_else(|| panic!("{planted:?} was not detected"));
+    println!("{planted:?}: seed {seed}: {message}");
+}
+
+#[test]
+fn a_watch_that_is_believed_without_a_read_is_detected() {
+    detects(Planted::NoFreshRead, 10);
+}
+
+#[test]
+fn a_write_without_a_precondition_is_detected() {
+    detects(Planted::NoPrecondition, 80);
+}
+
+#[test]
+fn a_holder_that_acts_until_the_response_to_its_handover_is_detected() {
+    detects(Planted::ActsUntilResponse, 7);
+}
+
+#[test]
+fn a_holder_that_acts_after_its_right_is_detected() {
+    detects(Planted::OverstaysRight, 1);
+}
+
+#[test]
+fn a_shard_that_is_reported_as_drained_too_early_is_detected() {
+    detects(Planted::DrainsEarly, 1);
+}
+
+#[test]
+fn clocks_beyond_the_ratio_are_detected() {
+    detects(Planted::FastClocks, 3);
+}
+
+#[test]
+fn a_release_before_the_end_of_the_runs_is_detected() {
+    detects(Planted::ReleasesEarly, 1);
+}
+
+#[test]
+fn a_second_attempt_to_join_under_one_name_is_detected() {
+    detects(Planted::JoinsAgain, 486);
+}
+
+#[test]
+fn a_new_group_object_that_ignores_the_members_of_the_former_is_detected() {
+    detects(Planted::IgnoresForeign, 163);
+}
+
+#[test]
+fn a_member_that_receives_shards_before_its_first_renewal_is_detected() {
+    detects(Planted::CountsNew, 2);
+}
+
+#[test]
+fn shards_move_often_enough_for_this_to_be_a_test() {
+    let moves: u64 = (0..5).map(|seed| simulate(seed, None).moves).sum();
+    assert!(moves > 200, "{moves} moves");
+}

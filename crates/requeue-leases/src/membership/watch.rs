@@ -1,0 +1,48 @@
+//! The watch on the Leases of a shard group, by kube's client.
+
+use futures_util::stream::{BoxStream, StreamExt};
+use k8s_openapi::api::coordination::v1;
+use kube::api::DynamicObject;
+use kube::core::ApiResource;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::assignment::LABEL;
+use super::protocol::Watched;
+use crate::lease::Lease;
+
+/// The events of a watch. An error is followed by further events.
+pub(super) type Events = BoxStream<'static, Result<Watched, watcher::Error>>;
+
+/// Watches the Leases of the group.
+pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Events {
+    let resource = ApiResource::erase::<v1::Lease>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
+    let config = watcher::Config::default().labels(&format!("{LABEL}={group}"));
+    watcher(api, config)
+        .default_backoff()
+        .filter_map(async |event| match event {
+            Ok(event) => read_event(event).map(Ok),
+            Err(error) => Some(Err(error)),
+        })
+        .boxed()
+}
+
+/// Returns `None` for an event with an object that is not a Lease.
+fn read_event(event: watcher::Event<DynamicObject>) -> Option<Watched> {
+    let lease = |object: DynamicObject| {
+        let mut json = serde_json::to_value(object).ok()?;
+        // The items of a list do not have these fields.
+        json["apiVersion"] = json!("coordination.k8s.io/v1");
+        json["kind"] = json!("Lease");
+        Lease::from_json(json).ok()
+    };
+    Some(match event {
+        watcher::Event::Init => Watched::Restart,
+        watcher::Event::InitApply(object) => Watched::Listed(lease(object)?),
+        watcher::Event::InitDone => Watched::Complete,
+        watcher::Event::Apply(object) => Watched::Applied(lease(object)?),
+        watcher::Event::Delete(object) => Watched::Deleted(lease(object)?),
+    })
+}

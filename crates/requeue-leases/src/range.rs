@@ -1,0 +1,268 @@
+//! Shards: the parts of the objects of a kind that replicas share.
+//!
+//! An object's shard follows from the 64-bit FNV-1a hash of its uid or its namespace, as in KEP-5866
+//! (`ShardedListAndWatch`). A shard is a range of hashes, so the API server can select it.
+
+use kube::Resource;
+use kube::core::ObjectMeta;
+use kube::runtime::watcher::Event;
+
+/// The field of an object whose hash determines its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum ShardBy {
+    /// The object's uid. This is the most even distribution.
+    ///
+    /// The API server selects the objects of the controller's own kind. Owned objects have their
+    /// own uids, so each replica receives all of them, and drops those of other owners.
+    #[default]
+    Uid,
+    /// The object's namespace. The objects of a namespace are in one shard, together with the
+    /// objects that they own, so the API server selects both for a fixed shard. All objects of a
+    /// kind without namespaces are in one shard: shard them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// `team-2`, are usually in one shard, too: those change mostly the low bits of the hash.
+    Namespace,
+}
+
+impl ShardBy {
+    /// Returns the field in the API server's terms.
+    pub(crate) const fn field(self) -> &'static str {
+        match self {
+            Self::Uid => "object.metadata.uid",
+            Self::Namespace => "object.metadata.namespace",
+        }
+    }
+}
+
+/// A part of the objects of a kind: those whose hashes are in one of equal ranges.
+///
+/// A controller with a shard reconciles only these objects. Each object is in exactly one shard, and
+/// stays in it.
+///
+/// ```
+/// use requeue_leases::range::{Shard, ShardBy};
+///
+/// // The second of four replicas.
+/// let shard = Shard::new(1, 4)?.by(ShardBy::Namespace);
+/// assert_eq!(
+///     shard.selector(),
+///     "shardRange(object.metadata.namespace, '0x4000000000000000', '0x8000000000000000')",
+/// );
+/// # Ok::<(), requeue_leases::range::ShardError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Shard {
+    index: u32,
+    count: u32,
+    by: ShardBy,
+    /// The objects have no namespaces.
+    is_cluster_scoped: bool,
+}
+
+impl Shard {
+    /// Creates the shard number `index`, from 0, of `count` shards, by uid.
+    ///
+    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in none.
+    ///
+    /// # Errors
+    ///
+    /// `index` is not below `count`.
+    pub fn new(index: u32, count: u32) -> Result<Self, ShardError> {
+        if index >= count {
+            return Err(ShardError { index, count });
+        }
+        Ok(Self { index, count, by: ShardBy::default(), is_cluster_scoped: false })
+    }
+
+    /// Sets the field whose hash determines the shard.
+    #[must_use]
+    pub const fn by(mut self, by: ShardBy) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Returns true if the object with this metadata is in the shard.
+    #[must_use]
+    pub fn contains(&self, meta: &ObjectMeta) -> bool {
+        let field = match self.by {
+            ShardBy::Uid => &meta.uid,
+            ShardBy::Namespace => &meta.namespace,
+        };
+        self.contains_value(field.as_deref().unwrap_or_default())
+    }
+
+    /// Returns true if an object whose field has this value is in the shard.
+    fn contains_value(&self, value: &str) -> bool {
+        index_of(value, self.count) == self.index
+    }
+
+    /// Returns the shard as the parameter `shardSelector` of a list or watch.
+    #[must_use]
+    pub fn selector(&self) -> String {
+        selector_of(self.by, self.count, self.index, self.index + 1)
+    }
+}
+
+// Hidden: requeue-kube decides with them which objects a controller reconciles.
+#[doc(hidden)]
+impl Shard {
+    /// Returns true if the API server can select the objects that objects of this shard own.
+    #[must_use]
+    pub fn selects_owned(&self) -> bool {
+        self.by == ShardBy::Namespace && !self.is_cluster_scoped
+    }
+
+    /// Returns the shard for objects without namespaces, which may own objects in any namespace.
+    #[must_use]
+    pub const fn cluster_scoped(mut self) -> Self {
+        self.is_cluster_scoped = true;
+        self
+    }
+
+    /// Returns true if an object of this shard may own the object, given the owner's uid.
+    #[must_use]
+    pub fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
+        match self.by {
+            ShardBy::Uid => self.contains_value(uid),
+            ShardBy::Namespace if self.is_cluster_scoped => self.contains_value(""),
+            ShardBy::Namespace => self.contains(owned),
+        }
+    }
+
+    /// Returns the event without objects that are not in the shard.
+    pub fn own<O: Resource>(&self, event: Event<O>) -> Option<Event<O>> {
+        match &event {
+            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                self.contains(object.meta()).then_some(event)
+            }
+            Event::Init | Event::InitDone => Some(event),
+        }
+    }
+}
+
+/// Returns the shard, of `count`, of an object whose field has this value: the part of the range of
+/// hashes that contains the value's hash. All other code uses this function.
+#[doc(hidden)]
+#[must_use]
+pub fn index_of(value: &str, count: u32) -> u32 {
+    let hash = fnv1a(value.as_bytes());
+    // It is below `count`.
+    ((u128::from(hash) * u128::from(count)) >> 64) as u32
+}
+
+/// Returns a term of the parameter `shardSelector` of a list or watch. It selects the shards from
+/// `start` up to `end`, which is excluded, of `count` shards. ` || ` combines several terms.
+#[doc(hidden)]
+#[must_use]
+pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
+    // The lowest hash that `index_of` maps to a shard.
+    let bound = |index: u32| (u128::from(index) << 64).div_ceil(u128::from(count));
+    format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
+}
+
+/// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
+#[doc(hidden)]
+#[must_use]
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+}
+
+/// The number of a shard is not below the number of shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", self.reason())]
+pub struct ShardError {
+    index: u32,
+    count: u32,
+}
+
+impl ShardError {
+    fn reason(self) -> String {
+        let Self { index, count } = self;
+        match count {
+            0 => "0 shards: use at least 1".to_owned(),
+            _ => {
+                format!("shard {index} of {count}: the shards are numbered from 0 to {}", count - 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(uid: &str, namespace: &str) -> ObjectMeta {
+        let (uid, namespace) = (Some(uid.to_owned()), Some(namespace.to_owned()));
+        ObjectMeta { uid, namespace, ..ObjectMeta::default() }
+    }
+
+    /// The vectors of the algorithm's authors.
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        for (text, hash) in [
+            ("", 0xcbf2_9ce4_8422_2325),
+            ("a", 0xaf63_dc4c_8601_ec8c),
+            ("foobar", 0x8594_4171_f739_67e8),
+        ] {
+            assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_object_is_in_exactly_one_of_the_shards() {
+        for count in [1, 2, 3, 7, 64, 1000] {
+            let mut sizes = vec![0; count as usize];
+            for number in 0_u32..2000 {
+                // Like the uids of an API server, these differ in all of their characters.
+                let uid =
+                    u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+                let meta = meta(&format!("{uid:032x}"), &format!("ns-{}", number % 10));
+                for by in [ShardBy::Uid, ShardBy::Namespace] {
+                    let shards = (0..count).map(|index| Shard::new(index, count).unwrap().by(by));
+                    let found: Vec<_> =
+                        shards.enumerate().filter(|(_, shard)| shard.contains(&meta)).collect();
+                    assert_eq!(found.len(), 1, "{number} of {count}");
+                    sizes[found[0].0] += usize::from(by == ShardBy::Uid);
+                }
+            }
+            assert!(count > 64 || sizes.iter().all(|size| *size > 0), "{count}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn the_ranges_of_the_selectors_touch_and_cover_all_hashes() {
+        let of_three: Vec<_> = (0..3).map(|n| Shard::new(n, 3).unwrap().selector()).collect();
+        assert_eq!(
+            of_three,
+            [
+                "shardRange(object.metadata.uid, '0x0000000000000000', '0x5555555555555556')",
+                "shardRange(object.metadata.uid, '0x5555555555555556', '0xaaaaaaaaaaaaaaab')",
+                "shardRange(object.metadata.uid, '0xaaaaaaaaaaaaaaab', '0x10000000000000000')",
+            ]
+        );
+    }
+
+    /// The API server compares hashes with the bounds. This process computes the index.
+    #[test]
+    fn the_bounds_of_the_selectors_are_those_of_the_index() {
+        for count in [1, 2, 3, 7, 64, 1000, 1024] {
+            let texts = (0_u32..500).map(|n| n.wrapping_mul(0x9e37_79b9).to_string());
+            for text in texts {
+                let hash = u128::from(fnv1a(text.as_bytes()));
+                let index = index_of(&text, count);
+                let selector = selector_of(ShardBy::Uid, count, index, index + 1);
+                let bounds: Vec<_> = selector.split('\'').skip(1).step_by(2).collect();
+                let bound = |n: usize| u128::from_str_radix(&bounds[n][2..], 16).unwrap();
+                assert!((bound(0)..bound(1)).contains(&hash), "{text} in {selector}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_too_high_is_refused() {
+        let error = |index, count| Shard::new(index, count).unwrap_err().to_string();
+        assert_eq!(error(4, 4), "shard 4 of 4: the shards are numbered from 0 to 3");
+        assert_eq!(error(0, 0), "0 shards: use at least 1");
+    }
+}

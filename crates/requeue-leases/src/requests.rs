@@ -1,0 +1,91 @@
+//! The requests for Leases, by kube's client.
+
+use k8s_openapi::api::coordination::v1;
+use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Client, Error, Resource};
+use serde_json::Value;
+
+use crate::lease::Lease;
+
+/// A request for a Lease, by its name.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Read(String),
+    Create(Value),
+    /// Its `resourceVersion` is the precondition.
+    Replace(Value),
+    /// The uid and the version are preconditions. Version 0 is none.
+    Delete {
+        name: String,
+        uid: String,
+        version: u64,
+    },
+}
+
+/// The result of a call.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Lease(Lease),
+    Deleted,
+    NotFound,
+    /// Another client has written or created the Lease.
+    Conflict,
+    /// Rejected, unreachable or too late. A write may still take effect.
+    Failed,
+}
+
+/// Makes the requests of an election or a shard group.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    client: Client,
+    request: Request,
+    /// The purpose and the name, for messages.
+    purpose: &'static str,
+    name: String,
+}
+
+impl Requests {
+    pub(crate) fn new(client: Client, namespace: &str, purpose: &'static str, name: &str) -> Self {
+        let request = Request::new(v1::Lease::url_path(&(), Some(namespace)));
+        Self { client, request, purpose, name: name.to_owned() }
+    }
+
+    pub(crate) async fn make_call(&self, call: Call) -> Answer {
+        let deletes = matches!(call, Call::Delete { .. });
+        let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
+        match self.send(call).await {
+            Ok(_) if deletes => Answer::Deleted,
+            Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
+            Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,
+            sent => match sent.and_then(read) {
+                Ok(lease) => Answer::Lease(lease),
+                Err(error) => {
+                    let Self { purpose, name, .. } = self;
+                    tracing::warn!(lease = name, %error, "a request of the {purpose} failed");
+                    Answer::Failed
+                }
+            },
+        }
+    }
+
+    async fn send(&self, call: Call) -> Result<Value, Error> {
+        let post = PostParams::default();
+        let body = |json: &Value| json.to_string().into_bytes();
+        let request = match call {
+            Call::Read(name) => self.request.get(&name, &GetParams::default()),
+            Call::Create(json) => self.request.create(&post, body(&json)),
+            Call::Replace(json) => {
+                let name = json["metadata"]["name"].as_str().unwrap_or_default();
+                self.request.replace(name, &post, body(&json))
+            }
+            Call::Delete { name, uid, version } => {
+                let resource_version = (version != 0).then(|| version.to_string());
+                let preconditions = Some(Preconditions { uid: Some(uid), resource_version });
+                let delete = DeleteParams { preconditions, ..DeleteParams::default() };
+                self.request.delete(&name, &delete)
+            }
+        };
+        self.client.request(request.map_err(Error::BuildRequest)?).await
+    }
+}

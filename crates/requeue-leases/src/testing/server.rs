@@ -1,0 +1,110 @@
+//! An API server that holds Leases, and reports their changes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::lease::Lease;
+use crate::membership::protocol::Watched;
+use crate::requests::{Answer, Call};
+
+#[derive(Default)]
+pub(crate) struct Server {
+    pub(crate) leases: BTreeMap<String, Value>,
+    /// The same Leases, read.
+    read: BTreeMap<String, Lease>,
+    version: u64,
+    /// The number of Leases that were created.
+    pub(crate) created: u64,
+    /// The events of the watches, which the caller takes.
+    pub(crate) events: Vec<Watched>,
+    /// A planted bug: a write succeeds although the object has changed.
+    pub(crate) ignores_versions: bool,
+}
+
+pub(crate) fn lease(json: &Value) -> Lease {
+    Lease::from_json(json.clone()).unwrap()
+}
+
+impl Server {
+    pub(crate) fn call(&mut self, call: Call) -> Answer {
+        match call {
+            Call::Read(name) => match self.read.get(&name) {
+                Some(lease) => Answer::Lease(lease.clone()),
+                None => Answer::NotFound,
+            },
+            Call::Create(json) => {
+                let name = json["metadata"]["name"].as_str().unwrap();
+                if self.leases.contains_key(name) {
+                    return Answer::Conflict;
+                }
+                let uid = format!("uid-{}", self.version + 1);
+                self.created += 1;
+                self.store(json, &uid)
+            }
+            Call::Replace(json) => {
+                let name = json["metadata"]["name"].as_str().unwrap();
+                let Some(stored) = self.leases.get(name) else { return Answer::NotFound };
+                let fits = |field: &str| json["metadata"][field] == stored["metadata"][field];
+                if !fits("uid") || (!fits("resourceVersion") && !self.ignores_versions) {
+                    return Answer::Conflict;
+                }
+                if *stored == json {
+                    return Answer::Lease(lease(stored));
+                }
+                let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
+                self.store(json, &uid)
+            }
+            Call::Delete { name, uid, version } => {
+                let Some(stored) = self.read.get(&name) else {
+                    return Answer::NotFound;
+                };
+                // Version 0 is no precondition.
+                if stored.uid() != uid || (version != 0 && stored.version() != version) {
+                    return Answer::Conflict;
+                }
+                self.delete(&name);
+                Answer::Deleted
+            }
+        }
+    }
+
+    /// Deletes a Lease, as a user would.
+    pub(crate) fn delete(&mut self, name: &str) {
+        if let Some(mut json) = self.leases.remove(name) {
+            self.read.remove(name);
+            self.version += 1;
+            json["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            self.events.push(Watched::Deleted(lease(&json)));
+        }
+    }
+
+    #[cfg(test)]
+    /// Changes a label, as another client would.
+    pub(crate) fn label(&mut self, name: &str, value: u64) {
+        if let Some(mut json) = self.leases.get(name).cloned() {
+            json["metadata"]["labels"]["changed"] = json!(value.to_string());
+            let uid = json["metadata"]["uid"].as_str().unwrap().to_owned();
+            self.store(json, &uid);
+        }
+    }
+
+    #[cfg(test)]
+    /// Returns the events of a list.
+    pub(crate) fn list(&self) -> Vec<Watched> {
+        let listed = self.read.values().cloned().map(Watched::Listed);
+        listed.chain([Watched::Complete]).collect()
+    }
+
+    fn store(&mut self, mut json: Value, uid: &str) -> Answer {
+        self.version += 1;
+        json["metadata"]["uid"] = json!(uid);
+        json["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let name = json["metadata"]["name"].as_str().unwrap().to_owned();
+        let stored = lease(&json);
+        self.leases.insert(name.clone(), json);
+        self.read.insert(name, stored.clone());
+        self.events.push(Watched::Applied(stored.clone()));
+        Answer::Lease(stored)
+    }
+}

@@ -1,0 +1,56 @@
+//! Fencing tokens: a term of a Lease as text.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The fencing token of a term: `uid/transitions`.
+///
+/// `leaseTransitions` alone does not identify a term: it starts again at 0 when a Lease is deleted
+/// and created. Within one Lease, a later term has a greater number. Terms of different Leases have
+/// no order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FencingToken {
+    uid: String,
+    transitions: i32,
+}
+
+impl FencingToken {
+    pub(crate) fn new(uid: &str, transitions: i32) -> Self {
+        Self { uid: uid.to_owned(), transitions }
+    }
+
+    /// The `metadata.uid` of the Lease.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Its `spec.leaseTransitions`.
+    #[must_use]
+    pub fn transitions(&self) -> i32 {
+        self.transitions
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.uid, self.transitions)
+    }
+}
+
+/// Parses the format of [`Display`](fmt::Display).
+impl FromStr for FencingToken {
+    type Err = ParseTokenError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTokenError> {
+        text.split_once('/')
+            .filter(|(uid, _)| !uid.is_empty())
+            .and_then(|(uid, transitions)| Some(Self::new(uid, transitions.parse().ok()?)))
+            .ok_or_else(|| ParseTokenError(text.to_owned()))
+    }
+}
+
+/// The text is not a [`FencingToken`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid fencing token {0:?}: expected `uid/transitions`")]
+pub struct ParseTokenError(String);
