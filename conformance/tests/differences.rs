@@ -1,5 +1,6 @@
-//! One test for each row of the table in `docs/CONFORMANCE.md`, with the row's name: the deliberate
-//! differences from client-go. Each comment says what client-go does; the replay has observed it.
+//! One test for each row of the table in `docs/reference/conformance.md`, with the row's name: the
+//! deliberate differences from client-go. Each comment says what client-go does; the replay has
+//! observed it.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -1,4 +1,4 @@
-//! The deliberate differences from client-go. docs/CONFORMANCE.md has the table.
+//! The deliberate differences from client-go. docs/reference/conformance.md has the table.
 
 use std::collections::BTreeMap;
 use std::fmt;

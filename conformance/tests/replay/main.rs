@@ -1,8 +1,8 @@
 //! Replays the recordings of client-go. requeue must produce the same deliveries in the same order
 //! at the same times, and the same lengths, counts, durations and delays.
 //!
-//! A deliberate difference of `docs/CONFORMANCE.md` is accepted in exactly its case, and counted.
-//! `README.md` of this crate describes the format of a trace.
+//! A deliberate difference of `docs/reference/conformance.md` is accepted in exactly its case, and
+//! counted. `README.md` of this crate describes the format of a trace.
 
 #![allow(clippy::unwrap_used, reason = "a trace that can't be read is a failure, and says where")]
 
@@ -109,7 +109,7 @@ fn what_client_go_did_is_done_here() {
 
 #[test]
 fn the_table_and_the_tests_name_the_same_differences() {
-    let page = include_str!("../../../docs/CONFORMANCE.md");
+    let page = include_str!("../../../docs/reference/conformance.md");
     let (_, page) =
         page.split_once("\n## Deliberate differences\n").expect("the table has a heading");
     let tests = include_str!("../differences.rs");

@@ -1,5 +1,6 @@
-//! Checks the source tree against `docs/ARCHITECTURE.md`: every file that the page names exists,
-//! every module has one line, and a module imports only modules that are lower on the page.
+//! Checks the source tree against `docs/contributing/architecture.md`: every file that the page
+//! names exists, every module has one line, and a module imports only modules that are lower on the
+//! page.
 //!
 //! `CRATE=crates/requeue cargo test -p requeue-sim --test architecture -- --nocapture` also prints the
 //! imports of a crate.
@@ -314,8 +315,8 @@ impl Section {
 
 #[test]
 fn the_page_and_the_source_tree_agree() {
-    let path = root().join("docs/ARCHITECTURE.md");
-    let page = fs::read_to_string(&path).expect("docs/ARCHITECTURE.md");
+    let path = root().join("docs/contributing/architecture.md");
+    let page = fs::read_to_string(&path).expect("docs/contributing/architecture.md");
     let sections = sections(&page);
     assert!(sections.len() >= 5, "the page has a section for each crate");
     if let Ok(name) = std::env::var("CRATE") {
@@ -324,7 +325,7 @@ fn the_page_and_the_source_tree_agree() {
         }
     }
     let complaints: Vec<_> = sections.iter().flat_map(Section::complaints).collect();
-    assert!(complaints.is_empty(), "docs/ARCHITECTURE.md:\n{}", complaints.join("\n"));
+    assert!(complaints.is_empty(), "docs/contributing/architecture.md:\n{}", complaints.join("\n"));
 }
 
 /// Returns true if `from` is a folder above `to`, or `to` one above `from`.
@@ -359,7 +360,8 @@ fn largest_circle(imports: &BTreeSet<(String, String)>) -> BTreeSet<&str> {
 
 #[test]
 fn at_most_two_modules_import_each_other() {
-    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("the page");
+    let page =
+        fs::read_to_string(root().join("docs/contributing/architecture.md")).expect("the page");
     let mut complaints = Vec::new();
     for section in sections(&page) {
         let src = section.src.strip_prefix(root()).expect("a directory of the repository");
@@ -382,10 +384,11 @@ fn a_module_with_two_lines_is_reported() {
 
 #[test]
 fn every_link_of_the_page_leads_to_a_file() {
-    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("the page");
+    let page =
+        fs::read_to_string(root().join("docs/contributing/architecture.md")).expect("the page");
     for link in page.split("](").skip(1) {
         let target = link.split([')', '#']).next().unwrap_or_default();
         let is_file = target.is_empty() || target.contains("://");
-        assert!(is_file || root().join("docs").join(target).exists(), "no {target}");
+        assert!(is_file || root().join("docs/contributing").join(target).exists(), "no {target}");
     }
 }

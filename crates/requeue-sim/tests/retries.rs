@@ -89,14 +89,14 @@ fn delays_of_a_page_are_read_in_both_units() {
 
 #[test]
 fn the_default_backoff_is_the_one_of_the_contract() {
-    let contract = include_str!("../../../docs/SEMANTICS.md");
+    let contract = include_str!("../../../docs/concepts/semantics.md");
     let (base, max) = DEFAULT_BACKOFF;
     let (controller, minutes) = (CONTROLLER.0.as_millis(), max.as_secs() / 60);
     let rule = format!(
         "from the base ({} s; {controller} ms in a controller)\n  to the maximum ({minutes} min)",
         base.as_secs()
     );
-    assert!(contract.contains(&rule), "docs/SEMANTICS.md lacks: {rule}");
+    assert!(contract.contains(&rule), "docs/concepts/semantics.md lacks: {rule}");
 
     let mut limiter = BackoffLimiter::default();
     let clock = FakeClock::new();

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// | [`Cancelled`](Self::Cancelled) | unchanged | when the key is added | `Done` | none | none |
 ///
 /// In each case, a key that was added again during the run runs once more. The state table in
-/// `docs/SEMANTICS.md` has the exact rules.
+/// `docs/concepts/semantics.md` has the exact rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Completion {

@@ -1,5 +1,5 @@
-//! The worked examples of `docs/SEMANTICS.md`. Each test has the name of its heading. Those of the
-//! pace are in `semantics_pace.rs`, and those of groups in `semantics_groups.rs`.
+//! The worked examples of `docs/concepts/semantics.md`. Each test has the name of its heading.
+//! Those of the pace are in `semantics_pace.rs`, and those of groups in `semantics_groups.rs`.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ fn would_wait(queue: &Queue<&'static str>) -> bool {
 
 #[test]
 fn every_worked_example_of_the_page_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/SEMANTICS.md")
+    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("### "))
         .map(|heading| {

@@ -1,4 +1,5 @@
-//! The worked examples of groups in `docs/SEMANTICS.md`. Each test has the name of its heading.
+//! The worked examples of groups in `docs/concepts/semantics.md`. Each test has the name of its
+//! heading.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +53,7 @@ fn states(group: GroupHandle<'_, Key>) -> [usize; 5] {
 
 #[test]
 fn every_worked_example_of_groups_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/SEMANTICS.md")
+    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("### Group: "))
         .map(|heading| {

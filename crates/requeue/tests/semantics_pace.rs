@@ -1,4 +1,5 @@
-//! The worked examples of the pace in `docs/SEMANTICS.md`. Each test has the name of its heading.
+//! The worked examples of the pace in `docs/concepts/semantics.md`. Each test has the name of its
+//! heading.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +45,7 @@ fn waits(queue: &Queue<&'static str>, key: &'static str) -> Duration {
 
 #[test]
 fn every_worked_example_of_the_pace_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/SEMANTICS.md")
+    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("### Pace: "))
         .map(|heading| {

@@ -12,7 +12,7 @@ macro_rules! pages {
 
 pages! {
     Readme = "README.md";
-    ClientGo = "docs/CLIENT_GO.md";
+    ClientGo = "docs/guides/client-go.md";
     FirstController = "docs/kube/first-controller.md";
     Features = "docs/kube/features.md";
     Shards = "docs/kube/shards.md";

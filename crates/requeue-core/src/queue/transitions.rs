@@ -1,8 +1,8 @@
 //! Applies the rules to the records. No other module changes the phase of a key or a counter.
 //!
-//! [`table`] is the state table of `docs/SEMANTICS.md`. The methods below apply a row: they look up
-//! the cell for the phase of a key, change the phase, and update the order, the counters and the times
-//! accordingly.
+//! [`table`] is the state table of `docs/concepts/semantics.md`. The methods below apply a row:
+//! they look up the cell for the phase of a key, change the phase, and update the order, the
+//! counters and the times accordingly.
 
 pub(super) mod record;
 

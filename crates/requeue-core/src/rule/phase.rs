@@ -1,4 +1,4 @@
-//! The state table of `docs/SEMANTICS.md`, as one match.
+//! The state table of `docs/concepts/semantics.md`, as one match.
 
 use crate::types::lifecycle::Phase;
 
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_table_is_that_of_the_page() {
-        let page = include_str!("../../docs/SEMANTICS.md");
+        let page = include_str!("../../docs/semantics.md");
         let phases = [Phase::Idle, Phase::Ready, Phase::InFlight, Phase::InFlightDirty];
         let rows = [
             (Row::Add, "| `add` |"),

@@ -383,7 +383,7 @@ const CONTRAST: &str = "(() => {
 #[test]
 fn it_can_be_read_light_and_dark_wide_and_narrow() {
     let served = Served::start();
-    let names = ["Cargo.toml", "src/lib.rs", "src/queue/ending.rs", "docs/SEMANTICS.md"];
+    let names = ["Cargo.toml", "src/lib.rs", "src/queue/ending.rs", "docs/concepts/semantics.md"];
     served.queue.add_all(names.map(|name| name.as_bytes().to_vec()));
     served.queue.add(b"a/key/that/is/long/and/has/no/place/to/break/".repeat(4));
     let running = served.queue.try_get();
