@@ -238,7 +238,7 @@ impl Config {
     /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
     ///
     /// An event that arrives during a run of the object that it concerns waits for the end of the run,
-    /// because the run may still record the write. With [`rerun`](Self::rerun), such an event
+    /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
     /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as
     /// usual. So does a write for the objects that it concerns besides that of the run.
     ///

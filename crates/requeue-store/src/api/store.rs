@@ -317,7 +317,7 @@ impl Store {
 
 /// Opens a queue with options.
 ///
-/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add) are settings of the queue. The other
+/// [`readd_policy`](Self::readd_policy) and [`parked_add`](Self::parked_add) are settings of the queue. The other
 /// options apply to this process only: give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
@@ -560,8 +560,7 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the queue. Creates it if it does not exist, unless it must be an [existing](Self::existing)
-    /// one.
+    /// Opens the queue. Creates it if it does not exist, unless [`must_exist`](Self::must_exist) is set.
     ///
     /// # Errors
     ///
@@ -569,8 +568,8 @@ impl OpenOptions {
     /// - [`OpenError::is_invalid`]:
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL.
     ///   - The name of the [`worker`](Self::worker) is invalid.
-    ///   - Stores do not support the [`re_add`](Self::re_add) policy.
-    ///   - The queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add) setting.
+    ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
+    ///   - The queue has another [`readd_policy`](Self::readd_policy) or [`parked_add`](Self::parked_add) setting.
     ///   - The metrics already have a queue of this name.
     /// - Otherwise, the store cannot be reached, or has no schema of this version.
     ///
