@@ -148,11 +148,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 let running = self.queue.entries_in_flight(at as usize, size).unwrap_or_default();
                 // Fewer than 2^32 keys can run, because each has a slot.
                 let next = (running.len() == size).then(|| at.saturating_add(size as u32));
-                (self.rows(running, &walk.selection), next)
+                let looked_at = running.len();
+                (self.rows(running, &walk.selection), next, looked_at)
             }
             _ => {
                 let page = self.queue.snapshot(filter, Cursor::from_bits(at), size);
-                (self.rows(page.entries, &walk.selection), page.next.map(Cursor::to_bits))
+                (self.rows(page.entries, &walk.selection), page.next.map(Cursor::to_bits), size)
             }
         };
         let mut walked = Walked::default();
@@ -162,14 +163,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             && walked.looked_at < LOOKS
         {
             let left = walk.limit - walked.rows.len();
-            let mut size = SLICE;
-            let (mut rows, mut end) = slice(at, size);
+            let (mut rows, mut end, mut looked_at) = slice(at, SLICE);
             if rows.len() > left {
                 // A cursor cannot point into a slice, so that the slice is read again with the right size.
-                size = left;
-                (rows, end) = slice(at, size);
+                (rows, end, looked_at) = slice(at, left);
             }
-            walked.looked_at += size;
+            walked.looked_at += looked_at;
             walked.rows.extend(rows);
             next = end;
             // The lock is free between two slices, and other tasks have their turn.

@@ -68,8 +68,8 @@ impl State {
         }
     }
 
-    #[cfg(feature = "store")]
     /// Returns the state of a key in a store.
+    #[cfg(feature = "store")]
     pub const fn stored(state: requeue_store::State) -> Self {
         use requeue_store::State as Stored;
         match state {

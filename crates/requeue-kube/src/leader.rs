@@ -19,7 +19,7 @@
 //! # use requeue_kube::{Controller, controller::Action, policy};
 //! # use tokio_util::sync::CancellationToken;
 //! use requeue_kube::controller::Error;
-//! use requeue_leases::leader::LeaderElector;
+//! use requeue_kube::leader::LeaderElector;
 //!
 //! # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
 //! # async fn example(client: Client, elector: LeaderElector, stop: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {

@@ -204,7 +204,7 @@ impl Adder {
         let answer = server.post("add", &Adds { keys }).await;
         let AddResults { results } = answer.map_err(failed)?;
         if results.len() != count {
-            let why = "--server: the answer is not that of requeue; check the URL";
+            let why = "--server: the answer is not that of this version of requeue; check the URL";
             return Err(Refused::Failed(why.to_owned()));
         }
         for result in results {

@@ -86,7 +86,7 @@ impl Server {
         (status, body): &(StatusCode, Bytes),
     ) -> Result<T, Refusal> {
         if status.is_success() {
-            let why = "the answer is not that of requeue; check the URL";
+            let why = "the answer is not that of this version of requeue; check the URL";
             return serde_json::from_slice(body).map_err(|_| self.refusal(why));
         }
         // An error of a proxy may be something else than JSON.

@@ -109,7 +109,7 @@ impl<T> Plan<T> {
 /// | `Restarted`, otherwise | keep | end | keep | pending |
 ///
 /// The next run is *pending* if the adds during the run decide: a dirty key is ready, and any other
-/// key keeps its due time. [`next_run`] has the other cases. If the key would be ready, it waits for
+/// key keeps its due time. `next_run` has the other cases. If the key would be ready, it waits for
 /// its pace, except after a release, which is not a run.
 ///
 /// After a shutdown, no completion asks for a run. A dirty key still runs once more, unless it is

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
-use requeue_leases::LeaseMetrics;
+pub use requeue_leases::LeaseMetrics;
 
 use self::families::{FAMILIES, Sample};
 pub(crate) use self::meters::{Meters, Outcome};

@@ -395,6 +395,6 @@ async fn drain(world: Rc<World>, timeout: Option<Duration>) {
     world.shut_down_model();
     let drained = drain.await;
     world.expect("drained", drained.finished, world.model.borrow().is_drained());
-    world.note((6, drained.finished, drained.ready, drained.processing));
+    world.note((6, drained.finished, drained.ready, drained.in_flight));
     world.lost.borrow_mut()[0].extend(drained.dropped);
 }

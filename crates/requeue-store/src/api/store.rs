@@ -370,7 +370,7 @@ impl OpenOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn must_exist(mut self) -> Self {
-        self.options.existing = true;
+        self.options.must_exist = true;
         self
     }
 
@@ -611,7 +611,7 @@ impl OpenOptions {
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
-        let opened = match options.existing {
+        let opened = match options.must_exist {
             true => store.engine.find(&name).await,
             false => {
                 let re_add = options.re_add.unwrap_or_default();

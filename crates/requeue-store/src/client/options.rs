@@ -12,7 +12,7 @@ use crate::types::add::{ParkedAdd, ReaddPolicy};
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// True if a missing queue is an error.
-    pub(crate) existing: bool,
+    pub(crate) must_exist: bool,
     pub(crate) re_add: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            existing: false,
+            must_exist: false,
             re_add: None,
             parked_add: None,
             lease: Duration::from_secs(30),

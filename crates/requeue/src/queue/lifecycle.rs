@@ -30,7 +30,7 @@ pub struct Drained<K> {
     /// The number of keys that are still ready. They are delivered to getters that ask for them.
     pub ready: usize,
     /// The number of keys that are still in flight.
-    pub processing: usize,
+    pub in_flight: usize,
     /// The keys whose pending run was dropped: they waited when the queue was shut down, or have
     /// failed since.
     pub dropped: Vec<K>,
@@ -39,8 +39,8 @@ pub struct Drained<K> {
 impl<K> Drained<K> {
     /// Creates a report. It is `finished` if no key is ready or in flight.
     #[must_use]
-    pub const fn new(ready: usize, processing: usize, dropped: Vec<K>) -> Self {
-        Self { finished: ready == 0 && processing == 0, ready, processing, dropped }
+    pub const fn new(ready: usize, in_flight: usize, dropped: Vec<K>) -> Self {
+        Self { finished: ready == 0 && in_flight == 0, ready, in_flight, dropped }
     }
 }
 
@@ -228,7 +228,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let item = queue.get().await;
     /// let drained = queue.shut_down_with_drain().timeout(Duration::from_millis(1)).await;
     /// assert!(!drained.finished);
-    /// assert_eq!(drained.processing, 1);
+    /// assert_eq!(drained.in_flight, 1);
     /// # drop(item);
     /// # });
     /// ```
@@ -402,8 +402,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn report(&mut self, finished: bool, left: [usize; 2], late: DroppedKeys<K>) -> Drained<K> {
         let mut dropped = self.dropped.report();
         dropped.extend(late.into_keys());
-        let [ready, processing] = left;
-        Drained { finished, ready, processing, dropped }
+        let [ready, in_flight] = left;
+        Drained { finished, ready, in_flight, dropped }
     }
 }
 

@@ -155,7 +155,7 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
             debug
                 .field("ready", &core.len())
                 .field("waiting", &core.waiting())
-                .field("processing", &core.in_flight())
+                .field("in_flight", &core.in_flight())
                 .field("ending", &ending);
         }
         debug.finish_non_exhaustive()
