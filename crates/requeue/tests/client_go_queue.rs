@@ -192,7 +192,7 @@ fn test_queue_drainage_using_shut_down_with_drain() {
     assert!(queue.done(&second));
     let drained = ready(drain);
     assert!(drained.finished);
-    assert_eq!((drained.processing, drained.dropped), (0, vec![]));
+    assert_eq!((drained.in_flight, drained.dropped), (0, vec![]));
 }
 
 /// client-go: `TestNoQueueDrainageUsingShutDown`.
@@ -223,7 +223,7 @@ fn test_force_queue_shutdown_using_shut_down() {
         }
         let drained = drain.join().unwrap();
         assert!(!drained.finished);
-        assert_eq!(drained.processing, 2);
+        assert_eq!(drained.in_flight, 2);
     });
 }
 

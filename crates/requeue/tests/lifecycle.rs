@@ -268,7 +268,7 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     assert!(wakes.count() > 0);
     let drained = ready(drain);
     assert!(!drained.finished);
-    assert_eq!(drained.processing, 1);
+    assert_eq!(drained.in_flight, 1);
     assert_eq!(sorted(drained.dropped), ["fails", "waiting"]);
     assert_eq!(clock.armed(), 0);
     busy.succeed();
@@ -291,7 +291,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     // The next key is in flight before the drain is polled.
     let second = queue.try_get().unwrap();
     let drained = ready(in_flight);
-    assert_eq!((drained.finished, drained.ready, drained.processing), (true, 1, 1));
+    assert_eq!((drained.finished, drained.ready, drained.in_flight), (true, 1, 1));
     assert!(poll(&mut all, &waker).is_pending());
     second.succeed();
     assert_eq!(take_all(&queue), ["c"]);
@@ -338,7 +338,7 @@ fn a_later_shut_down_ends_every_drain_before() {
         assert_eq!(wakes.count(), 1);
         let drained = ready(drain);
         assert!(!drained.finished);
-        assert_eq!(drained.processing, 1);
+        assert_eq!(drained.in_flight, 1);
     }
     // The shutdown does not end the wait of a later drain.
     assert!(poll(&mut queue.shut_down_with_drain(), Waker::noop()).is_pending());

@@ -144,7 +144,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     queue.add_all(0..10);
     let busy = queue.try_get();
     let drained = queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking();
-    assert_eq!((drained.finished, drained.ready, drained.processing), (false, 9, 1));
+    assert_eq!((drained.finished, drained.ready, drained.in_flight), (false, 9, 1));
     drop(busy);
 }
 

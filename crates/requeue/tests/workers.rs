@@ -346,7 +346,7 @@ async fn past_the_drain_timeout_what_runs_is_cancelled_and_reported() {
         .await;
     assert_eq!(before.elapsed(), Duration::from_secs(31));
     assert_eq!(drained.dropped, ["stuck"], "a failure after the shutdown is dropped and reported");
-    assert_eq!(drained.processing, 0);
+    assert_eq!(drained.in_flight, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,7 +31,7 @@ async fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
         .run_until(ready(()))
         .await;
     assert_eq!(before.elapsed(), Duration::from_millis(50), "the grace period is not used");
-    assert_eq!((drained.finished, drained.processing), (false, 1));
+    assert_eq!((drained.finished, drained.in_flight), (false, 1));
     held.succeed();
     assert!(queue.try_get().is_some(), "the key is still pending");
 }

@@ -172,7 +172,7 @@ fn past_the_drain_timeout_runs_are_cancelled_and_nothing_new_is_begun() {
     let workers = workers.grace(Duration::MAX);
     let drained =
         while_time_passes(&clock, move || workers.run_until(move || begins.recv().unwrap()));
-    assert_eq!((drained.finished, drained.ready, drained.processing), (false, 1, 0));
+    assert_eq!((drained.finished, drained.ready, drained.in_flight), (false, 1, 0));
     assert_eq!(log.seen(), [(1, 1)]);
 }
 
@@ -191,7 +191,7 @@ fn a_run_that_ignores_its_cancellation_completes_after_the_workers_have_returned
     let workers = ThreadWorkers::new(queue.clone(), handler).drain_timeout(S).grace(S);
     let drained =
         while_time_passes(&clock, move || workers.run_until(move || begins.recv().unwrap()));
-    assert_eq!((drained.finished, drained.processing), (false, 1));
+    assert_eq!((drained.finished, drained.in_flight), (false, 1));
     drop(go);
     assert!(queue.shut_down_with_drain().wait_blocking().finished);
 }
@@ -206,7 +206,7 @@ fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);
     // The threads that wait for a key stop immediately, so the grace period is not used.
     let drained = while_time_passes(&clock, move || workers.run_until(|| {}));
-    assert_eq!((drained.finished, drained.processing), (false, 1));
+    assert_eq!((drained.finished, drained.in_flight), (false, 1));
     held.succeed();
     assert!(queue.try_get().is_some(), "the key is still pending");
 }
