@@ -883,7 +883,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
     assert!(drain.as_mut().poll(&mut context).is_pending(), "one is running");
 
     let report = clock.run(queue.shut_down_with_drain().timeout(S));
-    assert_eq!((report.finished, report.processing), (false, 1));
+    assert_eq!((report.finished, report.in_flight), (false, 1));
 
     drop(b);
     let Poll::Ready(report) = drain.poll(&mut context) else { panic!("drained") };
@@ -901,7 +901,7 @@ fn shut_down_ends_a_drain_that_came_before() {
     assert!(drain.as_mut().poll(&mut context).is_pending());
     queue.shut_down();
     let Poll::Ready(report) = drain.poll(&mut context) else { panic!("ended") };
-    assert_eq!((report.finished, report.processing), (false, 1));
+    assert_eq!((report.finished, report.in_flight), (false, 1));
     item.succeed();
 }
 
