@@ -182,7 +182,7 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
 
 async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while let Some(item) = queue.get().await {
-        let (epoch, at) = (item.epoch(), now());
+        let (epoch, at) = (item.fencing_token(), now());
         let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
         report(key, Kind::Got { epoch, at });
         // Some runs take longer than a lease.

@@ -165,8 +165,8 @@ pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
 impl Row {
     pub(crate) fn stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
         let (key, key_base64) = shown(&entry.key);
-        if let Some(epoch) = entry.epoch {
-            detail = detail.field("epoch", epoch);
+        if let Some(token) = entry.fencing_token {
+            detail = detail.field("fencing_token", token);
         }
         // The worker and the error are separate properties, and must not be repeated in the reason.
         let mut unnamed = entry.clone();

@@ -48,7 +48,7 @@
 //! use requeue_store::{Key, Store};
 //!
 //! async fn send(key: Key, context: Context) -> Result<Action, Error> {
-//!     // Writes to other systems carry `context.epoch()`.
+//!     // Writes to other systems carry `context.fencing_token()`.
 //!     println!("{key}, attempt {}", context.attempt());
 //!     Ok(Action::succeed())
 //! }

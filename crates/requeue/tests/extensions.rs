@@ -127,7 +127,7 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     queue.add_all(["a", "b"].map(String::from));
     let parts: Vec<(String, Ticket)> =
         queue.try_get_many(2).into_iter().map(Item::into_parts).collect();
-    assert!(parts[0].1.epoch() < parts[1].1.epoch());
+    assert!(parts[0].1.fencing_token() < parts[1].1.fencing_token());
     queue.add_ref("a");
     let other = queue.clone();
     thread::spawn(move || {

@@ -77,7 +77,7 @@ parked` shows parked keys with their last errors, and `requeue revive` makes the
 A worker holds a lease on its key, and renews it while the command runs. If the worker dies or loses \
 its connection, the lease expires. That counts as a failure of the key, and another worker takes the \
 key. A worker that finds that its lease is lost terminates the command. Let the destination reject \
-writes that the command makes before that: compare REQUEUE_EPOCH.";
+writes that the command makes before that: compare REQUEUE_FENCING_TOKEN.";
 
 type Item = (&'static str, &'static str);
 
@@ -93,7 +93,7 @@ const ENVIRONMENT: [Item; 7] = [
 
 #[cfg(feature = "store")]
 const ENVIRONMENT_STORE: [Item; 1] = [(
-    "REQUEUE_EPOCH",
+    "REQUEUE_FENCING_TOKEN",
     "with a store: the fencing token of the run; each later run of the key has a greater one",
 )];
 

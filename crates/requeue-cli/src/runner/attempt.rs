@@ -156,7 +156,9 @@ impl Runner {
         let env = match lease {
             // The drop of the lease completes it.
             Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
-            Some(lease) => vec![("REQUEUE_EPOCH", lease.epoch().to_string().into())],
+            Some(lease) => {
+                vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
+            }
             None => Vec::new(),
         };
         let stdin = match self.config.commands.stdin {

@@ -46,7 +46,7 @@ pub(crate) trait Lease: Debug + Send + Sync {
     fn adds(&self) -> u32;
 
     /// Returns the fencing token. A later lease of the key has a greater one.
-    fn epoch(&self) -> u64;
+    fn fencing_token(&self) -> u64;
 
     fn is_lost(&self) -> bool;
 

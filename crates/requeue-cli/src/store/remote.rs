@@ -55,8 +55,8 @@ impl Lease for Item {
         self.adds()
     }
 
-    fn epoch(&self) -> u64 {
-        self.epoch()
+    fn fencing_token(&self) -> u64 {
+        self.fencing_token()
     }
 
     fn is_lost(&self) -> bool {

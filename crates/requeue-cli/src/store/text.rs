@@ -63,7 +63,7 @@ pub(super) fn status_json(
         key: Written<'a>,
         worker: Option<&'a str>,
         /// A text, because some JSON parsers lose digits of large numbers.
-        epoch: Option<String>,
+        fencing_token: Option<String>,
         /// The time since its delivery, in seconds.
         age: Option<f64>,
         /// The time until the lease expires unless it is renewed, in seconds.
@@ -73,7 +73,7 @@ pub(super) fn status_json(
         InFlight {
             key: Written::of(&entry.key),
             worker: entry.worker.as_deref(),
-            epoch: entry.epoch.map(|epoch| epoch.to_string()),
+            fencing_token: entry.fencing_token.map(|token| token.to_string()),
             age: entry.since.map(|age| age.as_secs_f64()),
             lease: entry.lease.map(|lease| lease.as_secs_f64()),
         }

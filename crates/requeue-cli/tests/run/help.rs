@@ -83,7 +83,7 @@ fn long_help_has_the_flags_the_variables_and_the_exit_codes() {
     }
     assert!(!text.contains("\n  3\n"), "watch reads no input: {text}");
     let text = help("work", "--help");
-    for part in ["--until-empty", "REQUEUE_KEY", "REQUEUE_EPOCH", "--worker"] {
+    for part in ["--until-empty", "REQUEUE_KEY", "REQUEUE_FENCING_TOKEN", "--worker"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -93,7 +93,7 @@ fn there_is_a_manual_page_for_each_command() {
         assert!(page.contains(part), "{part}: {page}");
     }
     let page = read("requeue-work.1").replace("\\-", "-");
-    for part in ["--until-empty", "REQUEUE_EPOCH", "SIGUSR1", "requeue work", "parked"] {
+    for part in ["--until-empty", "REQUEUE_FENCING_TOKEN", "SIGUSR1", "requeue work", "parked"] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(read("requeue-store.1").contains("requeue\\-store\\-init(1)"));

@@ -289,7 +289,7 @@ fn a_worker_shows_the_queue_of_its_store() {
     assert_eq!((&row["state"], &row["attempt"]), (&json!("running"), &json!(1)));
     assert_eq!(row["detail"]["slot"], json!("1"));
     // The token is text, and small enough for a number in JavaScript.
-    let epoch = row["detail"]["epoch"].as_str().and_then(|epoch| epoch.parse::<u64>().ok());
+    let epoch = row["detail"]["fencing_token"].as_str().and_then(|epoch| epoch.parse::<u64>().ok());
     assert!(epoch.is_some_and(|epoch| epoch < 1 << 53), "{row}");
     let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
     until(|| now("keys") == json!(3) && now("running") == json!(1) && now("waiting") == json!(1));

@@ -375,7 +375,7 @@ fn the_epoch_of_a_key_only_rises() {
     let mut last = 0;
     for _ in 0..3 {
         add(&dir, &["k"]);
-        let script = "echo $REQUEUE_EPOCH; [ $REQUEUE_ATTEMPT = 2 ]";
+        let script = "echo $REQUEUE_FENCING_TOKEN; [ $REQUEUE_ATTEMPT = 2 ]";
         for epoch in work(&dir, &["-c", script]).text().lines() {
             let epoch: u64 = epoch.parse().unwrap();
             assert!(epoch > last, "{epoch} after {last}");
@@ -568,7 +568,7 @@ fn a_worker_whose_queue_is_dropped_ends_and_so_does_its_command() {
     let found = &json["in_flight"];
     assert_eq!((found.as_array().map(Vec::len), &found[0]["key"]), (Some(1), &"k".into()));
     assert_eq!(found[0]["worker"], "the \"first\"");
-    assert!(found[0]["epoch"].is_string() && found[0]["lease"].is_number(), "{json}");
+    assert!(found[0]["fencing_token"].is_string() && found[0]["lease"].is_number(), "{json}");
     assert!(!call(&dir, "status", &["--json"]).text().contains("in_flight"));
     assert_eq!(call(&dir, "drop", &["default"]).code(), Some(1));
     assert_eq!(call(&dir, "drop", &["default", "--force"]).code(), Some(0));

@@ -89,7 +89,7 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
 
     let row = get(served.address, "/api/v1/key?key=running").json();
     assert_eq!((&row["state"], &row["again"]), (&json!("running"), &json!(true)));
-    assert_eq!(row["detail"]["epoch"], json!(running.epoch().to_string()));
+    assert_eq!(row["detail"]["fencing_token"], json!(running.fencing_token().to_string()));
     assert_eq!(row["detail"]["worker"], json!("web <1>"));
     assert!(!row["why"].as_str().expect("a sentence").contains("web"), "once is enough: {row}");
     let row = get(served.address, "/api/v1/key?key=parked").json();

@@ -149,7 +149,12 @@ struct Held {
 impl Held {
     fn new(world: &Rc<World>, item: Item<'static, u32>) -> Self {
         world.handed_out(&item);
-        Self { epoch: item.epoch(), asked: asked(&item), item: Some(item), world: Rc::clone(world) }
+        Self {
+            epoch: item.fencing_token(),
+            asked: asked(&item),
+            item: Some(item),
+            world: Rc::clone(world),
+        }
     }
 
     fn key(&self) -> u32 {

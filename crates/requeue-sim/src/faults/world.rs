@@ -425,11 +425,11 @@ impl World {
     // --- Deliveries -----------------------------------------------------------------------------
 
     pub(super) fn handed_out(&self, item: &Item<'_, u32>) {
-        self.note((4, **item, item.epoch(), self.now()));
+        self.note((4, **item, item.fencing_token(), self.now()));
         let asked = asked(item);
         let out = self.take();
         let out = out.map(|Out { key, epoch, asked, failures, .. }| (key, epoch, asked, failures));
-        let queue = (**item, item.epoch(), asked, item.attempt() - 1);
+        let queue = (**item, item.fencing_token(), asked, item.attempt() - 1);
         self.expect("delivery", Some(queue), out);
     }
 

@@ -25,7 +25,7 @@ use crate::types::key::Key;
 /// use requeue_store::{Key, Store};
 ///
 /// async fn send(key: Key, context: Context) -> Result<Action, Error> {
-///     // Writes to other systems carry `context.epoch()`.
+///     // Writes to other systems carry `context.fencing_token()`.
 ///     # let _ = (key, context);
 ///     Ok(Action::succeed())
 /// }
@@ -106,8 +106,8 @@ impl WorkItem for Item {
         Self::set_priority(self, Priority::from_number(priority));
     }
 
-    fn epoch(&self) -> u64 {
-        Self::epoch(self)
+    fn fencing_token(&self) -> u64 {
+        Self::fencing_token(self)
     }
 
     fn lost(&self) -> impl Future<Output = ()> + Send + use<> {

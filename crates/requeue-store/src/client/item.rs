@@ -130,11 +130,11 @@ impl Item {
     ///
     /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery
     /// in microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and
-    /// JSON represent integers exactly. It fits a `bigint` column. [`Context::epoch`] has the same type.
+    /// JSON represent integers exactly. It fits a `bigint` column. [`Context::fencing_token`] has the same type.
     ///
-    /// [`Context::epoch`]: requeue::workers::Context::epoch
+    /// [`Context::fencing_token`]: requeue::workers::Context::fencing_token
     #[must_use]
-    pub const fn epoch(&self) -> u64 {
+    pub const fn fencing_token(&self) -> u64 {
         // It is never negative: engines count up from 0, or from the current time.
         self.out.epoch.unsigned_abs()
     }

@@ -66,7 +66,7 @@ impl Damaged {
             cancelled: None,
             paused: false,
             dirty: false,
-            epoch: None,
+            fencing_token: None,
             lease: None,
             worker: None,
             failures: 0,

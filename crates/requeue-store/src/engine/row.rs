@@ -378,7 +378,7 @@ impl Row {
                 .as_deref()
                 .filter(|name| self.run.is_some() && !name.is_empty())
                 .map(str::to_owned),
-            epoch: self.run.map(|run| run.epoch.unsigned_abs()),
+            fencing_token: self.run.map(|run| run.epoch.unsigned_abs()),
             failures: self.failures,
             priority: self.asked.priority,
             adds: self.asked.adds,

@@ -125,7 +125,7 @@ async fn leases_of_keys_that_are_ahead_are_their_holders() {
             .row(next.as_str().expect("text"))
             .and_then(|row| row.run)
             .map(|run| run.epoch.unsigned_abs()),
-        Some(next.epoch())
+        Some(next.fencing_token())
     );
 }
 

@@ -143,7 +143,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let old = other.queue(name).open().await.expect("the queue opens");
     old.add_all(["a", "b"]).await.expect("added");
     let item = old.get().await.expect("the queue is open");
-    let epoch = item.epoch();
+    let epoch = item.fencing_token();
     one.force_drop_queue(name).await.expect("dropped");
     let settings = one.queue(name).readd_policy(ReaddPolicy::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
@@ -159,7 +159,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     assert!(old.is_dropped());
     assert_eq!(numbers(&new.counts().await.expect("counted")), [1, 1, 0, 0]);
     let item = new.get().await.expect("the queue is open");
-    assert!(item.epoch() > epoch, "{} after {epoch}", item.epoch());
+    assert!(item.fencing_token() > epoch, "{} after {epoch}", item.fencing_token());
     item.give_up("no").await.expect("the lease is held");
 
     // The other process can open the new queue, too.

@@ -134,7 +134,7 @@ impl InMemory {
         {
             let priority = Priority::from_number(item.priority());
             let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
-            let epoch = i64::try_from(item.epoch()).expect("epochs count from 1");
+            let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
             claimed.items.push(Delivery { key, epoch, asked, failures, queued });
@@ -215,7 +215,7 @@ impl InMemory {
             cancelled: None,
             paused: false,
             dirty: entry.phase == Phase::InFlightDirty,
-            epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
+            fencing_token: held.map(|(&epoch, _)| epoch.unsigned_abs()),
             worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,

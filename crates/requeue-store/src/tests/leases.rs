@@ -32,7 +32,7 @@ async fn a_lease_that_can_not_be_renewed_is_lost_before_the_engine_says_so() {
     ));
     // The run has failed, and the key is delivered again.
     let item = get(&queue).await;
-    assert_eq!((item.attempt(), item.epoch()), (2, 2));
+    assert_eq!((item.attempt(), item.fencing_token()), (2, 2));
     item.succeed().await.expect("the lease is held");
 }
 
@@ -69,7 +69,7 @@ async fn who_has_lost_a_key_changes_nothing() {
     settle().await;
     drop(gate);
     let again = get(&other).await;
-    assert!(again.epoch() > item.epoch() && item.is_lost());
+    assert!(again.fencing_token() > item.fencing_token() && item.is_lost());
     assert!(matches!(
         item.succeed().await,
         Err(CompleteError::Lost | CompleteError::Unreachable(_))

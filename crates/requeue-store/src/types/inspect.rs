@@ -47,8 +47,8 @@ pub struct Entry {
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
     pub paused: bool,
-    /// For a key in flight, the fencing token of its delivery: [`Item::epoch`](crate::Item::epoch).
-    pub epoch: Option<u64>,
+    /// For a key in flight, the fencing token of its delivery: [`Item::fencing_token`](crate::Item::fencing_token).
+    pub fencing_token: Option<u64>,
     /// For a key in flight, the time until its lease expires if it is not renewed.
     pub lease: Option<Duration>,
     /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). Another process has written

@@ -188,7 +188,7 @@ impl<K: Key> Shared<K> {
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
         let (mut state, now) = locked.ok()?;
-        state.watchers.end(item.epoch());
+        state.watchers.end(item.fencing_token());
         let Some(finished) = state.core.finish(item.ticket(), how, now) else {
             self.release(state);
             item.free();

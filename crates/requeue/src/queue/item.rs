@@ -179,7 +179,7 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Returns the fencing token of this delivery, which no other delivery of the queue has.
     #[must_use]
-    pub const fn epoch(&self) -> u64 {
+    pub const fn fencing_token(&self) -> u64 {
         self.ticket.epoch()
     }
 
@@ -576,7 +576,7 @@ pub struct Ticket {
 impl Ticket {
     /// Returns the fencing token of the delivery, which no other delivery of the queue has.
     #[must_use]
-    pub const fn epoch(&self) -> u64 {
+    pub const fn fencing_token(&self) -> u64 {
         self.ticket.epoch()
     }
 

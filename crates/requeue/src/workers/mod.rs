@@ -109,7 +109,7 @@ impl Context {
     /// In memory it starts at 1 in each process. Only the numbers of a queue in a store outlive the
     /// process, so that other systems can compare them and reject late writes.
     #[must_use]
-    pub const fn epoch(&self) -> u64 {
+    pub const fn fencing_token(&self) -> u64 {
         self.epoch
     }
 

@@ -51,7 +51,7 @@ impl<K: Clone> Options<K> {
             reasons: item.reasons(),
             priority: item.priority(),
             queued: item.queued(),
-            epoch: item.epoch(),
+            epoch: item.fencing_token(),
             token,
         }
     }

@@ -76,7 +76,7 @@ pub trait WorkItem: Send + Sized + 'static {
     fn set_priority(&mut self, priority: i32);
 
     /// Returns the fencing token of this delivery.
-    fn epoch(&self) -> u64;
+    fn fencing_token(&self) -> u64;
 
     /// Waits until the key no longer belongs to this worker. This can happen before the run has
     /// completed.
@@ -164,8 +164,8 @@ impl<K: Key> WorkItem for Item<'static, K> {
         Self::set_priority(self, priority);
     }
 
-    fn epoch(&self) -> u64 {
-        Self::epoch(self)
+    fn fencing_token(&self) -> u64 {
+        Self::fencing_token(self)
     }
 
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<K> {

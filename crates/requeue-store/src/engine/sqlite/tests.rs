@@ -197,7 +197,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(items[1].reasons(), 5);
     // Fencing tokens continue to increase.
-    assert!(items.iter().all(|item| item.epoch() > 1));
+    assert!(items.iter().all(|item| item.fencing_token() > 1));
 }
 
 #[tokio::test]

@@ -610,7 +610,7 @@ impl Pair {
                 let expected = (State::Parked, Some(since), failures, asked.adds, asked.reasons);
                 assert_eq!(ours, expected, "parked key {which}: since, failures, adds, reasons");
                 assert_eq!(
-                    (found.error.as_deref(), found.due, found.epoch, found.worker),
+                    (found.error.as_deref(), found.due, found.fencing_token, found.worker),
                     (Some("no"), None, None, None)
                 );
                 *states.entry(State::Parked).or_default() += 1;
@@ -632,7 +632,7 @@ impl Pair {
             assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
             let held = self.held.iter().find(|held| held.out.key == found.key);
             assert_eq!(
-                found.epoch,
+                found.fencing_token,
                 held.map(|held| held.out.epoch.unsigned_abs()),
                 "the epoch of its delivery"
             );

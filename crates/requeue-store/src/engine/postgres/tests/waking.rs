@@ -83,7 +83,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
                 }
             }
         } else {
-            a.epoch.expect("the key is in flight").cast_signed()
+            a.fencing_token.expect("the key is in flight").cast_signed()
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
         assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);

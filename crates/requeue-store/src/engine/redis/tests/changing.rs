@@ -29,10 +29,13 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
                 queue.add_all(keys.map(|n| n.to_string())).await.expect("added");
                 for item in queue.get_many(5).await {
                     let key = item.key().clone();
-                    let other = lock(&held).insert(key.clone(), item.epoch());
+                    let other = lock(&held).insert(key.clone(), item.fencing_token());
                     assert_eq!(other, None, "{key} was delivered twice at once");
-                    let before = lock(&last).insert(key.clone(), item.epoch());
-                    assert!(before < Some(item.epoch()), "{key}: the fencing token must increase");
+                    let before = lock(&last).insert(key.clone(), item.fencing_token());
+                    assert!(
+                        before < Some(item.fencing_token()),
+                        "{key}: the fencing token must increase"
+                    );
                     tokio::task::yield_now().await;
                     lock(&held).remove(&key);
                     match round % 7 {
@@ -316,8 +319,8 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     for round in 0..4 {
         queue.add_with("a", Add::now().reason(3)).await.expect("added");
         let item = queue.get().await.expect("a key is delivered");
-        assert!(item.epoch() > last);
-        last = item.epoch();
+        assert!(item.fencing_token() > last);
+        last = item.fencing_token();
         item.succeed().await.expect("the lease is valid");
         match round {
             0 => {
@@ -357,7 +360,7 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
             let mut left = keys.len();
             while left > 0 {
                 for item in queue.get_many(left).await {
-                    let (key, epoch) = (item.to_string(), item.epoch());
+                    let (key, epoch) = (item.to_string(), item.fencing_token());
                     assert!(epoch < 1 << 53, "{shards}: {epoch}");
                     assert!(all.insert(epoch), "{shards}: {epoch} twice");
                     let least = epoch + if round == 1 { 3_500_000_000 } else { 0 };

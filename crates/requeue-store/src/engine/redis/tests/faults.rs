@@ -362,7 +362,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
     });
     let (mut again, mut numbers) = (Vec::new(), HashMap::new());
     for item in held {
-        let (key, number) = (item.to_string(), item.epoch());
+        let (key, number) = (item.to_string(), item.fencing_token());
         match item.succeed().await {
             Ok(()) => {}
             Err(crate::CompleteError::Lost | crate::CompleteError::Unsure) => {
@@ -382,7 +382,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
     while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
             let key = item.to_string();
-            assert!(numbers.get(&key).is_none_or(|&number| number < item.epoch()), "{key}");
+            assert!(numbers.get(&key).is_none_or(|&number| number < item.fencing_token()), "{key}");
             found.push(key);
             item.succeed().await.expect("the lease is valid");
         }
