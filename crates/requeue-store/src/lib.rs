@@ -7,7 +7,7 @@
 //! - **Durable**: an add that has returned survives a crash of all your processes. It also survives a crash
 //!   of the engine, as far as the engine promises that.
 //! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires.
-//!   After that, nothing that it does changes the store. [`Item::epoch`] is the fencing token by which
+//!   After that, nothing that it does changes the store. [`Item::fencing_token`] is the fencing token by which
 //!   other systems can reject its late writes, too.
 //! - **Parked**: a key that fails too often is set aside with its last error, until it is added
 //!   again, revived or cancelled.

@@ -191,7 +191,7 @@ impl Store {
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
     /// or the drop because the queue has a key. A queue that is created again with this name is another
-    /// queue, and its [fencing tokens](crate::Item::epoch) are greater.
+    /// queue, and its [fencing tokens](crate::Item::fencing_token) are greater.
     ///
     /// # Errors
     ///

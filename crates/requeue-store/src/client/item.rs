@@ -36,7 +36,7 @@ pub struct Completed {
 ///
 /// The lease is renewed as long as the item exists. If it cannot be renewed, or was lost,
 /// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can compare
-/// the [`epoch`](Self::epoch) to reject late writes of a worker that has lost its lease.
+/// the [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
 ///
 /// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
 /// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),

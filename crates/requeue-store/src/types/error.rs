@@ -370,7 +370,7 @@ impl OpenError {
     }
 
     /// Returns true if the store has no queue of that name, and the options [do not create
-    /// it](crate::OpenOptions::existing).
+    /// it](crate::OpenOptions::must_exist).
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self.0, NotOpened::Missing(..))
