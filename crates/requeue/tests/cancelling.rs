@@ -265,7 +265,7 @@ fn a_key_cancelled_during_its_run_is_not_run_again() {
     queue.add_after("a", secs(1));
     let cancelled = queue.cancel("a");
     assert!(cancelled.dirty && cancelled.waiting && !cancelled.ready);
-    assert_eq!(queue.in_flight(), 1, "the run goes on");
+    assert_eq!(queue.in_flight(), 1, "the run continues");
     item.succeed();
     clock.advance(secs(1));
     assert_eq!(take_all(&queue), [""; 0]);

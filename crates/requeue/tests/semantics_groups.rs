@@ -151,7 +151,7 @@ fn group_cancel_removes_what_is_pending() {
     queue.add_after(("x", 3), S);
     assert_eq!(states(x), [1, 1, 1, 1, 1]);
     assert_eq!(x.cancel(), 4);
-    assert_eq!(states(x), [0, 0, 0, 1, 0], "the run goes on");
+    assert_eq!(states(x), [0, 0, 0, 1, 0], "the run continues");
     assert_eq!(queue.num_requeues(&("x", 0)), 0, "the failures are forgotten");
     dirty.succeed();
     assert_eq!(take_all(&queue), [("y", 0)]);

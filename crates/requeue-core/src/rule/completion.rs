@@ -38,7 +38,7 @@ pub enum Failures {
     Count,
 }
 
-/// What becomes of the adds and reasons of the completed run.
+/// The effect of a completion on the adds and reasons of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adds {
     /// The run served them, or they are dropped with it.
@@ -64,7 +64,7 @@ pub enum Start<T> {
 pub struct Plan<T> {
     /// The effect on the failures.
     pub failures: Failures,
-    /// What becomes of the run's adds and reasons.
+    /// The effect on the run's adds and reasons.
     pub adds: Adds,
     /// The run that follows immediately. If there is none, the key is no longer dirty.
     pub start: Start<T>,

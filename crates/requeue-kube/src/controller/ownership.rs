@@ -148,7 +148,7 @@ fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// What becomes of the runs in flight of a shard that is left.
+/// The effect on the runs in flight of a shard that is left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leave {
     /// They complete.
