@@ -25,6 +25,16 @@ impl Random {
     }
 }
 
+/// The rules that a test does not change.
+const PLAIN: Rules = Rules {
+    re_add: Hold,
+    rerun: InFlightPolicy::After,
+    ranking: Fifo,
+    fair: false,
+    limit: None,
+    pace: None,
+};
+
 struct Crowd {
     lockstep: Lockstep,
     random: Random,
@@ -36,11 +46,7 @@ struct Crowd {
 
 impl Crowd {
     fn new(seed: u64, re_add: ReaddPolicy, ranking: Ranking, limit: Option<u32>) -> Self {
-        Self::of(
-            12_000,
-            seed,
-            Rules { re_add, rerun: InFlightPolicy::After, ranking, fair: false, limit, pace: None },
-        )
+        Self::of(12_000, seed, Rules { re_add, ranking, limit, ..PLAIN })
     }
 
     fn of(keys: u32, seed: u64, rules: Rules) -> Self {
@@ -142,15 +148,7 @@ fn records_move_first_in_first_out() {
 #[test]
 fn starts_are_forgotten_when_their_window_is_over() {
     let pace = Some(Pace::new(2, Duration::from_nanos(20_000)));
-    let rules = Rules {
-        re_add: Hold,
-        rerun: InFlightPolicy::After,
-        ranking: Fifo,
-        fair: false,
-        limit: None,
-        pace,
-    };
-    Crowd::of(12_000, 6, rules).run();
+    Crowd::of(12_000, 6, Rules { pace, ..PLAIN }).run();
 }
 
 #[test]
@@ -169,14 +167,7 @@ fn records_move_in_a_custom_order() {
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
         let ranking = Priority { oldest_every: 700 };
-        let rules = Rules {
-            re_add: KeepBoth,
-            rerun: InFlightPolicy::After,
-            ranking,
-            fair: false,
-            limit,
-            pace: None,
-        };
+        let rules = Rules { re_add: KeepBoth, ranking, limit, ..PLAIN };
         let mut crowd = Crowd::of(3_000, 4, rules);
         crowd.priorities = (64, 1 << 26);
         crowd.run();
@@ -187,14 +178,7 @@ fn any_number_of_priorities_and_a_high_bound() {
 /// effect, which the lockstep checks at each delivery.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
-    let rules = Rules {
-        re_add: KeepBoth,
-        rerun: InFlightPolicy::After,
-        ranking: Fifo,
-        fair: false,
-        limit: None,
-        pace: None,
-    };
+    let rules = Rules { re_add: KeepBoth, ..PLAIN };
     let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
     let mut random = Random(5);
     for n in 0..140_000_u32 {
@@ -211,20 +195,11 @@ fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
 /// Records move while the walk of a cancel examines them.
 #[test]
 fn records_move_while_groups_are_paused_and_cancelled() {
-    let rules = Rules {
-        re_add: Hold,
-        rerun: InFlightPolicy::After,
-        ranking: Fifo,
-        fair: false,
-        limit: None,
-        pace: None,
-    };
-    Crowd::in_groups(12_000, 7, rules, true).run();
+    Crowd::in_groups(12_000, 7, PLAIN, true).run();
 }
 
 #[test]
 fn records_move_in_rows_of_restarts() {
     let rerun = InFlightPolicy::Restart { at_most: Duration::MAX };
-    let rules = Rules { re_add: Hold, rerun, ranking: Fifo, fair: false, limit: None, pace: None };
-    Crowd::of(12_000, 6, rules).run();
+    Crowd::of(12_000, 6, Rules { rerun, ..PLAIN }).run();
 }

@@ -5,10 +5,11 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::Channel;
 use kube::Client;
 use kube::client::Body;
+use requeue_leases::testing::respond;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -153,15 +154,15 @@ impl State {
             let items: Vec<_> = kind.objects.values().collect();
             let list =
                 json!({ "metadata": { "resourceVersion": version.to_string() }, "items": items });
-            return respond(200, [list.to_string()], None);
+            return respond(200, list.to_string(), None);
         }
         let from = query.split('&').find_map(|it| it.strip_prefix("resourceVersion="));
         let from: u64 = from.unwrap().parse().unwrap();
         if from < kind.oldest {
             let expired = json!({ "type": "ERROR", "object": status(410, "Expired") });
-            return respond(200, [expired.to_string() + "\n"], None);
+            return respond(200, expired.to_string() + "\n", None);
         }
-        let missed: Vec<_> = kind
+        let missed: String = kind
             .events
             .iter()
             .filter(|(at, _)| *at > from)
@@ -179,25 +180,5 @@ fn status(code: u16, reason: &str) -> Value {
 }
 
 fn failure(code: u16, reason: &str) -> Response<Channel<bytes::Bytes, Infallible>> {
-    respond(code, [status(code, reason).to_string()], None)
-}
-
-/// Responds with these texts, and then with those that arrive until the channel is closed.
-fn respond(
-    code: u16,
-    texts: impl IntoIterator<Item = String>,
-    more: Option<mpsc::UnboundedReceiver<String>>,
-) -> Response<Channel<bytes::Bytes, Infallible>> {
-    let (mut body, channel) = Channel::new(1);
-    let first: String = texts.into_iter().collect();
-    tokio::spawn(async move {
-        let mut is_open = body.send_data(first.into()).await.is_ok();
-        let Some(mut more) = more else { return };
-        while is_open && let Some(text) = more.recv().await {
-            is_open = body.send_data(text.into()).await.is_ok();
-        }
-    });
-    let mut response = Response::new(channel);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap();
-    response
+    respond(code, status(code, reason).to_string(), None)
 }

@@ -180,7 +180,7 @@ fn failure(code: u16) -> Response<Channel<Bytes, Infallible>> {
 }
 
 /// Responds with a text, and then with those that arrive until the channel is closed.
-fn respond(
+pub fn respond(
     code: u16,
     first: String,
     more: Option<mpsc::UnboundedReceiver<String>>,
