@@ -19,7 +19,7 @@ check() {
 
 # SQLite and TLS need a C compiler. kube needs an assembler, by way of its JSON paths, except on Windows.
 libraries=(-p requeue-core -p requeue -p requeue-store -p requeue-http)
-features='requeue/tokio requeue/prometheus requeue/tsc requeue-core/prefetch requeue-http/store'
+features='requeue/tokio requeue/prometheus requeue/tsc requeue/wait requeue-core/prefetch requeue-http/store'
 for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
     [[ $triple =~ ${ONLY-} ]] || continue
     scripts/setup.sh "target:$triple"

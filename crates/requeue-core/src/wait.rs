@@ -4,6 +4,9 @@
 //! `now`, and a [`JitterSource`] made from a seed. The loops that wait for the delays are in the
 //! crate `requeue`.
 //!
+//! [`Backoff`] and [`jitter`] are always there, because other crates of the project use them. The rest
+//! needs the feature `wait`.
+//!
 //! | purpose | function or type |
 //! |---|---|
 //! | the next delay of a backoff that the caller keeps | [`Backoff::step`] |
@@ -14,10 +17,12 @@
 //! | a period with jitter | [`JitteredBackoffManager`] |
 
 mod backoff;
+#[cfg(feature = "wait")]
 mod manager;
 mod source;
 
-pub use self::backoff::{Backoff, Delays};
+pub use self::backoff::Backoff;
+#[cfg(feature = "wait")]
 pub use self::manager::{
     BackoffManager, DelayFunc, DelayWithReset, ExponentialBackoffManager, JitteredBackoffManager,
 };

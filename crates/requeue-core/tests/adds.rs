@@ -36,11 +36,11 @@ fn a_cancel_says_whether_it_took_anything() {
 /// Keys that are due at the same time are delivered in the order in which they began to wait.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
-    for re_add in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
+    for readd_policy in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {
         let debounced = Add::debounce(SECOND).at_most(SECOND);
         let merged = [Merge::Earliest, Merge::Latest].map(|merge| Add::after(SECOND).merge(merge));
         for add in merged.into_iter().chain([debounced]) {
-            let mut queue = Queue::new(Config { re_add, ..Config::default() });
+            let mut queue = Queue::new(Config { readd_policy, ..Config::default() });
             let mut add = |key: u32| queue.add(key, 1, add, GroupId::default(), Time::ZERO).0;
             assert_eq!([1, 2, 1].map(&mut add), [Added::New, Added::New, Added::Coalesced]);
             let later = Time::ZERO + SECOND;

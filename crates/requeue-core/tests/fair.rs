@@ -48,7 +48,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     }
     let held: Vec<_> = std::iter::from_fn(|| queue.get(now)).collect();
     assert_eq!((held.len(), queue.len(), queue.eligible()), (1000, 2000, 0));
-    queue.pause(true);
+    queue.pause();
     queue.end(Ending::ShutDown);
     let mut dropped = Vec::new();
     while queue.drop_some(256, &mut dropped) {}

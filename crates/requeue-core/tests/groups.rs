@@ -53,10 +53,10 @@ fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
     for key in [20, 10, 11, 12] {
         let _ = queue.add(Fragile(key), key, Add::now(), group(key), NOW);
     }
-    queue.pause_group(group(10), true);
+    queue.pause_group(group(10));
     assert_eq!(get(&mut queue), Some(20), "the others were skipped");
     assert_eq!(get(&mut queue), None);
-    queue.pause_group(group(10), false);
+    queue.resume_group(group(10));
     assert!(queue.return_skipped(group(10), 1), "there may be more");
 
     // A clone that panics changes nothing. The call can be repeated.

@@ -7,7 +7,7 @@ use requeue_core::{Add, Added, Config, Delivery, Finish, GroupId, Queue, ReaddPo
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue() -> Queue<u32> {
-    Queue::new(Config { re_add: ReaddPolicy::Hold, ..Config::default() })
+    Queue::new(Config { readd_policy: ReaddPolicy::Hold, ..Config::default() })
 }
 
 fn add(queue: &mut Queue<u32>, add: Add) -> Added {

@@ -45,35 +45,6 @@ fn a_bucket_counts_no_key_and_is_always_idle() {
     assert_eq!((bucket.num_requeues(&1), RateLimiter::<u8>::is_idle(&bucket)), (0, true));
 }
 
-#[test]
-fn a_limiter_of_keys_is_empty_while_it_remembers_none() {
-    let mut exponential = ExponentialFailure::new(MILLI, SECOND);
-    let mut fast_slow = FastSlow::new(MILLI, SECOND, 3);
-    let mut backoff = BackoffLimiter::default().seed(1);
-    assert!(exponential.is_empty() && fast_slow.is_empty() && backoff.is_empty());
-    exponential.delay(&1, Time::ZERO);
-    fast_slow.delay(&1, Time::ZERO);
-    backoff.delay(&1, Time::ZERO);
-    assert!(!exponential.is_empty() && !fast_slow.is_empty() && !backoff.is_empty());
-    assert_eq!([exponential.len(), fast_slow.len(), backoff.len()], [1; 3]);
-}
-
-#[test]
-fn trimming_and_retaining_say_how_many_keys_went() {
-    let mut exponential = ExponentialFailure::new(MILLI, SECOND);
-    let mut fast_slow = FastSlow::new(MILLI, SECOND, 3);
-    for key in 0..9 {
-        exponential.delay(&key, Time::ZERO);
-        fast_slow.delay(&key, Time::ZERO);
-    }
-    assert_eq!((exponential.trim(6), fast_slow.trim(6)), (3, 3));
-    assert_eq!((exponential.len(), fast_slow.len()), (6, 6));
-    let keep = |key: &u8, failures| key.is_multiple_of(3) && failures == 1;
-    assert_eq!((exponential.retain(keep), fast_slow.retain(keep)), (4, 4));
-    assert_eq!((exponential.len(), fast_slow.len()), (2, 2));
-    assert_eq!((exponential.trim(6), exponential.retain(keep)), (0, 0));
-}
-
 /// The queue assumes nothing about a user's limiter, and calls it for every key.
 #[test]
 fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minutes() {

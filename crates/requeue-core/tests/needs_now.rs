@@ -70,7 +70,7 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
 
 #[test]
 fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
-    let mut queue = Queue::new(Config { re_add: ReaddPolicy::KeepBoth, ..Config::default() });
+    let mut queue = Queue::new(Config { readd_policy: ReaddPolicy::KeepBoth, ..Config::default() });
     let delay = core::time::Duration::from_secs(1);
     let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), GroupId::default(), Time::ZERO);

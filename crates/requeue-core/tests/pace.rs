@@ -114,7 +114,8 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     assert_eq!(run(&mut queue, Time::ZERO), Some(1));
     add(&mut queue, 1, Time::ZERO);
     let out = queue.get(Time::ZERO).expect("a second run is within the pace");
-    let until = |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.paced_until);
+    let until =
+        |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.around.paced_until);
     assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
     // A release would take the start back, too.
     queue.uncount_start(&out.ticket);

@@ -21,9 +21,9 @@ fn add(queue: &mut Queue<u32>, key: u32, add: Add, now: Time) {
 #[test]
 fn a_cursor_is_a_number() {
     for bits in [0, 1, 7, u32::MAX] {
-        assert_eq!(Cursor::from_bits(bits).to_bits(), bits);
+        assert_eq!(Cursor(bits).0, bits);
     }
-    assert_ne!(Cursor::from_bits(7), Cursor::default());
+    assert_ne!(Cursor(7), Cursor::default());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn an_entry_explains_itself_in_one_sentence() {
 
     assert_eq!(explain(&|_| {}), "ready, waiting for a worker, for 2.0s");
     let paused = "ready, but the queue is paused, for 2.0s";
-    assert_eq!(explain(&|entry| entry.paused = true), paused);
+    assert_eq!(explain(&|entry| entry.around.paused = true), paused);
     let held_back = "ready, but its group has reached its limit, for 2.0s";
     assert_eq!(explain(&|entry| entry.held_back = true), held_back);
     assert_eq!(explain(&|entry| entry.since = None), "ready, waiting for a worker");
@@ -91,9 +91,9 @@ fn an_entry_explains_itself_in_one_sentence() {
     assert_eq!(explain(&|entry| entry.phase = Phase::InFlightDirty), dirty);
 
     let closed = "ready, waiting for a worker, for 2.0s; the queue is closed";
-    assert_eq!(explain(&|entry| entry.ending = Ending::Closed), closed);
+    assert_eq!(explain(&|entry| entry.around.ending = Ending::Closed), closed);
     let shut_down = "ready, waiting for a worker, for 2.0s; the queue is shut down";
-    assert_eq!(explain(&|entry| entry.ending = Ending::ShutDown), shut_down);
+    assert_eq!(explain(&|entry| entry.around.ending = Ending::ShutDown), shut_down);
 }
 
 #[test]

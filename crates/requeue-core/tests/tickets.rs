@@ -9,7 +9,7 @@ const NOW: Time = Time::ZERO;
 fn a_ticket_completes_its_delivery_wherever_the_record_is() {
     let configs = [
         Config::default(),
-        Config { re_add: ReaddPolicy::KeepBoth, track: true, ..Config::default() },
+        Config { readd_policy: ReaddPolicy::KeepBoth, track: true, ..Config::default() },
         Config { order: Order::Priority { oldest_every: 4 }, ..Config::default() },
         Config { fair: true, group_limit: Some(5_000), ..Config::default() },
     ];

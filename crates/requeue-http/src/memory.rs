@@ -152,8 +152,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 (self.rows(running, &walk.selection), next, looked_at)
             }
             _ => {
-                let page = self.queue.snapshot(filter, Cursor::from_bits(at), size);
-                (self.rows(page.entries, &walk.selection), page.next.map(Cursor::to_bits), size)
+                let page = self.queue.snapshot(filter, Cursor(at), size);
+                (self.rows(page.entries, &walk.selection), page.next.map(|next| next.0), size)
             }
         };
         let mut walked = Walked::default();

@@ -47,7 +47,7 @@
 //! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
 //! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] has hooks and collectors for metrics backends.
-//! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
+//! - [`wait`] has loops that wait: until, poll, backoff. They need no queue, but the feature `wait`.
 //!
 //! # Workers
 //!
@@ -194,10 +194,11 @@
 //! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause a runtime's time.
 //!   The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
 //!   [`get_blocking`](Queue::get_blocking) on any thread. In tasks of tokio, getters also yield to
-//!   other tasks when the task's cooperative budget is used up, and [`wait::handle_crash`] also
-//!   emits a `tracing` event.
+//!   other tasks when the task's cooperative budget is used up. With `wait`, `wait::handle_crash`
+//!   also emits a `tracing` event.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
+//! - `wait`: the loops and managers of [`wait`], for code that comes from apimachinery and client-go.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
@@ -213,7 +214,7 @@ pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, BUCKETS, CancelReason, Cancelled, CancelledRun, Cursor, CustomOrder, Entry,
     GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, RateLimiter, ReaddPolicy,
-    StateCounts, Time, Totals, When,
+    StateCounts, Time, Totals,
 };
 
 pub use crate::clock::Clock;

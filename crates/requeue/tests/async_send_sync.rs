@@ -10,7 +10,7 @@ use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, Max
 use requeue::{
     Add, Added, BuildError, Builder, Cancelled, Clock, Cursor, Drain, Drained, Entry, Filter, Get,
     GetMany, GroupId, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReaddPolicy, Ticket,
-    Time, Totals, When,
+    Time, Totals,
 };
 
 const fn send<T: Send>() {}
@@ -66,9 +66,9 @@ const _: () = {
     all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
 
     all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
-        Entry<u32>, GroupId, Merge, Order<u32>, Page<u32>, Phase, Time, When);
+        Entry<u32>, GroupId, Merge, Order<u32>, Page<u32>, Phase, Time);
     all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Totals, Cursor, ReaddPolicy,
-        Entry<u32>, GroupId, Merge, Page<u32>, Phase, Time, When);
+        Entry<u32>, GroupId, Merge, Page<u32>, Phase, Time);
 
     all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
     all!(sync: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);

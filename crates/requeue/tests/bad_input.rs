@@ -132,7 +132,7 @@ fn any_cursor_and_any_limit_make_a_page() {
     queue.add_all(0..100);
     for bits in [0, 1, u32::MAX / 2, u32::MAX] {
         for limit in [0, 1, 99, usize::MAX] {
-            let page = queue.snapshot(Filter::All, Cursor::from_bits(bits), limit);
+            let page = queue.snapshot(Filter::All, Cursor(bits), limit);
             assert!(page.entries.len() <= 100);
         }
     }

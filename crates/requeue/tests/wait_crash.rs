@@ -1,5 +1,6 @@
 //! The handling of panics. The handlers are global to the process, so these tests have their own
 //! binary, and run one at a time.
+#![cfg(feature = "wait")]
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 

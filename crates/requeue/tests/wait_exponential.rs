@@ -1,4 +1,5 @@
 //! `ExponentialBackoff`, compared with apimachinery's `wait_test.go`.
+#![cfg(feature = "wait")]
 
 mod wait_support;
 

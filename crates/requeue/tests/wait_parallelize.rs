@@ -1,4 +1,5 @@
 //! `ParallelizeUntil`, compared with client-go's `parallelizer_test.go`.
+#![cfg(feature = "wait")]
 
 use std::collections::HashSet;
 use std::sync::Mutex;

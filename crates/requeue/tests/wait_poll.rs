@@ -1,4 +1,5 @@
 //! The `Poll` family, compared with apimachinery's `loop_test.go` and `wait_test.go`.
+#![cfg(feature = "wait")]
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 

@@ -3,6 +3,7 @@
 //!
 //! The original has a ticker that sends n ticks and closes. Here, an interval of 1 ms with a
 //! timeout of n + ½ ms takes its place.
+#![cfg(feature = "wait")]
 
 mod wait_support;
 

@@ -1,6 +1,7 @@
 //! The `Until` family, compared with apimachinery's `wait_test.go`.
 //!
 //! The loop would survive the panic of an assertion inside `f`, so all assertions are outside `f`.
+#![cfg(feature = "wait")]
 
 mod wait_support;
 

@@ -57,7 +57,7 @@ use crate::wait::JitterSource;
 /// assert!(Duration::from_secs(1) <= second && second <= Duration::from_secs(2));
 /// assert_eq!(limiter.num_requeues(&key), 2);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct BackoffLimiter<K, S = RandomState> {
     waits: KeyTable<K, Wait, S>,
     base: Duration,
@@ -71,7 +71,7 @@ pub struct BackoffLimiter<K, S = RandomState> {
 }
 
 /// The last wait of a key.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Wait {
     until: Time,
     last: Duration,
@@ -134,12 +134,13 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     /// use core::time::Duration;
     /// use std::hash::RandomState;
+    /// use requeue::RateLimiter;
     /// # use requeue_core as requeue;
     /// use requeue::limiter::BackoffLimiter;
     ///
     /// let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
     /// let limiter = BackoffLimiter::<String, _>::with_hasher(base, max, RandomState::new());
-    /// assert!(limiter.is_empty());
+    /// assert_eq!(limiter.num_requeues(&"a".to_owned()), 0);
     /// ```
     #[must_use]
     pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
@@ -169,65 +170,10 @@ impl<K, S> BackoffLimiter<K, S> {
         self
     }
 
-    /// Returns the number of keys in memory, including expired keys that no call has checked yet.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::limiter::BackoffLimiter;
-    /// use requeue::{RateLimiter, Time};
-    ///
-    /// let mut limiter = BackoffLimiter::default();
-    /// limiter.delay(&"a", Time::ZERO);
-    /// assert_eq!(limiter.len(), 1);
-    /// ```
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.waits.len()
-    }
-
-    /// Returns true if no key is in memory.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::limiter::BackoffLimiter;
-    ///
-    /// assert!(BackoffLimiter::<u64>::default().is_empty());
-    /// ```
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Checks up to `looks` entries, in turn, and returns the number of expired ones that it
-    /// removed.
-    ///
-    /// Each call of [`delay`](RateLimiter::delay) does this for two entries. To return memory while
-    /// no key fails, call `sweep` regularly. With `looks` of at least `len()`, one call removes all
-    /// expired entries.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// # use requeue_core as requeue;
-    /// use requeue::limiter::BackoffLimiter;
-    /// use requeue::{RateLimiter, Time};
-    ///
-    /// let mut limiter = BackoffLimiter::default();
-    /// limiter.delay(&"a", Time::ZERO);
-    /// let after_twice_the_max = Time::ZERO + Duration::from_secs(601);
-    /// assert_eq!(limiter.sweep(after_twice_the_max, limiter.len()), 1);
-    /// assert!(limiter.is_empty());
-    /// ```
-    pub fn sweep(&mut self, now: Time, looks: usize) -> usize {
-        let before = self.len();
+    /// Checks up to `looks` entries, in turn, and removes the expired ones.
+    fn sweep(&mut self, now: Time, looks: usize) {
         let max = self.max;
         self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, max));
-        before - self.len()
     }
 }
 
@@ -285,7 +231,7 @@ where
     }
 
     fn is_idle(&self) -> bool {
-        self.is_empty()
+        self.waits.len() == 0
     }
 
     fn longest(&self) -> Duration {

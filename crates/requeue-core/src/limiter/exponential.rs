@@ -13,8 +13,7 @@ use crate::rule::backoff::longest_delay;
 /// before the key's wait is over. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each failed key until the key is forgotten, or removed by
-/// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
+/// **Unbounded**: it remembers each failed key until the key is forgotten.
 ///
 /// # Examples
 ///
@@ -34,7 +33,7 @@ use crate::rule::backoff::longest_delay;
 pub type ExponentialFailure<K, S = RandomState> = PerKey<K, Doubling, S>;
 
 /// The delays of [`ExponentialFailure`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Doubling {
     base: Duration,
     max: Duration,
@@ -71,25 +70,26 @@ impl<K, S> PerKey<K, Doubling, S> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
+    /// use requeue::RateLimiter;
     /// use requeue::limiter::ExponentialFailure;
     ///
     /// let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
     /// let limiter = ExponentialFailure::<String, _>::with_hasher(base, max, RandomState::new());
-    /// assert!(limiter.is_empty());
+    /// assert_eq!(limiter.num_requeues(&"a".to_owned()), 0);
     /// ```
     #[must_use]
     pub const fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        Self::with(hasher, Doubling { base, max })
+        Self::with_delays(hasher, Doubling { base, max })
     }
 }
 
 impl Delays for Doubling {
-    fn after(&self, before: u32) -> Duration {
+    fn delay_after(&self, before: u32) -> Duration {
         longest_delay(self.base, before, self.max)
     }
 
-    fn longest(&self) -> Duration {
-        self.after(u32::MAX)
+    fn longest_delay(&self) -> Duration {
+        self.delay_after(u32::MAX)
     }
 }
 

@@ -11,8 +11,7 @@ use super::per_key::{Delays, PerKey};
 ///
 /// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: it remembers each failed key until the key is forgotten, or removed by
-/// [`trim`](PerKey::trim) or [`retain`](PerKey::retain).
+/// **Unbounded**: it remembers each failed key until the key is forgotten.
 ///
 /// # Examples
 ///
@@ -30,7 +29,7 @@ use super::per_key::{Delays, PerKey};
 pub type FastSlow<K, S = RandomState> = PerKey<K, FastThenSlow, S>;
 
 /// The delays of [`FastSlow`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct FastThenSlow {
     fast: Duration,
     slow: Duration,
@@ -69,26 +68,27 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
     /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
+    /// use requeue::RateLimiter;
     /// use requeue::limiter::FastSlow;
     ///
     /// let (fast, slow) = (Duration::from_millis(5), Duration::from_secs(10));
     /// let limiter = FastSlow::<String, _>::with_hasher(fast, slow, 3, RandomState::new());
-    /// assert!(limiter.is_empty());
+    /// assert_eq!(limiter.num_requeues(&"a".to_owned()), 0);
     /// ```
     #[must_use]
     pub const fn with_hasher(fast: Duration, slow: Duration, attempts: u32, hasher: S) -> Self {
-        Self::with(hasher, FastThenSlow { fast, slow, attempts })
+        Self::with_delays(hasher, FastThenSlow { fast, slow, attempts })
     }
 }
 
 impl Delays for FastThenSlow {
-    fn after(&self, before: u32) -> Duration {
+    fn delay_after(&self, before: u32) -> Duration {
         // The count saturates at `u32::MAX`. With `u32::MAX` attempts, a failure at that count
         // still gets the fast delay.
         if before < self.attempts || self.attempts == u32::MAX { self.fast } else { self.slow }
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         match self.attempts {
             0 => self.slow,
             u32::MAX => self.fast,

@@ -15,9 +15,9 @@
 //! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
 //! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
-//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten or
-//! [trimmed](PerKey::trim). [`BackoffLimiter`] removes expired keys itself. The others remember no
-//! key. No limiter keeps memory for many more keys than it remembers.
+//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten.
+//! [`BackoffLimiter`] removes expired keys itself. The others remember no key. No limiter keeps memory
+//! for many more keys than it remembers.
 
 mod backoff;
 mod bucket;
@@ -26,12 +26,9 @@ mod exponential;
 mod fast_slow;
 mod max_wait;
 mod per_key;
+// The trait is public at the root of the crate only, so that it has one path.
+pub(crate) mod rate_limiter;
 mod table;
-
-use alloc::boxed::Box;
-use core::time::Duration;
-
-use crate::types::time::Time;
 
 pub use self::backoff::{BackoffLimiter, DEFAULT_BACKOFF};
 pub use self::bucket::Bucket;
@@ -40,83 +37,4 @@ pub use self::exponential::{ExponentialFailure, default_item_based};
 pub use self::fast_slow::FastSlow;
 pub use self::max_wait::WithMaxWait;
 pub use self::per_key::PerKey;
-
-/// Computes the time that a key waits before its next attempt.
-///
-/// This is client-go's `TypedRateLimiter`. The trait is object-safe, so that limiters nest:
-/// [`MaxOf`] takes boxed limiters, and a boxed limiter is a limiter.
-///
-/// # Examples
-///
-/// ```
-/// # use requeue_core as requeue;
-/// use core::time::Duration;
-/// use requeue::{RateLimiter, Time};
-///
-/// /// Every failure waits one second.
-/// struct ASecond;
-///
-/// impl<K> RateLimiter<K> for ASecond {
-///     fn delay(&mut self, _: &K, _: Time) -> Duration {
-///         Duration::from_secs(1)
-///     }
-///     fn forget(&mut self, _: &K) {}
-///     fn num_requeues(&self, _: &K) -> u32 {
-///         0
-///     }
-///     fn longest(&self) -> Duration {
-///         Duration::from_secs(1)
-///     }
-/// }
-///
-/// let mut limiter: Box<dyn RateLimiter<&str>> = Box::new(ASecond);
-/// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_secs(1));
-/// ```
-pub trait RateLimiter<K>: Send {
-    /// Counts one failure of `key`, and returns the time that the key waits (client-go's `When`).
-    fn delay(&mut self, key: &K, now: Time) -> Duration;
-
-    /// Forgets the failures of `key`.
-    fn forget(&mut self, key: &K);
-
-    /// Returns the number of failures of `key` that are counted.
-    fn num_requeues(&self, key: &K) -> u32;
-
-    /// Returns the longest delay of this limiter, or a long delay if there is no maximum.
-    ///
-    /// A queue calls this once. It uses the result when [`delay`](Self::delay) panics or cannot be
-    /// called. The default is 300 s.
-    fn longest(&self) -> Duration {
-        Duration::from_secs(300)
-    }
-
-    /// Returns true if no failure of any key is counted.
-    ///
-    /// The caller may then skip [`forget`](Self::forget), which would have no effect. The default
-    /// is `false`.
-    fn is_idle(&self) -> bool {
-        false
-    }
-}
-
-impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
-    fn delay(&mut self, key: &K, now: Time) -> Duration {
-        (**self).delay(key, now)
-    }
-
-    fn forget(&mut self, key: &K) {
-        (**self).forget(key);
-    }
-
-    fn num_requeues(&self, key: &K) -> u32 {
-        (**self).num_requeues(key)
-    }
-
-    fn longest(&self) -> Duration {
-        (**self).longest()
-    }
-
-    fn is_idle(&self) -> bool {
-        (**self).is_idle()
-    }
-}
+use self::rate_limiter::RateLimiter;

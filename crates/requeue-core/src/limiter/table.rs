@@ -33,15 +33,6 @@ impl<K, V, S> KeyTable<K, V, S> {
         self.noted.iter().flat_map(|noted| noted.entries())
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
-        self.entries().map(|entry| &entry.value)
-    }
-
-    /// Keeps the entries for which `keep` returns true, and returns the number of removed entries.
-    pub(super) fn retain(&mut self, keep: impl FnMut(&K, &V) -> bool) -> usize {
-        self.noted.as_mut().map_or(0, |noted| noted.retain(keep))
-    }
-
     /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
     /// `keep` returns false. Returns the slot at which to continue. If `looks` is at least the
     /// number of entries, each entry is visited once.
@@ -82,12 +73,6 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
     pub(super) fn remove(&mut self, key: &K) -> Option<(K, V)> {
         let hash = self.hash(key);
         self.noted.as_mut()?.remove(key, hash)
-    }
-}
-
-impl<K: Clone, V: Clone, S: Clone> Clone for KeyTable<K, V, S> {
-    fn clone(&self) -> Self {
-        Self { noted: self.noted.clone(), hasher: self.hasher.clone() }
     }
 }
 

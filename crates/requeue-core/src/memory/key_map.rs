@@ -78,18 +78,6 @@ impl<K, V> KeyMap<K, V> {
         self.entries.into_values().map(|entry| entry.key)
     }
 
-    /// Keeps the entries for which `keep` returns true, and returns the number of removed entries.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
-        let before = self.entries.len();
-        for slot in 0..self.entries.end() {
-            self.remove_unless(Slot::new(slot), &mut keep, &mut drop);
-        }
-        while self.entries.is_sparse() {
-            self.compact();
-        }
-        before - self.entries.len()
-    }
-
     /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes those for which
     /// `keep` returns false. `removed` gets their keys. Returns the slot at which to continue. If
     /// `looks` is at least the number of entries, each entry is visited once.
@@ -107,7 +95,12 @@ impl<K, V> KeyMap<K, V> {
         while looks > 0 && chunks > 0 {
             match self.entries.next_in_chunk(hand) {
                 Ok(slot) => {
-                    self.remove_unless(slot, &mut keep, &mut removed);
+                    let entry = self.entries.get(slot);
+                    if !keep(&entry.key, &entry.value) {
+                        let entry = self.entries.remove(slot);
+                        self.index.remove(&mut self.entries, slot, entry.hash, entry.position);
+                        removed(entry.key);
+                    }
                     hand = slot.index() + 1;
                     looks -= 1;
                 }
@@ -122,24 +115,6 @@ impl<K, V> KeyMap<K, V> {
             self.compact_if_sparse();
         }
         hand
-    }
-
-    fn remove_unless(
-        &mut self,
-        slot: Slot,
-        keep: &mut impl FnMut(&K, &V) -> bool,
-        removed: &mut impl FnMut(K),
-    ) {
-        if self.entries.find(slot).is_some_and(|entry| !keep(&entry.key, &entry.value)) {
-            removed(self.take_out(slot).key);
-        }
-    }
-
-    #[inline]
-    fn take_out(&mut self, slot: Slot) -> Entry<K, V> {
-        let entry = self.entries.remove(slot);
-        self.index.remove(&mut self.entries, slot, entry.hash, entry.position);
-        entry
     }
 
     #[inline]
@@ -202,16 +177,6 @@ impl<K: Eq, V> KeyMap<K, V> {
         index.fit(entries);
         self.compact_if_sparse();
         Some((key, value))
-    }
-}
-
-impl<K: Clone, V: Clone> Clone for KeyMap<K, V> {
-    fn clone(&self) -> Self {
-        let mut clone = Self::new();
-        for entry in self.entries() {
-            clone.insert(entry.key.clone(), entry.value.clone(), entry.hash);
-        }
-        clone
     }
 }
 

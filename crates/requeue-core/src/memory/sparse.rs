@@ -64,10 +64,16 @@ impl<V: Copy> Sparse<V> {
         }
     }
 
+    /// Removes the value of `slot`, if it has one, and returns it.
+    pub(crate) fn take(&mut self, slot: Slot) -> Option<V> {
+        let value = self.get(slot)?;
+        self.remove(slot);
+        Some(value)
+    }
+
     /// Moves the value of `from`, if it has one, to `to`, which has none. Returns it.
     pub(crate) fn moved(&mut self, from: Slot, to: Slot) -> Option<V> {
-        let value = self.get(from)?;
-        self.remove(from);
+        let value = self.take(from)?;
         self.insert(to, value);
         Some(value)
     }

@@ -213,9 +213,11 @@ impl TimerHeap {
 
     /// Sets or removes the bound of `slot`.
     pub(crate) fn set_bound(&mut self, slot: Slot, bound: Option<Time>) {
-        match bound {
-            None => self.unbind(slot),
-            Some(bound) => self.bind(slot, bound),
+        let Some(bound) = bound else { return self.unbind(slot) };
+        let bounds = self.bounds.get_or_insert_with(|| Box::new(Sparse::new()));
+        match bounds.get(slot) {
+            None => bounds.insert(slot, bound),
+            Some(_) => bounds.set(slot, bound),
         }
     }
 
@@ -241,18 +243,8 @@ impl TimerHeap {
 
     #[inline(never)]
     fn remove_bound(&mut self, slot: Slot) {
-        if let Some(bounds) = &mut self.bounds
-            && bounds.get(slot).is_some()
-        {
-            bounds.remove(slot);
-        }
-    }
-
-    fn bind(&mut self, slot: Slot, bound: Time) {
-        let bounds = self.bounds.get_or_insert_with(|| Box::new(Sparse::new()));
-        match bounds.get(slot) {
-            None => bounds.insert(slot, bound),
-            Some(_) => bounds.set(slot, bound),
+        if let Some(bounds) = &mut self.bounds {
+            bounds.take(slot);
         }
     }
 

@@ -13,7 +13,7 @@ use alloc::collections::BTreeMap;
 use super::GroupId;
 use super::aging::Aging;
 use super::eligible::{EligibleLanes, Groups};
-use super::group_state::{Age, GroupIndex, GroupState, LaneId, Standing};
+use super::group_state::{Age, GroupCounts, GroupIndex, GroupState, LaneId, Standing};
 use crate::memory::chunked::Chunked;
 use crate::memory::list::Links;
 use crate::memory::slab::Slab;
@@ -73,13 +73,9 @@ pub(crate) struct Fair {
     /// one long step.
     by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
-    /// The groups below their limit that have ready keys, by the tick at which their oldest key
-    /// became ready.
-    by_age: BTreeMap<u64, GroupIndex>,
-    /// The groups at their limit that have ready keys, by the same tick.
-    held: BTreeMap<u64, GroupIndex>,
-    /// The paused groups that have ready keys, by the same tick.
-    paused: BTreeMap<u64, GroupIndex>,
+    /// For each [`Standing`], the groups that have it and ready keys, by the tick at which their oldest
+    /// key became ready.
+    by_age: [BTreeMap<u64, GroupIndex>; 3],
     /// The number of ready keys in paused groups.
     paused_ready: usize,
     /// The number of dirty keys in paused groups.
@@ -114,9 +110,7 @@ impl Fair {
             groups: Slab::new(false),
             by_id: BTreeMap::new(),
             eligible_lanes: EligibleLanes::new(policy.fair),
-            by_age: BTreeMap::new(),
-            held: BTreeMap::new(),
-            paused: BTreeMap::new(),
+            by_age: [const { BTreeMap::new() }; 3],
             paused_ready: 0,
             paused_dirty: 0,
             ticks: 0,
@@ -199,7 +193,7 @@ impl Fair {
         (place.entered, place.ready) = (tick, tick);
         let group = place.group;
         let state = self.groups.get_mut(group);
-        state.ready += 1;
+        state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
         if state.is_eligible() {
             self.eligible += 1;
@@ -239,7 +233,7 @@ impl Fair {
         let place = self.place_mut(slot);
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let state = self.groups.get_mut(group);
-        state.ready -= 1;
+        state.counts.ready -= 1;
         state.by_age.remove(&mut ByAge(&mut self.places), slot);
         state.skipped.remove(&ready);
         group
@@ -256,22 +250,22 @@ impl Fair {
 
     /// Returns the eligible key that has been ready longest.
     pub(crate) fn oldest(&self) -> Option<Slot> {
-        self.oldest_of(&self.by_age)
+        self.oldest_with(Standing::Eligible)
     }
 
     /// Returns a ready key, eligible or not.
     pub(crate) fn any(&self) -> Option<Slot> {
-        let held = || self.oldest_of(&self.held);
+        let held = || self.oldest_with(Standing::Held);
         self.oldest().or_else(held).or_else(|| self.any_paused())
     }
 
     /// Returns a ready key of a paused group.
     pub(crate) fn any_paused(&self) -> Option<Slot> {
-        self.oldest_of(&self.paused)
+        self.oldest_with(Standing::Paused)
     }
 
-    fn oldest_of(&self, groups: &BTreeMap<u64, GroupIndex>) -> Option<Slot> {
-        let (_, &group) = groups.first_key_value()?;
+    fn oldest_with(&self, standing: Standing) -> Option<Slot> {
+        let (_, &group) = self.by_age[standing as usize].first_key_value()?;
         self.groups.get(group).by_age.head()
     }
 
@@ -298,11 +292,11 @@ impl Fair {
         }
         self.eligible -= 1;
         let group = self.place(slot).group;
-        self.groups.get_mut(group).in_flight += 1;
+        self.groups.get_mut(group).counts.in_flight += 1;
         self.take_out(slot);
         let state = self.groups.get(group);
-        if state.in_flight == state.limit {
-            self.eligible -= state.ready as usize;
+        if state.counts.in_flight == state.limit {
+            self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);
         }
         self.update_group(group);
@@ -326,10 +320,10 @@ impl Fair {
     pub(crate) fn finish(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        let was_full = state.in_flight == state.limit;
-        state.in_flight -= 1;
+        let was_full = state.counts.in_flight == state.limit;
+        state.counts.in_flight -= 1;
         if was_full {
-            self.eligible += state.ready as usize;
+            self.eligible += state.counts.ready as usize;
             self.update_lanes(group);
             self.update_group(group);
         }
@@ -437,18 +431,10 @@ impl Fair {
             return;
         }
         if let Some(old) = old {
-            self.order_by_age(old.standing).remove(&old.ready);
+            self.by_age[old.standing as usize].remove(&old.ready);
         }
         if let Some(age) = age {
-            self.order_by_age(age.standing).insert(age.ready, group);
-        }
-    }
-
-    fn order_by_age(&mut self, standing: Standing) -> &mut BTreeMap<u64, GroupIndex> {
-        match standing {
-            Standing::Eligible => &mut self.by_age,
-            Standing::Held => &mut self.held,
-            Standing::Paused => &mut self.paused,
+            self.by_age[age.standing as usize].insert(age.ready, group);
         }
     }
 }
@@ -469,7 +455,7 @@ impl Fair {
         let was_eligible = state.is_eligible();
         state.limit = if paused { 0 } else { self.policy.limit };
         let is_eligible = state.is_eligible();
-        let (ready, dirty) = (state.ready as usize, state.dirty as usize);
+        let (ready, dirty) = (state.counts.ready as usize, state.counts.dirty as usize);
         if paused {
             self.paused_ready += ready;
             self.paused_dirty += dirty;
@@ -515,13 +501,9 @@ impl Fair {
         self.paused_dirty
     }
 
-    /// Returns the numbers of keys of a group: ready, in flight, dirty, waiting, and those of the
-    /// waiting keys that have failed.
-    pub(crate) fn counts(&self, group: GroupId) -> [usize; 5] {
-        self.find(group).map_or([0; 5], |state| {
-            [state.ready, state.in_flight, state.dirty, state.waiting, state.backing_off]
-                .map(|n| n as usize)
-        })
+    /// Returns the numbers of keys of a group in each state.
+    pub(crate) fn counts(&self, group: GroupId) -> GroupCounts {
+        self.find(group).map_or(GroupCounts::default(), |state| state.counts)
     }
 
     /// Returns the oldest of the skipped keys of a group that may deliver.
@@ -538,10 +520,10 @@ impl Fair {
         let state = self.state_mut(slot);
         let is_paused = state.is_paused();
         if dirty {
-            state.dirty += 1;
+            state.counts.dirty += 1;
             self.paused_dirty += usize::from(is_paused);
         } else {
-            state.dirty -= 1;
+            state.counts.dirty -= 1;
             self.paused_dirty -= usize::from(is_paused);
         }
     }
@@ -550,16 +532,16 @@ impl Fair {
     #[inline(never)]
     pub(crate) fn enter_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
-        state.waiting += 1;
-        state.backing_off += u32::from(has_failed);
+        state.counts.waiting += 1;
+        state.counts.backing_off += u32::from(has_failed);
     }
 
     /// Reverses `enter_wait`.
     #[inline(never)]
     pub(crate) fn leave_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
-        state.waiting -= 1;
-        state.backing_off -= u32::from(has_failed);
+        state.counts.waiting -= 1;
+        state.counts.backing_off -= u32::from(has_failed);
     }
 
     fn find(&self, group: GroupId) -> Option<&GroupState> {

@@ -43,6 +43,8 @@ impl GroupId {
     }
 
     /// Returns the number of the group.
+    // `requeue` compares groups by it. A user has the number or the name that they made the group of.
+    #[doc(hidden)]
     #[must_use]
     pub const fn id(self) -> u64 {
         self.id

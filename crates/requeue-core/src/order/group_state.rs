@@ -49,6 +49,19 @@ pub(super) enum Standing {
     Paused,
 }
 
+/// The number of keys of a group in each state.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GroupCounts {
+    pub(crate) in_flight: u32,
+    pub(crate) ready: u32,
+    /// The number of keys in flight that are dirty.
+    pub(crate) dirty: u32,
+    /// The number of keys that wait and are neither ready nor in flight.
+    pub(crate) waiting: u32,
+    /// The number of these that have failed.
+    pub(crate) backing_off: u32,
+}
+
 pub(super) struct GroupState {
     pub(super) group: GroupId,
     /// The number of records in the group.
@@ -56,14 +69,7 @@ pub(super) struct GroupState {
     /// The maximum number of keys in flight. It is 0 while the group is paused, and above 0
     /// otherwise.
     pub(super) limit: u32,
-    pub(super) in_flight: u32,
-    pub(super) ready: u32,
-    /// The number of keys in flight that are dirty.
-    pub(super) dirty: u32,
-    /// The number of keys that wait and are neither ready nor in flight.
-    pub(super) waiting: u32,
-    /// The number of these that have failed.
-    pub(super) backing_off: u32,
+    pub(super) counts: GroupCounts,
     pub(super) by_age: List,
     /// The group's entry in the orders by age, while it has ready keys.
     pub(super) age: Option<Age>,
@@ -83,11 +89,7 @@ impl GroupState {
             group,
             records: 0,
             limit,
-            in_flight: 0,
-            ready: 0,
-            dirty: 0,
-            waiting: 0,
-            backing_off: 0,
+            counts: GroupCounts { in_flight: 0, ready: 0, dirty: 0, waiting: 0, backing_off: 0 },
             by_age: List::new(),
             age: None,
             lane: None,
@@ -99,7 +101,7 @@ impl GroupState {
     /// Returns true if keys of the group may be delivered.
     #[inline(always)]
     pub(super) const fn is_eligible(&self) -> bool {
-        self.in_flight < self.limit
+        self.counts.in_flight < self.limit
     }
 
     #[inline(always)]

@@ -77,6 +77,7 @@ impl<K> core::fmt::Debug for Order<K> {
 ///     }
 /// }
 /// ```
+#[expect(clippy::len_without_is_empty, reason = "these are the methods of client-go's interface")]
 pub trait CustomOrder<K>: Send {
     /// Adds a key that has become ready.
     fn push(&mut self, key: K);
@@ -89,11 +90,6 @@ pub trait CustomOrder<K>: Send {
 
     /// Returns the number of keys that were pushed and not popped.
     fn len(&self) -> usize;
-
-    /// Returns true if the order has no keys.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// The records of the keys, as an order uses them: each has a priority, and the links of one list.
@@ -273,6 +269,7 @@ impl<K> Ready<K> {
     }
 
     /// Returns the groups, if the order has groups.
+    #[inline(always)]
     pub(crate) fn groups(&self) -> Option<&Fair> {
         match self {
             Self::Fifo(_) | Self::Priority(_) => None,

@@ -135,7 +135,7 @@ impl<K: Eq + Clone> Queue<K> {
             true => add.due(now).is_none(),
             false => {
                 let wish = Wish::of_add(add, now);
-                rule::permit(&key, self.re_add, wish, now).due.is_none()
+                rule::permit(&key, self.settings.readd_policy, wish, now).due.is_none()
             }
         };
         is_idle && is_now && key.paced(now).is_none()
@@ -151,7 +151,7 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         self.counters.count_add(add);
         let wish = Wish::of_add(add, now);
-        let permit = rule::permit(&self.state_of(slot), self.re_add, wish, now);
+        let permit = rule::permit(&self.state_of(slot), self.settings.readd_policy, wish, now);
         if let Some(at) = permit.backoff {
             self.back_off_until(slot, at);
         }

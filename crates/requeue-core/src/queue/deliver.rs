@@ -180,7 +180,7 @@ impl<K: Eq + Clone> Queue<K> {
         let was_dirty = record.phase() == Phase::InFlightDirty;
         let epoch = record.epoch();
         let how = how_of(finish, record.cancel_reason(), now);
-        let plan = rule::complete(how, &self.state_of(slot), self.re_add, now);
+        let plan = rule::complete(how, &self.state_of(slot), self.settings.readd_policy, now);
         // Copies for a custom order come before any change, because a key's `clone` may panic.
         let order_key = self.key_if(plan.makes_ready && copies, slot);
         let freed = if copies { self.key_to_free(slot) } else { None };

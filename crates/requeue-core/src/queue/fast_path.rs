@@ -17,7 +17,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the queue is open, without a custom order, a pace and restarts.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
-        self.ending == Ending::Open && self.is_plain
+        self.ending == Ending::Open && self.settings.is_plain
     }
 
     /// Adds a key if one bucket of the index shows whether the key is new, and no other key is due.
@@ -68,11 +68,14 @@ impl<K: Eq + Clone> Queue<K> {
         // The policy makes a difference if two runs are pending, or if a backoff is not over.
         let applies = match due {
             None => {
-                let keeps = || self.re_add == ReaddPolicy::KeepBoth && !self.timers.has_bounds();
+                let keeps = || {
+                    self.settings.readd_policy == ReaddPolicy::KeepBoth && !self.timers.has_bounds()
+                };
                 phase != Phase::Idle && (!is_waiting || keeps())
             }
             Some(due) => {
-                let is_gated = || self.re_add == ReaddPolicy::Hold && record.not_before() > due;
+                let is_gated =
+                    || self.settings.readd_policy == ReaddPolicy::Hold && record.not_before() > due;
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
@@ -107,7 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        let is_simple = self.is_plain && self.backing_off.is_empty();
+        let is_simple = self.settings.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
         }
@@ -136,8 +139,8 @@ mod tests {
         let order = || Order::Priority { oldest_every: 4 };
         let configs = [
             plain(),
-            Config { re_add: ReaddPolicy::Replace, track: true, ..plain() },
-            Config { re_add: ReaddPolicy::KeepBoth, ..plain() },
+            Config { readd_policy: ReaddPolicy::Replace, track: true, ..plain() },
+            Config { readd_policy: ReaddPolicy::KeepBoth, ..plain() },
             Config { order: order(), ..plain() },
             Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
             Config { group_limit: Some(3), ..plain() },
@@ -178,8 +181,8 @@ mod tests {
             (ReaddPolicy::Replace, Added::New),
             (ReaddPolicy::KeepBoth, Added::New),
         ];
-        for (re_add, again) in cases {
-            let mut queue = Queue::new(Config { re_add, ..Config::default() });
+        for (readd_policy, again) in cases {
+            let mut queue = Queue::new(Config { readd_policy, ..Config::default() });
             let _ = queue.add(0, 0, Add::now(), GroupId::default(), NOW);
             let failed = Add::after(SECOND).failed();
             let added = queue.add_fast(1, 1, &failed, GroupId::default(), NOW);

@@ -8,24 +8,35 @@ use alloc::vec::Vec;
 use super::Queue;
 use super::stats::StateCounts;
 use super::walk::Walk;
-use crate::order::{Fair, GroupId, Ready};
+use crate::order::{GroupId, Ready};
 use crate::types::cancel::CancelReason;
 use crate::types::lifecycle::Ending;
 use crate::types::slot::Slot;
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the keys have groups.
+    #[inline(always)]
     #[must_use]
     pub fn has_groups(&self) -> bool {
         self.ready.groups().is_some()
     }
 
-    /// Pauses or resumes the deliveries of a group. It has no effect after a shutdown, or if the keys
-    /// have no groups.
+    /// Pauses the deliveries of a group. It has no effect after a shutdown, or if the keys have no
+    /// groups.
+    pub fn pause_group(&mut self, group: GroupId) {
+        self.set_group_paused(group, true);
+    }
+
+    /// Starts the deliveries of a group again. It has no effect after a shutdown, or if the keys have
+    /// no groups.
     ///
     /// In a queue with a custom order, the caller then calls
     /// [`return_skipped`](Self::return_skipped).
-    pub fn pause_group(&mut self, group: GroupId, paused: bool) {
+    pub fn resume_group(&mut self, group: GroupId) {
+        self.set_group_paused(group, false);
+    }
+
+    pub(super) fn set_group_paused(&mut self, group: GroupId, paused: bool) {
         if self.ending != Ending::ShutDown
             && let Some(groups) = self.ready.groups_mut()
         {
@@ -61,12 +72,19 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn group_states(&self, group: GroupId) -> StateCounts {
         let Some(groups) = self.ready.groups() else { return StateCounts::default() };
-        let [ready, in_flight, dirty, waiting, backing_off] = groups.counts(group);
+        let counts = groups.counts(group);
+        // After a shutdown, the waiting keys are only on their way out.
         let (waiting, backing_off) = match self.ending {
             Ending::ShutDown => (0, 0),
-            _ => (waiting - backing_off, backing_off),
+            _ => (counts.waiting - counts.backing_off, counts.backing_off),
         };
-        StateCounts { ready, waiting, backing_off, in_flight, dirty }
+        StateCounts {
+            ready: counts.ready as usize,
+            waiting: waiting as usize,
+            backing_off: backing_off as usize,
+            in_flight: counts.in_flight as usize,
+            dirty: counts.dirty as usize,
+        }
     }
 
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
@@ -129,15 +147,5 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the group of the key in `slot` is paused.
     pub(super) fn is_in_paused_group(&self, slot: Slot) -> bool {
         self.ready.groups().is_some_and(|groups| groups.is_in_paused(slot))
-    }
-
-    /// Returns the number of ready keys in paused groups.
-    pub(super) fn paused_ready(&self) -> usize {
-        self.ready.groups().map_or(0, Fair::paused_ready)
-    }
-
-    /// Returns the number of dirty keys in paused groups.
-    pub(super) fn paused_dirty(&self) -> usize {
-        self.ready.groups().map_or(0, Fair::paused_dirty)
     }
 }

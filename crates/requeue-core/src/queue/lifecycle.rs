@@ -30,11 +30,15 @@ impl<K: Eq + Clone> Queue<K> {
         self.paused
     }
 
-    /// Pauses or resumes deliveries. It has no effect after a shutdown.
-    pub fn pause(&mut self, paused: bool) {
-        if self.ending != Ending::ShutDown {
-            self.paused = paused;
-        }
+    /// Pauses deliveries. It has no effect after a shutdown.
+    pub fn pause(&mut self) {
+        self.paused |= self.ending != Ending::ShutDown;
+    }
+
+    /// Starts deliveries again. It has no effect after a shutdown.
+    pub fn resume(&mut self) {
+        // After a shutdown, the pause decides which keys are dropped.
+        self.paused &= self.ending == Ending::ShutDown;
     }
 
     /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
@@ -114,14 +118,18 @@ impl<K: Eq + Clone> Queue<K> {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => self.is_empty() && self.in_flight() == 0 && self.timers.len() == 0,
-            Ending::ShutDown => self.len() == self.paused_ready() || self.paused,
+            Ending::ShutDown => {
+                self.paused || self.len() == self.ready.groups().map_or(0, Fair::paused_ready)
+            }
         }
     }
 
     /// Returns true if a closed or shut-down queue will never deliver a key again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.is_exhausted() && (self.counters.dirty() == self.paused_dirty() || self.paused)
+        let dirty = self.counters.dirty();
+        let is_stopped = || dirty == self.ready.groups().map_or(0, Fair::paused_dirty);
+        self.is_exhausted() && (self.paused || is_stopped())
     }
 
     /// Returns true if a closed or shut-down queue has no key ready and none in flight.

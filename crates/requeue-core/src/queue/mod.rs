@@ -32,7 +32,7 @@ use alloc::collections::BTreeMap;
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::restarts::Restarts;
-pub use self::snapshot::{Cursor, Entry, Page};
+pub use self::snapshot::{Circumstances, Cursor, Entry, Page};
 use self::stats::Tracker;
 pub use self::stats::{BUCKETS, Histogram, StateCounts, Totals};
 use self::transitions::Counters;
@@ -51,10 +51,10 @@ use crate::types::time::Time;
 /// The settings of a [`Queue`].
 pub struct Config<K> {
     /// The re-add policy.
-    pub re_add: ReaddPolicy,
+    pub readd_policy: ReaddPolicy,
     /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], every operation needs
     /// `now`, and the caller calls [`Queue::take_restarted`] after it.
-    pub rerun: InFlightPolicy,
+    pub in_flight_policy: InFlightPolicy,
     /// The order of ready keys.
     pub order: Order<K>,
     /// True if groups take turns within a priority.
@@ -75,8 +75,8 @@ pub struct Config<K> {
 impl<K> Default for Config<K> {
     fn default() -> Self {
         Self {
-            re_add: ReaddPolicy::default(),
-            rerun: InFlightPolicy::default(),
+            readd_policy: ReaddPolicy::default(),
+            in_flight_policy: InFlightPolicy::default(),
             order: Order::Fifo,
             fair: false,
             group_limit: None,
@@ -118,13 +118,7 @@ pub struct Queue<K> {
     index: Index,
     ready: Ready<K>,
     timers: TimerHeap,
-    /// True if times are tracked.
-    tracks: bool,
-    /// True if every operation needs the time: times are tracked, the queue has a pace, or adds
-    /// restart runs.
-    needs_times: bool,
-    /// True if the fast paths apply: there is no custom order, no pace, and adds restart no runs.
-    is_plain: bool,
+    settings: Settings,
     /// Allocated with the first key. It is large, few queues track times, and most queues are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
@@ -133,13 +127,22 @@ pub struct Queue<K> {
     backing_off: BTreeMap<u64, Time>,
     /// The recent starts of each key, in a queue with a pace.
     pace: Option<Box<PaceTable<K>>>,
-    re_add: ReaddPolicy,
     /// Allocated if an add restarts the run in flight of its key.
     restarts: Option<Box<Restarts>>,
     ending: Ending,
     paused: bool,
-    /// The number of the last delivery. No number is used twice.
-    epoch: u64,
+}
+
+/// The settings of a queue that its operations read. They never change.
+struct Settings {
+    readd_policy: ReaddPolicy,
+    /// True if times are tracked.
+    tracks: bool,
+    /// True if every operation needs the time: times are tracked, the queue has a pace, or adds
+    /// restart runs.
+    needs_times: bool,
+    /// True if the fast paths apply: there is no custom order, no pace, and adds restart no runs.
+    is_plain: bool,
 }
 
 impl<K: Eq + Clone> Queue<K> {
@@ -147,27 +150,29 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit, config.groups);
-        let restarts = match config.rerun {
+        let restarts = match config.in_flight_policy {
             InFlightPolicy::After => None,
             InFlightPolicy::Restart { at_most } => Some(Box::new(Restarts::new(at_most))),
+        };
+        let settings = Settings {
+            readd_policy: config.readd_policy,
+            tracks: config.track,
+            needs_times: config.track || config.pace.is_some() || restarts.is_some(),
+            is_plain: !ready.is_custom() && config.pace.is_none() && restarts.is_none(),
         };
         Self {
             records: Slab::new(config.track || ready.has_side_table()),
             index: Index::new(),
-            is_plain: !ready.is_custom() && config.pace.is_none() && restarts.is_none(),
             ready,
             timers: TimerHeap::new(),
-            tracks: config.track,
-            needs_times: config.track || config.pace.is_some() || restarts.is_some(),
+            settings,
             tracker: None,
             counters: Counters::default(),
             backing_off: BTreeMap::new(),
             pace: config.pace.map(|pace| Box::new(PaceTable::new(pace))),
-            re_add: config.re_add,
             restarts,
             ending: Ending::Open,
             paused: false,
-            epoch: 0,
         }
     }
 

@@ -46,7 +46,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     #[must_use]
     pub fn needs_now(&self, operation: Operation<'_>) -> bool {
-        if self.needs_times || operation.always_needs_now() {
+        if self.settings.needs_times || operation.always_needs_now() {
             return true;
         }
         if self.timers.len() == 0 {
@@ -55,8 +55,10 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
+            // A completion may make another key eligible: the next key of a group that was at its
+            // limit. That key queues up behind keys that became ready before.
             Operation::Finish(ticket, Finish::Done | Finish::Succeed | Finish::GiveUp) => {
-                self.may_free_group() || self.may_come_back(ticket)
+                self.has_groups() || self.may_come_back(ticket)
             }
             Operation::Finish(..) => true,
         }
@@ -71,16 +73,6 @@ impl<K: Eq + Clone> Queue<K> {
                 list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
             }
             Ready::Priority(_) | Ready::Fair(_) | Ready::Custom(_) => false,
-        }
-    }
-
-    /// Returns true if a completion may make another key eligible: the next key of a group that was
-    /// at its limit. That key queues up behind keys that became ready before.
-    #[inline(always)]
-    const fn may_free_group(&self) -> bool {
-        match &self.ready {
-            Ready::Fifo(_) | Ready::Priority(_) => false,
-            Ready::Fair(_) | Ready::Custom(_) => true,
         }
     }
 

@@ -28,12 +28,6 @@ impl Restarts {
         Self { at_most, series: Sparse::new(), restarted: Vec::new() }
     }
 
-    fn end_series(&mut self, slot: Slot) {
-        if self.series.get(slot).is_some() {
-            self.series.remove(slot);
-        }
-    }
-
     pub(super) fn moved(&mut self, from: Slot, to: Slot) {
         self.series.moved(from, to);
     }
@@ -119,7 +113,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub(super) fn end_series(&mut self, slot: Slot) {
         if let Some(restarts) = &mut self.restarts {
-            restarts.end_series(slot);
+            restarts.series.take(slot);
         }
     }
 }

@@ -41,38 +41,33 @@ pub struct Entry<K> {
     pub adds: u32,
     /// True if the key is throttled: it is ready, but its group is at its limit or paused.
     pub held_back: bool,
-    /// True if the group of the key is paused.
-    pub group_paused: bool,
     /// The reason why the run in flight was cancelled, if it was.
     pub cancelled: Option<CancelReason>,
+    /// The circumstances of the key, for [`explain`](Self::explain).
+    // Users ask the queue, its groups and `waits_for_pace`. Tests compare these values with a model.
+    #[doc(hidden)]
+    pub around: Circumstances,
+}
+
+/// The state of the queue and of the group of a key, as far as it decides when the key runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Circumstances {
+    /// The queue's pace, if it has one.
+    pub pace: Option<Pace>,
     /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
     /// any time, and `None` that the queue has no pace.
     pub paced_until: Option<Time>,
-    /// The queue's pace, if it has one.
-    pub pace: Option<Pace>,
     /// True if the queue is paused.
     pub paused: bool,
+    /// True if the group of the key is paused.
+    pub group_paused: bool,
     /// The lifecycle state of the queue: open, closed or shut down.
     pub ending: Ending,
 }
 
-/// A position in a walk through the keys.
+/// A position in a walk through the keys. Every number is a valid cursor, and can be stored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
-pub struct Cursor(u32);
-
-impl Cursor {
-    /// Returns the cursor as a number, for storage.
-    #[must_use]
-    pub const fn to_bits(self) -> u32 {
-        self.0
-    }
-
-    /// Creates a cursor from a number. Every number is a valid cursor.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-}
+pub struct Cursor(pub u32);
 
 /// A page of a walk through the queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,7 +115,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
-        self.tracks.then(|| {
+        self.settings.tracks.then(|| {
             let running = tracker.into_iter().flat_map(|tracker| tracker.running());
             running.skip(skip).take(limit).map(|slot| self.entry(slot)).collect()
         })
@@ -162,12 +157,14 @@ impl<K: Eq + Clone> Queue<K> {
             adds: record.adds,
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
-            group_paused: self.is_in_paused_group(slot),
             cancelled: if phase.is_in_flight() { record.cancel_reason() } else { None },
-            paced_until: self.paced_until(slot),
-            pace: self.pace(),
-            paused: self.paused,
-            ending: self.ending,
+            around: Circumstances {
+                pace: self.pace(),
+                paced_until: self.paced_until(slot),
+                paused: self.paused,
+                group_paused: self.is_in_paused_group(slot),
+                ending: self.ending,
+            },
         }
     }
 
@@ -183,7 +180,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn histograms(&self) -> Option<(&Histogram, &Histogram)> {
         match &self.tracker {
             Some(tracker) => Some((&tracker.queued, &tracker.worked)),
-            None => self.tracks.then_some((&Histogram::EMPTY, &Histogram::EMPTY)),
+            None => self.settings.tracks.then_some((&Histogram::EMPTY, &Histogram::EMPTY)),
         }
     }
 
@@ -191,7 +188,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// have no keys (`workqueue_depth`). Returns `None` if times are not tracked.
     pub fn ready_and_dirty_by_priority(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
-        self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
+        self.settings.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }
 
     /// Returns the sum of the times for which the keys in flight have been in flight
@@ -243,64 +240,56 @@ impl<K> Entry<K> {
     /// ```
     #[must_use]
     pub fn waits_for_pace(&self, now: Time) -> Option<(Pace, Time)> {
-        let until = self.paced_until.filter(|&until| until > now)?;
+        let until = self.around.paced_until.filter(|&until| until > now)?;
         let waits = self.phase == Phase::Idle && self.due.is_some_and(|due| due <= until);
-        waits.then_some((self.pace?, until))
+        waits.then_some((self.around.pace?, until))
     }
 
     /// Returns an explanation of the key's state as of `now`, in one sentence.
     pub fn explain(&self, now: Time) -> impl fmt::Display {
-        let (phase, failures) = (self.phase, self.failures);
-        let ago = self.since.map(|since| now.since(since));
+        Explanation(move |f: &mut fmt::Formatter<'_>| self.write_explanation(f, now))
+    }
+
+    fn write_explanation(&self, f: &mut fmt::Formatter<'_>, now: Time) -> fmt::Result {
         let paced = self.waits_for_pace(now);
         let due = paced.map_or(self.due, |(_, until)| Some(until));
-        let (held_back, group_paused) = (self.held_back, self.group_paused);
-        let (paused, ending) = (self.paused, self.ending);
-        Explanation(move |f: &mut fmt::Formatter<'_>| {
-            match phase {
-                Phase::Idle if paced.is_some() => f.write_str("waiting for its pace")?,
-                Phase::Idle if due.is_some() && failures > 0 => f.write_str("backing off")?,
-                Phase::Idle if due.is_some() => f.write_str("waiting")?,
-                Phase::Idle => f.write_str("not pending, its failures are kept")?,
-                Phase::Ready if paused => f.write_str("ready, but the queue is paused")?,
-                Phase::Ready if group_paused => {
-                    f.write_str("ready, but its group is paused")?;
-                }
-                Phase::Ready if held_back => {
-                    f.write_str("ready, but its group has reached its limit")?;
-                }
-                Phase::Ready => f.write_str("ready, waiting for a worker")?,
-                Phase::InFlight => f.write_str("in flight")?,
-                Phase::InFlightDirty => {
-                    f.write_str("in flight, and added again: it runs once more afterwards")?;
-                }
+        f.write_str(match self.phase {
+            Phase::Idle if paced.is_some() => "waiting for its pace",
+            Phase::Idle if due.is_some() && self.failures > 0 => "backing off",
+            Phase::Idle if due.is_some() => "waiting",
+            Phase::Idle => "not pending, its failures are kept",
+            Phase::Ready if self.around.paused => "ready, but the queue is paused",
+            Phase::Ready if self.around.group_paused => "ready, but its group is paused",
+            Phase::Ready if self.held_back => "ready, but its group has reached its limit",
+            Phase::Ready => "ready, waiting for a worker",
+            Phase::InFlight => "in flight",
+            Phase::InFlightDirty => "in flight, and added again: it runs once more afterwards",
+        })?;
+        if let Some(since) = self.since.filter(|_| self.phase != Phase::Idle) {
+            write!(f, ", for {:.1?}", now.since(since))?;
+        }
+        match due {
+            Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,
+            Some(due) if self.phase == Phase::Idle => {
+                write!(f, "; ready in {:.1?}", due.since(now))?;
             }
-            if let (Some(ago), true) = (ago, phase != Phase::Idle) {
-                write!(f, ", for {ago:.1?}")?;
-            }
-            match due {
-                Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,
-                Some(due) if phase == Phase::Idle => {
-                    write!(f, "; ready in {:.1?}", due.since(now))?
-                }
-                Some(due) => write!(f, "; also due in {:.1?}", due.since(now))?,
-                None => {}
-            }
-            match paced.map(|(pace, _)| (pace.runs(), pace.per())) {
-                None => {}
-                Some((1, per)) => write!(f, "; it ran within the last {per:?}")?,
-                Some((runs, per)) => write!(f, "; it ran {runs} times in {per:?}")?,
-            }
-            match failures {
-                0 => {}
-                1 => f.write_str("; failed once")?,
-                n => write!(f, "; failed {n} times in a row")?,
-            }
-            match ending {
-                Ending::Open => Ok(()),
-                Ending::Closed => f.write_str("; the queue is closed"),
-                Ending::ShutDown => f.write_str("; the queue is shut down"),
-            }
+            Some(due) => write!(f, "; also due in {:.1?}", due.since(now))?,
+            None => {}
+        }
+        match paced.map(|(pace, _)| (pace.runs(), pace.per())) {
+            None => {}
+            Some((1, per)) => write!(f, "; it ran within the last {per:?}")?,
+            Some((runs, per)) => write!(f, "; it ran {runs} times in {per:?}")?,
+        }
+        match self.failures {
+            0 => {}
+            1 => f.write_str("; failed once")?,
+            n => write!(f, "; failed {n} times in a row")?,
+        }
+        f.write_str(match self.around.ending {
+            Ending::Open => "",
+            Ending::Closed => "; the queue is closed",
+            Ending::ShutDown => "; the queue is shut down",
         })
     }
 }

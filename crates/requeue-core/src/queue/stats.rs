@@ -137,6 +137,7 @@ impl Histogram {
 
     /// Returns the histogram of the durations that were added after `earlier`, a copy of this
     /// histogram.
+    // For the dashboard and the reports of `requeue`, which show a period.
     ///
     /// # Examples
     ///
@@ -150,6 +151,7 @@ impl Histogram {
     /// histogram.observe(Duration::from_millis(3));
     /// assert_eq!(histogram.since(&earlier).sum, 3_000_000);
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = *self;
@@ -216,6 +218,7 @@ impl Histogram {
     }
 
     /// Adds a duration.
+    // For `requeue-store`, whose queues have the same histograms.
     ///
     /// # Examples
     ///
@@ -227,6 +230,7 @@ impl Histogram {
     /// histogram.observe(Duration::from_millis(3));
     /// assert_eq!((histogram.count(), histogram.sum), (1, 3_000_000));
     /// ```
+    #[doc(hidden)]
     pub fn observe(&mut self, took: Duration) {
         let nanos = took.as_nanos();
         let bucket = LONGEST.partition_point(|&longest| u128::from(longest) < nanos);

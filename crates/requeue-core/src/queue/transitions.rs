@@ -25,7 +25,7 @@ use crate::types::time::Time;
 #[derive(Default)]
 pub(super) struct Counters {
     ready: u32,
-    processing: u32,
+    in_flight: u32,
     dirty: u32,
     failing: u32,
     busy_waiting: u32,
@@ -43,7 +43,7 @@ impl Counters {
     /// Returns the number of keys that are InFlight or InFlightDirty.
     #[inline(always)]
     pub(super) const fn in_flight(&self) -> usize {
-        self.processing as usize
+        self.in_flight as usize
     }
 
     /// Returns the number of keys that are InFlightDirty.
@@ -127,14 +127,14 @@ impl<K: Eq + Clone> Queue<K> {
                 }
                 self.enter_wait(slot, Phase::Idle, add.failed);
                 if add.failed
-                    && self.re_add == ReaddPolicy::Hold
+                    && self.settings.readd_policy == ReaddPolicy::Hold
                     && let Some(backoff) = add.due(now)
                 {
                     self.records.get_mut(slot).set_not_before(backoff);
                 }
             }
         }
-        if self.tracks {
+        if self.settings.tracks {
             let tracker = self.tracker.get_or_insert_with(|| Box::new(Tracker::new()));
             tracker.enroll(slot, now);
             if due.is_none() {
@@ -214,7 +214,7 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         let key = self.state_of(slot);
         let phase = key.phase();
-        let effect = rule::later(&key, self.re_add, bound);
+        let effect = rule::later(&key, self.settings.readd_policy, bound);
         if phase == Phase::Ready {
             self.touch(slot, effect == Later::Joins);
         }
@@ -265,8 +265,10 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
+        // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
+        let epoch = self.counters.counts.deliveries + 1;
         if let Some(pace) = &mut self.pace {
-            pace.start(&record.key, record.hash, now, self.epoch + 1);
+            pace.start(&record.key, record.hash, now, epoch);
         }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next());
@@ -275,17 +277,16 @@ impl<K: Eq + Clone> Queue<K> {
             record = self.records.get_mut(slot);
         }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
-        self.epoch += 1;
-        record.start(self.epoch);
+        record.start(epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
         let priority = record.priority;
         self.counters.ready -= 1;
-        self.counters.processing += 1;
-        self.counters.counts.deliveries += 1;
+        self.counters.in_flight += 1;
+        self.counters.counts.deliveries = epoch;
         Delivery {
             key,
-            ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },
+            ticket: Ticket { slot, hash: record.hash, epoch },
             asked: Asked { adds, reasons, priority },
             failures: record.failures,
             queued: self.tracker.as_mut().map(|tracker| {
@@ -307,14 +308,14 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         match table(Row::Done, record.phase) {
             Cell::End => {
-                self.counters.processing -= 1;
+                self.counters.in_flight -= 1;
                 record.rest();
                 if record.waiting {
                     self.recount_wait(slot, Phase::InFlight, Phase::Idle);
                 }
             }
             Cell::EndAndEnqueue => {
-                self.counters.processing -= 1;
+                self.counters.in_flight -= 1;
                 self.counters.dirty -= 1;
                 self.mark_dirty(slot, false);
                 self.leave_depth(slot);
@@ -338,7 +339,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
-        self.counters.processing -= 1;
+        self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
         if let Some(groups) = self.ready.groups_mut() {
             groups.finish(slot);
@@ -468,7 +469,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
     /// [`ReaddPolicy::KeepBoth`] the deadline stays, but without a bound.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
-        if self.re_add == ReaddPolicy::KeepBoth {
+        if self.settings.readd_policy == ReaddPolicy::KeepBoth {
             self.timers.unbind(slot);
         } else {
             self.stop_waiting(slot);

@@ -119,7 +119,7 @@ impl Add {
     ///
     /// // 300 ms after the last change, and 3 s after the first at the latest.
     /// let add = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
-    /// assert!(add.is_delayed() && !add.is_retry());
+    /// assert_ne!(add, Add::after(Duration::from_millis(300)));
     /// ```
     pub const fn debounce(quiet: Duration) -> Self {
         Self { at_most: Some(NonZero::<u64>::MAX), ..Self::after(quiet) }
@@ -160,6 +160,8 @@ impl Add {
     }
 
     /// Marks this add as the retry of a failure, which is counted (client-go's `AddRateLimited`).
+    // Users call `Queue::add_rate_limited` of `requeue`, which takes the delay from the limiter.
+    #[doc(hidden)]
     pub const fn failed(self) -> Self {
         Self { failed: true, ..self }
     }
@@ -190,6 +192,8 @@ impl Add {
     }
 
     /// Returns true if the add asks for a run later than now, so that a clock must be read for it.
+    // The three getters are for `requeue` and for tests. A user knows the add that they made.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
         !matches!(self.when, When::Now | When::After(Duration::ZERO))
@@ -198,12 +202,14 @@ impl Add {
     /// Returns true if the add counts as a retry (`workqueue_retries_total`).
     ///
     /// Every delayed add counts, even with a delay of zero. A debounced add does not.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_retry(&self) -> bool {
         !matches!(self.when, When::Now) && !self.is_debounced()
     }
 
     /// Returns the rule that [`merge`](Self::merge) sets.
+    #[doc(hidden)]
     #[must_use]
     pub const fn merging(&self) -> Merge {
         self.merge

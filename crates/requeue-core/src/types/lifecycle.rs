@@ -23,7 +23,7 @@ impl Phase {
 
     /// Returns true if a run without a due time is pending (client-go's `dirty`).
     #[must_use]
-    pub const fn is_dirty(self) -> bool {
+    pub(crate) const fn is_dirty(self) -> bool {
         matches!(self, Self::Ready | Self::InFlightDirty)
     }
 }

@@ -60,6 +60,8 @@ impl Pace {
     }
 
     /// Returns true if a queue can have this pace: both numbers are in their ranges.
+    // Users get the error of `Builder::build` of `requeue`.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.runs >= 1 && self.runs <= Self::MAX_RUNS && !self.per.is_zero()

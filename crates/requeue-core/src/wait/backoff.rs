@@ -1,11 +1,8 @@
 //! A backoff: delays that grow by a factor, up to a cap.
 
-use core::iter::FusedIterator;
 use core::time::Duration;
 
 use super::source::{JitterSource, jitter, scaled};
-use super::{DelayFunc, DelayWithReset};
-use crate::types::time::Time;
 
 /// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each of
 /// them.
@@ -117,99 +114,10 @@ impl Backoff {
     /// let delays = backoff.delays(JitterSource::new(42)).map(|delay| delay.as_millis());
     /// assert!(delays.eq([1, 2, 4]));
     /// ```
-    pub const fn delays(self, source: JitterSource) -> Delays {
-        Delays { backoff: self, source }
-    }
-
-    /// Returns the delays, without end.
-    ///
-    /// This is apimachinery's `Backoff.DelayFunc`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::Time;
-    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
-    ///
-    /// let backoff = Backoff {
-    ///     duration: Duration::from_secs(1),
-    ///     factor: 2.0,
-    ///     steps: 2,
-    ///     ..Backoff::default()
-    /// };
-    /// let mut delays = backoff.delay_func(JitterSource::new(42));
-    /// assert_eq!([(); 4].map(|()| delays.backoff(Time::ZERO).as_secs()), [1, 2, 4, 4]);
-    /// ```
-    pub const fn delay_func(self, source: JitterSource) -> DelayFunc {
-        DelayFunc::new(self, source)
-    }
-
-    /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
-    ///
-    /// The delays restart at the first call at which strictly more than `reset` has passed since
-    /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
-    /// first one. This is apimachinery's `Backoff.DelayWithReset`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::Time;
-    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
-    ///
-    /// let second = Duration::from_secs(1);
-    /// let backoff = Backoff { duration: second, factor: 2.0, steps: 9, ..Backoff::default() };
-    /// let start = Time::ZERO;
-    /// let mut delays = backoff.delay_with_reset(10 * second, start, JitterSource::new(42));
-    /// assert_eq!(delays.backoff(start + 9 * second), second);
-    /// assert_eq!(delays.backoff(start + 10 * second), 2 * second);
-    /// assert_eq!(delays.backoff(start + 11 * second), second);
-    /// ```
-    pub const fn delay_with_reset(
-        self,
-        reset: Duration,
-        now: Time,
-        source: JitterSource,
-    ) -> DelayWithReset {
-        DelayWithReset::new(self, reset, now, source)
+    pub fn delays(mut self, mut source: JitterSource) -> impl Iterator<Item = Duration> {
+        core::iter::from_fn(move || (self.steps > 0).then(|| self.step(&mut source)))
     }
 }
-
-/// The delays of a [`Backoff`], until its steps are used up; see [`Backoff::delays`].
-///
-/// # Examples
-///
-/// ```
-/// # use requeue_core as requeue;
-/// use requeue::wait::{Backoff, JitterSource};
-///
-/// let mut none = Backoff::default().delays(JitterSource::new(42));
-/// assert_eq!(none.next(), None);
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "iterators are lazy: without a call of `next` there is no delay"]
-pub struct Delays {
-    backoff: Backoff,
-    source: JitterSource,
-}
-
-impl Iterator for Delays {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        (self.backoff.steps > 0).then(|| self.backoff.step(&mut self.source))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let most = usize::try_from(self.backoff.steps).unwrap_or(0);
-        (most.min(1), Some(most))
-    }
-}
-
-impl FusedIterator for Delays {}
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::Backoff;
-use super::source::{JitterSource, jitter};
+use super::source::JitterSource;
 use crate::types::time::Time;
 
 /// Computes how long a loop waits before each of its rounds.
@@ -49,6 +49,64 @@ impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
     }
 }
 
+impl Backoff {
+    /// Returns the delays, without end.
+    ///
+    /// This is apimachinery's `Backoff.DelayFunc`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// use core::time::Duration;
+    /// use requeue::Time;
+    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
+    ///
+    /// let backoff = Backoff {
+    ///     duration: Duration::from_secs(1),
+    ///     factor: 2.0,
+    ///     steps: 2,
+    ///     ..Backoff::default()
+    /// };
+    /// let mut delays = backoff.delay_func(JitterSource::new(42));
+    /// assert_eq!([(); 4].map(|()| delays.backoff(Time::ZERO).as_secs()), [1, 2, 4, 4]);
+    /// ```
+    pub const fn delay_func(self, source: JitterSource) -> DelayFunc {
+        DelayFunc { backoff: self, source }
+    }
+
+    /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
+    ///
+    /// The delays restart at the first call at which strictly more than `reset` has passed since
+    /// the last restart, or since `now` if there was none. With a `reset` of zero, every delay is a
+    /// first one. This is apimachinery's `Backoff.DelayWithReset`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_core as requeue;
+    /// use core::time::Duration;
+    /// use requeue::Time;
+    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let backoff = Backoff { duration: second, factor: 2.0, steps: 9, ..Backoff::default() };
+    /// let start = Time::ZERO;
+    /// let mut delays = backoff.delay_with_reset(10 * second, start, JitterSource::new(42));
+    /// assert_eq!(delays.backoff(start + 9 * second), second);
+    /// assert_eq!(delays.backoff(start + 10 * second), 2 * second);
+    /// assert_eq!(delays.backoff(start + 11 * second), second);
+    /// ```
+    pub const fn delay_with_reset(
+        self,
+        reset: Duration,
+        now: Time,
+        source: JitterSource,
+    ) -> DelayWithReset {
+        DelayWithReset { backoff: self, initial: self, reset, last_reset: now, source }
+    }
+}
+
 /// The delays of a [`Backoff`], without end; see [`Backoff::delay_func`].
 ///
 /// # Examples
@@ -66,12 +124,6 @@ impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
 pub struct DelayFunc {
     backoff: Backoff,
     source: JitterSource,
-}
-
-impl DelayFunc {
-    pub(super) const fn new(backoff: Backoff, source: JitterSource) -> Self {
-        Self { backoff, source }
-    }
 }
 
 impl BackoffManager for DelayFunc {
@@ -105,17 +157,6 @@ pub struct DelayWithReset {
     reset: Duration,
     last_reset: Time,
     source: JitterSource,
-}
-
-impl DelayWithReset {
-    pub(super) const fn new(
-        initial: Backoff,
-        reset: Duration,
-        now: Time,
-        source: JitterSource,
-    ) -> Self {
-        Self { backoff: initial, initial, reset, last_reset: now, source }
-    }
 }
 
 impl BackoffManager for DelayWithReset {
@@ -235,11 +276,7 @@ impl BackoffManager for ExponentialBackoffManager {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct JitteredBackoffManager {
-    duration: Duration,
-    jitter: f64,
-    source: JitterSource,
-}
+pub struct JitteredBackoffManager(DelayFunc);
 
 impl JitteredBackoffManager {
     /// Creates a period of `duration`. If `jitter` is 0, negative or NaN, there is no jitter.
@@ -257,17 +294,15 @@ impl JitteredBackoffManager {
     /// assert_eq!(exact.backoff(Time::ZERO), second);
     /// ```
     pub const fn new(duration: Duration, jitter: f64, source: JitterSource) -> Self {
-        Self { duration, jitter, source }
+        // Without steps, the duration stays as it is.
+        let period = Backoff { duration, factor: 0.0, jitter, steps: 0, cap: Duration::ZERO };
+        Self(DelayFunc { backoff: period, source })
     }
 }
 
 impl BackoffManager for JitteredBackoffManager {
-    fn backoff(&mut self, _now: Time) -> Duration {
-        if self.jitter > 0.0 {
-            jitter(self.duration, self.jitter, &mut self.source)
-        } else {
-            self.duration
-        }
+    fn backoff(&mut self, now: Time) -> Duration {
+        self.0.backoff(now)
     }
 }
 

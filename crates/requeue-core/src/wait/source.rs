@@ -12,11 +12,12 @@ use core::time::Duration;
 ///
 /// ```
 /// # use requeue_core as requeue;
-/// use requeue::wait::JitterSource;
+/// use core::time::Duration;
+/// use requeue::wait::{JitterSource, jitter};
 ///
-/// let (mut one, mut other) = (JitterSource::new(42), JitterSource::new(42));
-/// assert_eq!(one.next_u64(), other.next_u64());
-/// assert_ne!(one.next_u64(), one.next_u64());
+/// let delay = |seed| jitter(Duration::from_secs(1), 1.0, &mut JitterSource::new(seed));
+/// assert_eq!(delay(42), delay(42));
+/// assert_ne!(delay(42), delay(43));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JitterSource {
@@ -25,31 +26,13 @@ pub struct JitterSource {
 
 impl JitterSource {
     /// Creates a source from `seed`. Every seed is suitable, including 0.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::wait::JitterSource;
-    ///
-    /// assert_ne!(JitterSource::new(0).next_u64(), JitterSource::new(1).next_u64());
-    /// ```
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
     /// Returns the next number. Each of the 2⁶⁴ numbers is equally likely.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::wait::JitterSource;
-    ///
-    /// assert_eq!(JitterSource::new(1_234_567).next_u64(), 6_457_827_717_110_365_317);
-    /// ```
-    pub const fn next_u64(&mut self) -> u64 {
+    const fn next_number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -60,19 +43,9 @@ impl JitterSource {
     /// Returns the next number from 0 (inclusive) to 1 (exclusive), in steps of 2⁻⁵³.
     ///
     /// This is Go's `rand.Float64`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::wait::JitterSource;
-    ///
-    /// let unit = JitterSource::new(7).unit();
-    /// assert!((0.0..1.0).contains(&unit));
-    /// ```
-    pub const fn unit(&mut self) -> f64 {
+    const fn next_unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
-        (self.next_u64() >> 11) as f64 * STEP
+        (self.next_number() >> 11) as f64 * STEP
     }
 
     /// Returns a duration from `longest`/2, rounded up, to `longest`, both inclusive.
@@ -88,7 +61,7 @@ impl JitterSource {
     /// two halves, so that nothing overflows.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
-        let chance = u128::from(self.next_u64());
+        let chance = u128::from(self.next_number());
         let choices = most.saturating_add(1);
         ((choices >> 64).saturating_mul(chance)) + (((choices & LOW) * chance) >> 64)
     }
@@ -116,7 +89,7 @@ impl JitterSource {
 #[must_use]
 pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Duration {
     let factor = if factor.is_nan() || factor <= 0.0 { 1.0 } else { factor };
-    duration.saturating_add(scaled(duration, source.unit() * factor))
+    duration.saturating_add(scaled(duration, source.next_unit() * factor))
 }
 
 /// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative
@@ -153,7 +126,7 @@ mod tests {
             4_593_380_528_125_082_431,
             16_408_922_859_458_223_821,
         ] {
-            assert_eq!(source.next_u64(), expected);
+            assert_eq!(source.next_number(), expected);
         }
     }
 
@@ -162,7 +135,7 @@ mod tests {
         let most = (u64::MAX >> 11) as f64 / (1_u64 << 53) as f64;
         assert!(most < 1.0);
         let mut source = JitterSource::new(3);
-        let mean = (0..10_000).map(|_| source.unit()).sum::<f64>() / 10_000.0;
+        let mean = (0..10_000).map(|_| source.next_unit()).sum::<f64>() / 10_000.0;
         assert!((0.49..0.51).contains(&mean), "{mean}");
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use requeue_core::Cursor;
+use requeue_core::{Cursor, Phase};
 
 use super::Lockstep;
 use crate::Key;
@@ -63,7 +63,11 @@ impl Lockstep {
         let (mut walked, mut cursor) = (BTreeMap::new(), Some(Cursor::default()));
         while let Some(at) = cursor {
             let page = self.queue.page(at, 256);
-            for entry in page.entries.iter().filter(|entry| entry.phase.is_dirty()) {
+            for entry in page
+                .entries
+                .iter()
+                .filter(|entry| matches!(entry.phase, Phase::Ready | Phase::InFlightDirty))
+            {
                 *walked.entry(entry.priority).or_default() += 1;
             }
             cursor = page.next;

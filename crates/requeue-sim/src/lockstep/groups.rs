@@ -16,7 +16,10 @@ impl Lockstep {
         match *op {
             Op::PauseTeam(team, paused) => {
                 let team = self.setup.team(team).id;
-                self.queue.pause_group(GroupId::new(team), paused);
+                match paused {
+                    true => self.queue.pause_group(GroupId::new(team)),
+                    false => self.queue.resume_group(GroupId::new(team)),
+                }
                 self.model.pause_team(team, paused);
                 // In slices, like a shared queue.
                 while inside(|| self.queue.return_skipped(GroupId::new(team), 2)) {}

@@ -53,8 +53,8 @@ impl Lockstep {
             Ranking::Stack { lossy } => Order::Custom(Box::new(TestOrder::new(Stack::new(lossy)))),
         };
         let config = Config {
-            re_add: setup.rules.re_add,
-            rerun: setup.rules.rerun,
+            readd_policy: setup.rules.re_add,
+            in_flight_policy: setup.rules.rerun,
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,
@@ -209,7 +209,10 @@ impl Lockstep {
                 self.went_back = true;
             }
             Op::Pause(paused) => {
-                self.queue.pause(paused);
+                match paused {
+                    true => self.queue.pause(),
+                    false => self.queue.resume(),
+                }
                 self.model.pause(paused);
             }
             Op::End(ending) => self.end(ending),

@@ -161,7 +161,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// The default is [`ReaddPolicy::Hold`].
     pub fn readd_policy(mut self, policy: ReaddPolicy) -> Self {
-        self.config.re_add = policy;
+        self.config.readd_policy = policy;
         self
     }
 
@@ -183,8 +183,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// assert!(item.is_cancelled());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    pub fn in_flight_policy(mut self, rerun: InFlightPolicy) -> Self {
-        self.config.rerun = rerun;
+    pub fn in_flight_policy(mut self, policy: InFlightPolicy) -> Self {
+        self.config.in_flight_policy = policy;
         self
     }
 
@@ -452,7 +452,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("re_add", &self.config.re_add)
+            .field("readd_policy", &self.config.readd_policy)
             .field("order", &self.config.order)
             .finish_non_exhaustive()
     }

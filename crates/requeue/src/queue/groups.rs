@@ -152,7 +152,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// ```
     pub fn pause(&self) {
         let Ok(mut state) = self.shared().lock() else { return };
-        state.core.pause_group(self.group, true);
+        state.core.pause_group(self.group);
         self.shared().release(state);
     }
 
@@ -163,7 +163,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     pub fn resume(&self) {
         // Due keys first: groups that are due take their turns before this one.
         let Some((mut state, _)) = self.queue.settled() else { return };
-        state.core.pause_group(self.group, false);
+        state.core.resume_group(self.group);
         loop {
             let return_some = || state.core.return_skipped(self.group, LOCK_BATCH);
             let more = catch_unwind(AssertUnwindSafe(return_some));

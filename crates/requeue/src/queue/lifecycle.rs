@@ -276,17 +276,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert!(queue.try_get().is_some());
     /// ```
     pub fn pause(&self) {
-        self.set_paused(true);
+        let Ok(mut state) = self.shared.lock() else { return };
+        state.core.pause();
+        self.shared.release(state);
     }
 
     /// Starts deliveries again.
     pub fn resume(&self) {
-        self.set_paused(false);
-    }
-
-    fn set_paused(&self, paused: bool) {
         let Ok(mut state) = self.shared.lock() else { return };
-        state.core.pause(paused);
+        state.core.resume();
         self.shared.release(state);
     }
 

@@ -1,5 +1,8 @@
 //! Loops that wait: apimachinery's `wait` on any [`Clock`](crate::clock::Clock).
 //!
+//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and [`jitter_source`] are
+//! always there.
+//!
 //! | task | function or type | apimachinery |
 //! |---|---|---|
 //! | run a function periodically | [`until`], [`non_sliding_until`], [`jitter_until`], [`forever`] | `Until`, `NonSlidingUntil`, `JitterUntil`, `Forever` |
@@ -26,6 +29,7 @@
 //! - A loop without delays yields to other tasks after each round.
 //!
 //! ```
+//! # #[cfg(feature = "wait")] {
 //! use std::time::Duration;
 //! use requeue::clock::{Clock, FakeClock, sleep_until};
 //! use requeue::wait;
@@ -39,32 +43,42 @@
 //!     async {}
 //! }));
 //! assert_eq!(runs, [0, 10, 20]);
+//! # }
 //! ```
 
+#[cfg(feature = "wait")]
 mod crash;
+#[cfg(feature = "wait")]
 mod error;
+#[cfg(feature = "wait")]
 mod exponential;
+#[cfg(feature = "wait")]
 mod parallelize;
+#[cfg(feature = "wait")]
 mod poll;
+#[cfg(feature = "wait")]
 mod rounds;
+#[cfg(feature = "wait")]
 mod until;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+pub use requeue_core::wait::{Backoff, JitterSource, jitter};
+#[cfg(feature = "wait")]
 pub use requeue_core::wait::{
-    Backoff, BackoffManager, DelayFunc, DelayWithReset, Delays, ExponentialBackoffManager,
-    JitterSource, JitteredBackoffManager, jitter,
+    BackoffManager, DelayFunc, DelayWithReset, ExponentialBackoffManager, JitteredBackoffManager,
 };
 
-pub use self::crash::{
-    Crash, CrashHandler, handle_crash, on_crash, really_crash, set_really_crash,
+#[cfg(feature = "wait")]
+pub use self::{
+    crash::{Crash, CrashHandler, handle_crash, on_crash, really_crash, set_really_crash},
+    error::Error,
+    exponential::{exponential_backoff, exponential_backoff_until},
+    parallelize::parallelize_until,
+    poll::{Polling, poll_until},
+    until::{backoff_until, forever, jitter_until, non_sliding_until, until},
 };
-pub use self::error::Error;
-pub use self::exponential::{exponential_backoff, exponential_backoff_until};
-pub use self::parallelize::parallelize_until;
-pub use self::poll::{Polling, poll_until};
-pub use self::until::{backoff_until, forever, jitter_until, non_sliding_until, until};
 
 /// Returns a source of jitter with a new seed, which differs between calls and between processes.
 ///

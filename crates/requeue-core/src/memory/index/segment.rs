@@ -170,15 +170,23 @@ impl Segment {
 
     /// Returns the slot under `hash` for which `is` returns true.
     #[inline]
-    pub(super) fn probe(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn probe(&self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        self.search(hash, is).map(|(_, _, slot)| slot)
+    }
+
+    /// Returns the slot under `hash` for which `is` returns true, after its bucket and its place there.
+    #[inline]
+    fn search(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let first = self.first(hash);
         let mut at = first;
         loop {
             let bucket = self.bucket(at);
-            let places = bucket::matching(bucket, hash);
-            let mut slots = places.filter_map(|place| bucket::slot(bucket, place));
-            if let Some(slot) = slots.find(|&slot| is(slot)) {
-                return Some(slot);
+            for place in bucket::matching(bucket, hash) {
+                if let Some(slot) = bucket::slot(bucket, place)
+                    && is(slot)
+                {
+                    return Some((at, place, slot));
+                }
             }
             let overflowed = bucket::has_overflowed(bucket);
             at = self.next(at);
@@ -216,7 +224,11 @@ impl Segment {
 
     /// Replaces `slot`, which is at `position` under `hash`, with `to`.
     pub(super) fn replace(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
-        if let Some((at, place)) = self.locate(hash, slot, position) {
+        let found = match position {
+            Position::OVERFLOWED => self.search(hash, |it| it == slot),
+            _ => Some((self.first(hash), position.place(), slot)),
+        };
+        if let Some((at, place, _)) = found {
             bucket::set_slot(self.bucket_mut(at), place, to);
         }
     }
@@ -225,7 +237,8 @@ impl Segment {
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
         if position == Position::OVERFLOWED {
-            return self.remove_overflowed(hash, slot);
+            self.remove_overflowed(hash, |it| it == slot);
+            return;
         }
         let bucket = self.bucket_mut(self.first(hash));
         debug_assert!(bucket::slot(bucket, position.place()) == Some(slot));
@@ -249,15 +262,13 @@ impl Segment {
         if !bucket::has_overflowed(bucket) {
             return None;
         }
-        let slot = self.probe(hash, is)?;
-        self.remove_overflowed(hash, slot);
-        Some(slot)
+        self.remove_overflowed(hash, is)
     }
 
-    /// Removes a slot that is not in the first bucket of its probe sequence.
+    /// Removes a slot that is not in the first bucket of its probe sequence, and returns it.
     #[cold]
-    fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
-        let Some((found, place)) = self.locate(hash, slot, Position::OVERFLOWED) else { return };
+    fn remove_overflowed(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        let (found, place, slot) = self.search(hash, is)?;
         bucket::clear(self.bucket_mut(found), place);
         self.left += 1;
         let mut at = self.first(hash);
@@ -265,26 +276,7 @@ impl Segment {
             bucket::remove_overflow(self.bucket_mut(at));
             at = self.next(at);
         }
-    }
-
-    /// Returns the bucket of `slot`, and its place in that bucket.
-    fn locate(&self, hash: u32, slot: Slot, position: Position) -> Option<(usize, usize)> {
-        let first = self.first(hash);
-        if position != Position::OVERFLOWED {
-            return Some((first, position.place()));
-        }
-        let mut at = first;
-        loop {
-            let bucket = self.bucket(at);
-            let mut places = bucket::matching(bucket, hash);
-            if let Some(place) = places.find(|&place| bucket::slot(bucket, place) == Some(slot)) {
-                return Some((at, place));
-            }
-            at = self.next(at);
-            if at == first {
-                return None;
-            }
-        }
+        Some(slot)
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {

@@ -105,7 +105,7 @@ fn a_paused_group_without_keys_is_kept_until_it_is_resumed() {
     let mut queue = Queue::<u32>::new(Config { groups: true, ..Config::default() });
     assert!(queue.has_groups() && !Queue::<u32>::new(Config::default()).has_groups());
     for (paused, groups) in [(false, 0), (true, 1), (true, 1), (false, 0)] {
-        queue.pause_group(GroupId::new(1), paused);
+        queue.set_group_paused(GroupId::new(1), paused);
         assert_eq!(queue.ready.groups().map(crate::order::Fair::groups), Some(groups));
         assert_eq!(queue.is_group_paused(GroupId::new(1)), paused);
     }
