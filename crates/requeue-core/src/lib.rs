@@ -36,21 +36,18 @@ pub mod wait;
 pub use crate::limiter::rate_limiter::RateLimiter;
 pub use crate::order::{CustomOrder, GroupId, Order};
 pub use crate::queue::{BUCKETS, Cursor, Entry, Histogram, Page, StateCounts, Totals};
-pub use crate::types::add::{Add, Added, Cancelled, Merge, ReaddPolicy};
-pub use crate::types::cancel::{CancelReason, CancelledRun, InFlightPolicy};
-pub use crate::types::lifecycle::Phase;
-pub use crate::types::pace::Pace;
-pub use crate::types::time::Time;
+pub use crate::types::{
+    Add, Added, CancelReason, Cancelled, CancelledRun, InFlightPolicy, Merge, Pace, Phase,
+    ReaddPolicy, Time,
+};
 
 // The values of an `Add` and of an `Entry` are public only for the models that tests compare.
 #[doc(hidden)]
 pub use crate::queue::Circumstances;
 #[doc(hidden)]
-pub use crate::types::add::When;
+pub use crate::types::When;
 // The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
 #[doc(hidden)]
 pub use crate::queue::{Config, Operation, Queue, Walk};
 #[doc(hidden)]
-pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
-#[doc(hidden)]
-pub use crate::types::lifecycle::Ending;
+pub use crate::types::{Asked, Delivery, Ending, Finish, Finished, Popped, Ticket};

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use super::RateLimiter;
 use super::table::KeyTable;
 use crate::rule::backoff::{failures_before, longest_delay};
-use crate::types::time::Time;
+use crate::types::Time;
 use crate::wait::JitterSource;
 
 /// Backs off per key, with jitter, and counts one failure per wait.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::RateLimiter;
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// A token bucket that limits the rate of failures of all keys together.
 ///

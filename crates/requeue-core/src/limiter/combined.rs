@@ -8,7 +8,7 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use super::{Bucket, ExponentialFailure, RateLimiter};
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// A limiter whose delay is the longest delay of its members.
 ///

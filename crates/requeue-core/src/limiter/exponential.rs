@@ -5,6 +5,7 @@ use core::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
+use super::table::KeyTable;
 use crate::rule::backoff::longest_delay;
 
 /// A limiter that delays a key by base · 2ⁿ after its n-th failure (n from 0), up to a maximum.
@@ -79,7 +80,7 @@ impl<K, S> PerKey<K, Doubling, S> {
     /// ```
     #[must_use]
     pub const fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        Self::with_delays(hasher, Doubling { base, max })
+        Self { failures: KeyTable::with_hasher(hasher), delays: Doubling { base, max } }
     }
 }
 
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::RateLimiter;
-    use crate::types::time::Time;
+    use crate::types::Time;
 
     const MILLI: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);

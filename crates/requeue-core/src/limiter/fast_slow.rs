@@ -5,6 +5,7 @@ use core::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::per_key::{Delays, PerKey};
+use super::table::KeyTable;
 
 /// A limiter that gives the first failures of a key a fast delay, and all later failures a slow
 /// delay.
@@ -77,7 +78,8 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
     /// ```
     #[must_use]
     pub const fn with_hasher(fast: Duration, slow: Duration, attempts: u32, hasher: S) -> Self {
-        Self::with_delays(hasher, FastThenSlow { fast, slow, attempts })
+        let delays = FastThenSlow { fast, slow, attempts };
+        Self { failures: KeyTable::with_hasher(hasher), delays }
     }
 }
 
@@ -103,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::RateLimiter;
-    use crate::types::time::Time;
+    use crate::types::Time;
 
     const FAST: Duration = Duration::from_millis(5);
     const SLOW: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::RateLimiter;
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// A limiter with the delays of another one, up to a maximum.
 ///

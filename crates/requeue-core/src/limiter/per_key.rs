@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::RateLimiter;
 use super::table::KeyTable;
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// A limiter whose delay depends only on the number of a key's failures.
 /// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on
@@ -16,8 +16,8 @@ use crate::types::time::Time;
 /// **Unbounded**: it remembers each failed key until the key is forgotten.
 #[derive(Debug)]
 pub struct PerKey<K, D, S = RandomState> {
-    failures: KeyTable<K, u32, S>,
-    delays: D,
+    pub(super) failures: KeyTable<K, u32, S>,
+    pub(super) delays: D,
 }
 
 /// The delays of a [`PerKey`].
@@ -27,12 +27,6 @@ pub trait Delays: Send {
 
     /// Returns the longest delay.
     fn longest_delay(&self) -> Duration;
-}
-
-impl<K, D, S> PerKey<K, D, S> {
-    pub(super) const fn with_delays(hasher: S, delays: D) -> Self {
-        Self { failures: KeyTable::with_hasher(hasher), delays }
-    }
 }
 
 impl<K, D, S> RateLimiter<K> for PerKey<K, D, S>
@@ -90,7 +84,7 @@ mod tests {
     }
 
     fn failures() -> PerKey<u8, Seconds> {
-        PerKey::with_delays(RandomState::default(), Seconds)
+        PerKey { failures: KeyTable::with_hasher(RandomState::default()), delays: Seconds }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// Computes the time that a key waits before its next attempt.
 ///

@@ -4,8 +4,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 
-use crate::memory::index::fold;
-use crate::memory::key_map::{Entry, KeyMap};
+use crate::memory::{KeyMap, fold, key_map};
 
 /// A [`KeyMap`] that hashes its keys.
 ///
@@ -22,14 +21,11 @@ impl<K, V, S> KeyTable<K, V, S> {
         Self { noted: None, hasher }
     }
 
-    pub(super) const fn len(&self) -> usize {
-        match &self.noted {
-            Some(noted) => noted.len(),
-            None => 0,
-        }
+    pub(super) fn len(&self) -> usize {
+        self.noted.as_ref().map_or(0, |noted| noted.len())
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry<K, V>> {
+    fn entries(&self) -> impl Iterator<Item = &key_map::Entry<K, V>> {
         self.noted.iter().flat_map(|noted| noted.entries())
     }
 

@@ -26,10 +26,6 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     pub(crate) fn get(&self, at: usize) -> &T {
         &self.chunks[at / CHUNK][at % CHUNK]
     }
@@ -128,7 +124,7 @@ mod tests {
         assert_eq!((*ours.get(1), *ours.get(CHUNK), *ours.get(CHUNK + 1)), (1, CHUNK, CHUNK + 2));
         *ours.get_mut(CHUNK + 1) -= 1;
         for i in (0..3 * CHUNK).rev() {
-            assert_eq!((ours.pop(), ours.len(), ours.is_empty()), (Some(i), i, i == 0));
+            assert_eq!((ours.pop(), ours.len()), (Some(i), i));
             // One empty chunk is kept, for a length that swings around a boundary.
             let chunks = if i == 0 { 0 } else { (i.div_ceil(CHUNK) + 1).min(3) };
             assert_eq!(ours.chunks.len(), chunks);
@@ -149,7 +145,7 @@ mod tests {
         ours.push(8);
         assert_eq!(*ours.get(CHUNK + 1), 8);
         ours.truncate(0);
-        assert!(ours.is_empty() && ours.chunks.is_empty());
+        assert!(ours.len() == 0 && ours.chunks.is_empty());
     }
 
     #[test]

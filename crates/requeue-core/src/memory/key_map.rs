@@ -8,7 +8,7 @@
 
 use super::index::{Found, Index, Indexed, Position};
 use super::slab::Slab;
-use crate::types::slot::{Id, Slot};
+use crate::types::{Id, Slot};
 
 pub(crate) struct KeyMap<K, V> {
     entries: Slab<Entry<K, V>>,

@@ -1,6 +1,6 @@
 //! A doubly linked list whose links are stored with its entries.
 
-use crate::types::slot::{Id, Slot};
+use crate::types::{Id, Slot};
 
 /// The container that stores the links of a list.
 pub(crate) trait Links<I: Id = Slot> {

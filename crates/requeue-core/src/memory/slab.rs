@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::chunked::{CHUNK, give_back};
 use super::list::{Links, List};
 use super::prefetch::prefetch;
-use crate::types::slot::{Id, Slot, ids};
+use crate::types::{Id, Slot, ids};
 
 /// The maximum number of records that one step of compaction moves.
 const MAX_MOVES: usize = 4;

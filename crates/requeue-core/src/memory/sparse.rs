@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::chunked::{CHUNK, give_back};
-use crate::types::slot::{Id, Slot};
+use crate::types::{Id, Slot};
 
 struct Chunk<V> {
     values: Vec<Option<V>>,

@@ -12,8 +12,7 @@ use alloc::boxed::Box;
 use super::chunked::Chunked;
 use super::sparse::Sparse;
 use crate::rule::Wait;
-use crate::types::slot::{Id, Slot, ids};
-use crate::types::time::Time;
+use crate::types::{Id, Slot, Time, ids};
 
 const ARITY: usize = 4;
 /// The processor's nearest caches hold the children of the nodes up to this position.
@@ -73,7 +72,7 @@ impl TimerHeap {
     /// Returns the earliest deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
-        (!self.heap.is_empty()).then(|| self.heap.get(0).at)
+        Some(self.heap.rest(0).first()?.at)
     }
 
     /// Returns true if there may be a deadline at or before `now`.
@@ -163,7 +162,12 @@ impl TimerHeap {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            self.fix(position, last);
+            // The last entry may be earlier than the parent of the gap, if that is in another branch.
+            if position > 0 && last.before(self.heap.get(position / ARITY)) {
+                self.up(position, last);
+            } else {
+                self.down(position, last);
+            }
         }
         self.update_next();
         Some(at)
@@ -251,15 +255,6 @@ impl TimerHeap {
     fn write(&mut self, position: usize, entry: Entry) {
         self.positions.set(entry.slot, Id::new(position));
         *self.heap.get_mut(position) = entry;
-    }
-
-    /// Writes `entry` to `position`, or moves it up or down from there to keep the order of the heap.
-    fn fix(&mut self, position: usize, entry: Entry) {
-        if position > 0 && entry.before(self.heap.get(position / ARITY)) {
-            self.up(position, entry);
-        } else {
-            self.down(position, entry);
-        }
     }
 
     fn up(&mut self, mut position: usize, entry: Entry) {

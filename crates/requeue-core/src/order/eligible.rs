@@ -6,8 +6,7 @@ use core::cmp::Reverse;
 
 use super::group_state::{GroupIndex, GroupState, LaneId};
 use super::priority_lists::PriorityLists;
-use crate::memory::list::Links;
-use crate::memory::slab::Slab;
+use crate::memory::{Links, Slab};
 
 pub(super) type Groups = Slab<Box<GroupState>, GroupIndex>;
 

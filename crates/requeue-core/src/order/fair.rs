@@ -14,10 +14,8 @@ use super::GroupId;
 use super::aging::Aging;
 use super::eligible::{EligibleLanes, Groups};
 use super::group_state::{Age, GroupCounts, GroupIndex, GroupState, LaneId, Standing};
-use crate::memory::chunked::Chunked;
-use crate::memory::list::Links;
-use crate::memory::slab::Slab;
-use crate::types::slot::{Id, Slot};
+use crate::memory::{Chunked, Links, Slab};
+use crate::types::{Id, Slot};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {

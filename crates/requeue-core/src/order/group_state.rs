@@ -3,8 +3,8 @@
 use alloc::collections::BTreeMap;
 
 use super::GroupId;
-use crate::memory::list::List;
-use crate::types::slot::{Slot, ids};
+use crate::memory::List;
+use crate::types::{Slot, ids};
 
 ids! {
     /// The number of a group.

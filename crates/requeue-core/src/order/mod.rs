@@ -15,8 +15,8 @@ pub(crate) use self::custom::Custom;
 pub(crate) use self::fair::{Fair, Policy};
 pub use self::group::GroupId;
 pub(crate) use self::priority::ByPriority;
-use crate::memory::list::{Links, List};
-use crate::types::slot::Slot;
+use crate::memory::{Links, List};
+use crate::types::Slot;
 
 /// The order in which ready keys are delivered.
 #[non_exhaustive]

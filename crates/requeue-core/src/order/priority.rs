@@ -3,9 +3,8 @@
 use super::Ranked;
 use super::aging::Aging;
 use super::priority_lists::PriorityLists;
-use crate::memory::chunked::Chunked;
-use crate::memory::list::{Links, List};
-use crate::types::slot::{Id, Slot};
+use crate::memory::{Chunked, Links, List};
+use crate::types::{Id, Slot};
 
 /// The data that the order stores for a slot.
 #[derive(Clone)]
@@ -20,17 +19,15 @@ struct Place {
 /// the list by age through a side table.
 pub(crate) struct ByPriority {
     lists: PriorityLists,
-    places: Places,
+    places: Chunked<Place>,
     /// All ready keys, by the time at which they became ready.
     by_age: List,
     aging: Aging,
 }
 
-struct Places(Chunked<Place>);
-
-impl Links for Places {
+impl Links for Chunked<Place> {
     fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
-        &mut self.0.get_mut(slot.index()).by_age
+        &mut self.get_mut(slot.index()).by_age
     }
 }
 
@@ -38,7 +35,7 @@ impl ByPriority {
     pub(super) const fn new(oldest_every: u32) -> Self {
         Self {
             lists: PriorityLists::new(),
-            places: Places(Chunked::new()),
+            places: Chunked::new(),
             by_age: List::new(),
             aging: Aging::new(oldest_every),
         }
@@ -48,8 +45,8 @@ impl ByPriority {
     pub(crate) fn push(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
         let place = Place { by_age: [self.by_age.tail(), None], priority };
-        self.places.0.extend_to(slot.index() + 1, &place);
-        *self.places.0.get_mut(slot.index()) = place;
+        self.places.extend_to(slot.index() + 1, &place);
+        *self.places.get_mut(slot.index()) = place;
         self.by_age.append(&mut self.places, slot);
         self.lists.push_back(records, priority, slot);
     }
@@ -57,7 +54,7 @@ impl ByPriority {
     /// Moves a ready key whose priority was raised to the end of its new priority. It keeps its age.
     pub(crate) fn lift(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
-        let place = self.places.0.get_mut(slot.index());
+        let place = self.places.get_mut(slot.index());
         let was = core::mem::replace(&mut place.priority, priority);
         if was != priority {
             self.lists.remove(records, was, slot);
@@ -68,7 +65,7 @@ impl ByPriority {
     /// Removes a ready key.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
-        let priority = self.places.0.get(slot.index()).priority;
+        let priority = self.places.get(slot.index()).priority;
         self.by_age.remove(&mut self.places, slot);
         self.lists.remove(records, priority, slot);
     }
@@ -94,17 +91,17 @@ impl ByPriority {
 
     /// Updates the order after the record of a ready key has moved from `from` to `to`.
     pub(crate) fn moved(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
-        let place = self.places.0.get(from.index()).clone();
+        let place = self.places.get(from.index()).clone();
         if let Some(list) = self.lists.list_mut(place.priority) {
             list.moved(records, from, to);
         }
-        *self.places.0.get_mut(to.index()) = place;
+        *self.places.get_mut(to.index()) = place;
         self.by_age.moved(&mut self.places, from, to);
     }
 
     /// Frees the memory of slots from the index `end` on, which have no records.
     pub(crate) fn truncate(&mut self, end: usize) {
-        self.places.0.truncate(end);
+        self.places.truncate(end);
     }
 }
 
@@ -112,6 +109,6 @@ impl ByPriority {
 impl ByPriority {
     /// Returns the number of slots that the side table spans.
     pub(crate) fn slots(&self) -> usize {
-        self.places.0.len()
+        self.places.len()
     }
 }

@@ -8,8 +8,8 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use crate::memory::list::{Links, List};
-use crate::types::slot::{Id, Slot};
+use crate::memory::{Links, List};
+use crate::types::{Id, Slot};
 
 /// The number of lists in the array.
 const NEAR: usize = u32::BITS as usize;

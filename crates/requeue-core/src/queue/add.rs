@@ -2,17 +2,11 @@
 
 use core::borrow::Borrow;
 
-use super::Queue;
-use super::transitions::record::Record;
-use super::walk::Walk;
-use crate::memory::index::{Position, fold};
+use super::{Queue, Record, Walk};
+use crate::memory::{Position, fold};
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, KeyState, Wish};
-use crate::types::add::{Add, Added, Cancelled, Merge};
-use crate::types::delivery::Asked;
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Add, Added, Asked, Cancelled, Ending, Merge, Phase, Slot, Time};
 
 /// The maximum number of due keys that one operation makes ready before its own work.
 const MAX_PROMOTIONS: usize = 256;
@@ -112,10 +106,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
-        let order_key = match &self.ready {
-            Ready::Custom(_) => self.key_if(self.makes_ready(slot, add, now), slot),
-            _ => None,
-        };
+        let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
         if add.merge == Merge::Exactly {
             self.clear(slot);
         }
@@ -131,14 +122,14 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Ready => is_cancelled,
             Phase::InFlight | Phase::InFlightDirty => false,
         };
-        let is_now = match is_cancelled {
-            true => add.due(now).is_none(),
+        // A cancel comes first, and ends the backoff that the rule would respect.
+        let due = match is_cancelled {
+            true => add.due(now),
             false => {
-                let wish = Wish::of_add(add, now);
-                rule::permit(&key, self.settings.readd_policy, wish, now).due.is_none()
+                rule::permit(&key, self.settings.readd_policy, Wish::of_add(add, now), now).due
             }
         };
-        is_idle && is_now && key.paced(now).is_none()
+        is_idle && due.is_none() && key.paced(now).is_none()
     }
 
     /// Applies an add to the key in `slot`.
@@ -219,7 +210,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.postpone(slot, until);
                 continue;
             }
-            let order_key = self.key_if(is_idle, slot);
+            let order_key = self.key_if(slot, || is_idle);
             self.fall_due(slot, now, order_key);
         }
         count

@@ -2,9 +2,7 @@
 
 use super::Queue;
 use crate::rule;
-use crate::types::lifecycle::Phase;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Phase, Slot, Time};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Starts the backoff of a key that is not ready. A pending run waits until `at` as well.

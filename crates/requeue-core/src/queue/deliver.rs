@@ -5,16 +5,12 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use super::Queue;
-use super::transitions::record::Record;
+use super::{Queue, Record};
 use crate::order::Ready;
 use crate::rule::{self, Adds, Failures, How, Plan, Start};
-use crate::types::add::Add;
-use crate::types::cancel::CancelReason;
-use crate::types::delivery::{Delivery, Finish, Finished, Popped, Ticket};
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{
+    Add, CancelReason, Delivery, Ending, Finish, Finished, Phase, Popped, Slot, Ticket, Time,
+};
 
 /// The maximum number of keys of a custom order that one call skips.
 const MAX_SKIPPED: usize = 256;
@@ -164,7 +160,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn queued(&self, ticket: &Ticket) -> Option<Duration> {
         let tracker = self.tracker.as_ref()?;
-        self.locate(ticket).map(|slot| tracker.queued(slot))
+        self.locate(ticket).map(|slot| tracker.stamp(slot).queued)
     }
 
     /// Returns true if the key was added again since this delivery.
@@ -182,7 +178,7 @@ impl<K: Eq + Clone> Queue<K> {
         let how = how_of(finish, record.cancel_reason(), now);
         let plan = rule::complete(how, &self.state_of(slot), self.settings.readd_policy, now);
         // Copies for a custom order come before any change, because a key's `clone` may panic.
-        let order_key = self.key_if(plan.makes_ready && copies, slot);
+        let order_key = self.key_if(slot, || plan.makes_ready && copies);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
         self.backing_off.remove(&epoch);

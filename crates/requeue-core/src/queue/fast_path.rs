@@ -3,15 +3,12 @@
 
 use core::time::Duration;
 
-use super::Queue;
-use super::transitions::record::Record;
-use crate::memory::index::{Found, fold};
+use super::{Queue, Record};
+use crate::memory::{Found, fold};
 use crate::order::GroupId;
-use crate::types::add::{Add, Added, Merge, ReaddPolicy};
-use crate::types::delivery::{Asked, Finish, Ticket};
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{
+    Add, Added, Asked, Ending, Finish, Merge, Phase, ReaddPolicy, Slot, Ticket, Time,
+};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the queue is open, without a custom order, a pace and restarts.

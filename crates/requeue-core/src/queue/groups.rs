@@ -5,13 +5,9 @@
 
 use alloc::vec::Vec;
 
-use super::Queue;
-use super::stats::StateCounts;
-use super::walk::Walk;
+use super::{Queue, StateCounts, Walk};
 use crate::order::{GroupId, Ready};
-use crate::types::cancel::CancelReason;
-use crate::types::lifecycle::Ending;
-use crate::types::slot::Slot;
+use crate::types::{CancelReason, Ending, Slot};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns true if the keys have groups.

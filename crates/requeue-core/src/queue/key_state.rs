@@ -1,11 +1,8 @@
 //! The state of a key in this queue, for the [rules](crate::rule).
 
-use super::Queue;
-use super::transitions::record::Record;
+use super::{Queue, Record};
 use crate::rule::{KeyState, Wait};
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Ending, Phase, Slot, Time};
 
 /// A view of the key in a slot.
 pub(super) struct State<'q, K> {

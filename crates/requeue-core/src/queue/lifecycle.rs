@@ -1,13 +1,10 @@
-//! Pausing, closing and shutting down, and the sizes of a queue.
+//! Pausing, closing and shutting down.
 
 use alloc::vec::Vec;
 
 use super::Queue;
-use super::stats::StateCounts;
 use crate::order::{Fair, Ready};
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Ending, Phase, Slot};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the lifecycle state: open, closed or shut down.
@@ -95,8 +92,9 @@ impl<K: Eq + Clone> Queue<K> {
     /// They were cancelled or dropped. The caller drops them.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
+        let is_empty = self.is_empty();
         match &mut self.ready {
-            Ready::Custom(custom) if self.counters.ready() == 0 => {
+            Ready::Custom(custom) if is_empty => {
                 core::iter::from_fn(|| custom.pop()).take(max).collect()
             }
             _ => Vec::new(),
@@ -127,7 +125,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns true if a closed or shut-down queue will never deliver a key again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        let dirty = self.counters.dirty();
+        let dirty = self.ready_and_dirty() - self.len();
         let is_stopped = || dirty == self.ready.groups().map_or(0, Fair::paused_dirty);
         self.is_exhausted() && (self.paused || is_stopped())
     }
@@ -136,84 +134,5 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.is_exhausted() && self.in_flight() == 0
-    }
-
-    // --- Sizes ----------------------------------------------------------------------------------
-
-    /// Returns the number of ready keys, including throttled ones (client-go's `Len`).
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.counters.ready()
-    }
-
-    /// Returns true if no key is ready.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the number of ready and dirty keys (`workqueue_depth`).
-    #[must_use]
-    pub const fn ready_and_dirty(&self) -> usize {
-        self.counters.ready() + self.counters.dirty()
-    }
-
-    /// Returns the number of waiting keys.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
-    }
-
-    /// Returns the number of waiting keys that have failed.
-    #[must_use]
-    pub fn failing(&self) -> usize {
-        if self.ending == Ending::ShutDown { 0 } else { self.counters.failing() }
-    }
-
-    /// Returns the number of keys in each state.
-    #[must_use]
-    pub fn states(&self) -> StateCounts {
-        let (waiting, failing) = match self.ending {
-            Ending::ShutDown => (0, 0),
-            _ => {
-                let (waiting, failing) = self.counters.busy_waiting();
-                (self.timers.len() - waiting, self.counters.failing() - failing)
-            }
-        };
-        StateCounts {
-            ready: self.counters.ready(),
-            waiting: waiting - failing,
-            backing_off: failing,
-            in_flight: self.counters.in_flight(),
-            dirty: self.counters.dirty(),
-        }
-    }
-
-    /// Returns the number of keys in flight.
-    #[must_use]
-    pub const fn in_flight(&self) -> usize {
-        self.counters.in_flight()
-    }
-
-    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
-    /// keys that are remembered only for their failures.
-    #[must_use]
-    pub const fn records(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Returns the number of ready keys that may be delivered now.
-    #[must_use]
-    pub fn eligible(&self) -> usize {
-        if self.paused {
-            return 0;
-        }
-        self.ready.groups().map_or(self.len(), Fair::eligible)
-    }
-
-    /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Time> {
-        self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
     }
 }

@@ -38,15 +38,9 @@ pub use self::stats::{BUCKETS, Histogram, StateCounts, Totals};
 use self::transitions::Counters;
 use self::transitions::record::Record;
 pub use self::walk::Walk;
-use crate::memory::index::{Index, fold};
-use crate::memory::slab::Slab;
-use crate::memory::timer_heap::TimerHeap;
+use crate::memory::{Index, Slab, TimerHeap, fold};
 use crate::order::{Order, Ready};
-use crate::types::add::ReaddPolicy;
-use crate::types::cancel::InFlightPolicy;
-use crate::types::lifecycle::Ending;
-use crate::types::pace::Pace;
-use crate::types::time::Time;
+use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy, Time};
 
 /// The settings of a [`Queue`].
 pub struct Config<K> {

@@ -6,9 +6,7 @@
 
 use super::Queue;
 use crate::order::Ready;
-use crate::types::add::Add;
-use crate::types::delivery::{Finish, Ticket};
-use crate::types::lifecycle::Phase;
+use crate::types::{Add, Finish, Phase, Ticket};
 
 /// An operation of a [`Queue`], for [`Queue::needs_now`].
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +66,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// order, keys that become due go behind it. The result is false if the next key has a deadline
     /// itself, because the run at that deadline may become part of the present run.
     fn first_is_known(&self) -> bool {
-        match &self.ready {
-            Ready::Fifo(list) => {
-                list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
-            }
-            Ready::Priority(_) | Ready::Fair(_) | Ready::Custom(_) => false,
-        }
+        let Ready::Fifo(list) = &self.ready else { return false };
+        list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
     }
 
     /// Returns true if a key may go to the tail at its completion, behind keys that became ready

@@ -8,13 +8,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Queue;
-use crate::memory::key_map::KeyMap;
+use crate::memory::KeyMap;
 use crate::rule::Wait;
-use crate::types::add::{Added, Merge};
-use crate::types::delivery::Ticket;
-use crate::types::pace::Pace;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Added, Merge, Pace, Slot, Ticket, Time};
 
 /// The number of keys that one sweep examines. Each delivery inserts at most one key.
 const SWEEP: usize = 4;
@@ -76,10 +72,6 @@ impl<K> PaceTable<K> {
         Self { pace, starts: KeyMap::new(), hand: 0 }
     }
 
-    pub(super) const fn pace(&self) -> Pace {
-        self.pace
-    }
-
     pub(super) fn into_keys(self) -> impl Iterator<Item = K> {
         self.starts.into_keys()
     }
@@ -109,10 +101,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// `None` if it may become ready.
     #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        match self.pace {
-            None => None,
-            Some(_) => self.check_pace(slot, now),
-        }
+        if self.pace.is_some() { self.check_pace(slot, now) } else { None }
     }
 
     #[cold]
@@ -208,7 +197,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the pace, if the queue has one.
     #[must_use]
     pub fn pace(&self) -> Option<Pace> {
-        self.pace.as_ref().map(|pace| pace.pace())
+        self.pace.as_ref().map(|table| table.pace)
     }
 
     /// Returns the number of keys whose starts the queue remembers for its pace.

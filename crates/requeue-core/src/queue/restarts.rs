@@ -6,11 +6,8 @@ use core::time::Duration;
 use alloc::vec::Vec;
 
 use super::Queue;
-use crate::memory::sparse::Sparse;
-use crate::types::cancel::{CancelReason, CancelledRun};
-use crate::types::delivery::Ticket;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::memory::Sparse;
+use crate::types::{CancelReason, CancelledRun, Slot, Ticket, Time};
 
 /// The state of a queue in which an add restarts the run in flight.
 pub(super) struct Restarts {
@@ -18,7 +15,7 @@ pub(super) struct Restarts {
     /// The keys in a series of restarts, each with the time from which on its runs are left alone. A
     /// series lasts from the first restart until a run completes that was not restarted, or until no
     /// run is pending.
-    series: Sparse<Time>,
+    pub(super) series: Sparse<Time>,
     /// The deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,
 }
@@ -26,14 +23,6 @@ pub(super) struct Restarts {
 impl Restarts {
     pub(super) const fn new(at_most: Duration) -> Self {
         Self { at_most, series: Sparse::new(), restarted: Vec::new() }
-    }
-
-    pub(super) fn moved(&mut self, from: Slot, to: Slot) {
-        self.series.moved(from, to);
-    }
-
-    pub(super) fn truncate(&mut self, end: usize) {
-        self.series.truncate(end);
     }
 }
 

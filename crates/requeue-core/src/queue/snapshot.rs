@@ -6,13 +6,8 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use super::Queue;
-use super::stats::{Histogram, Totals};
-use crate::types::cancel::CancelReason;
-use crate::types::lifecycle::{Ending, Phase};
-use crate::types::pace::Pace;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use super::{Histogram, Queue};
+use crate::types::{CancelReason, Ending, Pace, Phase, Slot, Time};
 
 /// A snapshot of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,8 +141,8 @@ impl<K: Eq + Clone> Queue<K> {
             key: record.key.clone(),
             phase,
             since: self.tracker.as_ref().map(|tracker| match phase.is_in_flight() {
-                true => tracker.started_at(slot),
-                false => tracker.added_at(slot),
+                true => tracker.stamp(slot).started,
+                false => tracker.stamp(slot).added,
             }),
             due: if record.is_waiting() { self.timers.due(slot) } else { None },
             bound: self.timers.bound(slot),
@@ -166,12 +161,6 @@ impl<K: Eq + Clone> Queue<K> {
                 ending: self.ending,
             },
         }
-    }
-
-    /// Returns the counts since the queue was created.
-    #[must_use]
-    pub const fn totals(&self) -> Totals {
-        self.counters.totals()
     }
 
     /// Returns the histograms of how long keys were ready before their delivery, and of how long
@@ -210,7 +199,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         match (&self.tracker, self.ready.oldest()) {
-            (Some(tracker), Some(slot)) => now.since(tracker.added_at(slot)),
+            (Some(tracker), Some(slot)) => now.since(tracker.stamp(slot).added),
             _ => Duration::ZERO,
         }
     }
@@ -247,30 +236,38 @@ impl<K> Entry<K> {
 
     /// Returns an explanation of the key's state as of `now`, in one sentence.
     pub fn explain(&self, now: Time) -> impl fmt::Display {
-        Explanation(move |f: &mut fmt::Formatter<'_>| self.write_explanation(f, now))
+        Explanation { entry: self, now }
     }
+}
 
-    fn write_explanation(&self, f: &mut fmt::Formatter<'_>, now: Time) -> fmt::Result {
-        let paced = self.waits_for_pace(now);
-        let due = paced.map_or(self.due, |(_, until)| Some(until));
-        f.write_str(match self.phase {
+struct Explanation<'e, K> {
+    entry: &'e Entry<K>,
+    now: Time,
+}
+
+impl<K> fmt::Display for Explanation<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, now } = *self;
+        let paced = entry.waits_for_pace(now);
+        let due = paced.map_or(entry.due, |(_, until)| Some(until));
+        f.write_str(match entry.phase {
             Phase::Idle if paced.is_some() => "waiting for its pace",
-            Phase::Idle if due.is_some() && self.failures > 0 => "backing off",
+            Phase::Idle if due.is_some() && entry.failures > 0 => "backing off",
             Phase::Idle if due.is_some() => "waiting",
             Phase::Idle => "not pending, its failures are kept",
-            Phase::Ready if self.around.paused => "ready, but the queue is paused",
-            Phase::Ready if self.around.group_paused => "ready, but its group is paused",
-            Phase::Ready if self.held_back => "ready, but its group has reached its limit",
+            Phase::Ready if entry.around.paused => "ready, but the queue is paused",
+            Phase::Ready if entry.around.group_paused => "ready, but its group is paused",
+            Phase::Ready if entry.held_back => "ready, but its group has reached its limit",
             Phase::Ready => "ready, waiting for a worker",
             Phase::InFlight => "in flight",
             Phase::InFlightDirty => "in flight, and added again: it runs once more afterwards",
         })?;
-        if let Some(since) = self.since.filter(|_| self.phase != Phase::Idle) {
+        if let Some(since) = entry.since.filter(|_| entry.phase != Phase::Idle) {
             write!(f, ", for {:.1?}", now.since(since))?;
         }
         match due {
             Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,
-            Some(due) if self.phase == Phase::Idle => {
+            Some(due) if entry.phase == Phase::Idle => {
                 write!(f, "; ready in {:.1?}", due.since(now))?;
             }
             Some(due) => write!(f, "; also due in {:.1?}", due.since(now))?,
@@ -281,24 +278,15 @@ impl<K> Entry<K> {
             Some((1, per)) => write!(f, "; it ran within the last {per:?}")?,
             Some((runs, per)) => write!(f, "; it ran {runs} times in {per:?}")?,
         }
-        match self.failures {
+        match entry.failures {
             0 => {}
             1 => f.write_str("; failed once")?,
             n => write!(f, "; failed {n} times in a row")?,
         }
-        f.write_str(match self.around.ending {
+        f.write_str(match entry.around.ending {
             Ending::Open => "",
             Ending::Closed => "; the queue is closed",
             Ending::ShutDown => "; the queue is shut down",
         })
-    }
-}
-
-/// A substitute for `core::fmt::FromFn`, which needs Rust 1.93.
-struct Explanation<F>(F);
-
-impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Explanation<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (self.0)(f)
     }
 }

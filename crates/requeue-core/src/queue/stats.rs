@@ -3,10 +3,8 @@
 use core::time::Duration;
 
 use super::depths::Depths;
-use crate::memory::chunked::Chunked;
-use crate::memory::list::{Links, List};
-use crate::types::slot::{Id, Slot};
-use crate::types::time::Time;
+use crate::memory::{Chunked, Links, List};
+use crate::types::{Id, Slot, Time};
 
 /// Counts since the queue was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +82,7 @@ pub const BUCKETS: [f64; 12] = [
 ];
 
 /// The longest duration of each bucket, in nanoseconds.
+// It is not computed: a product of a bound and 1e9 is rounded, and two of them would be too large.
 const LONGEST: [u64; BUCKETS.len()] = [
     10,
     100,
@@ -240,22 +239,22 @@ impl Histogram {
     }
 }
 
+/// The times of a key.
 #[derive(Clone)]
-struct Stamp {
+pub(super) struct Stamp {
     /// The time at which the key became ready or dirty, or began to wait.
-    added: Time,
+    pub(super) added: Time,
     /// The time at which the key was delivered.
-    started: Time,
+    pub(super) started: Time,
     /// The time for which the key was ready before that delivery.
-    queued: Duration,
+    pub(super) queued: Duration,
     links: [Option<Slot>; 2],
 }
 
-struct Running<'a>(&'a mut Chunked<Stamp>);
-
-impl Links for Running<'_> {
+/// The links of the keys in flight.
+impl Links for Chunked<Stamp> {
     fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
-        &mut self.0.get_mut(slot.index()).links
+        &mut self.get_mut(slot.index()).links
     }
 }
 
@@ -305,7 +304,7 @@ impl Tracker {
         stamp.queued = queued;
         self.count += 1;
         self.started += u128::from(now.as_nanos());
-        self.running.push_back(&mut Running(&mut self.stamps), slot);
+        self.running.push_back(&mut self.stamps, slot);
         self.queued.observe(queued);
         queued
     }
@@ -315,7 +314,7 @@ impl Tracker {
         let started = self.stamps.get(slot.index()).started;
         self.count -= 1;
         self.started -= u128::from(started.as_nanos());
-        self.running.remove(&mut Running(&mut self.stamps), slot);
+        self.running.remove(&mut self.stamps, slot);
         let worked = now.since(started);
         self.worked.observe(worked);
         worked
@@ -326,7 +325,7 @@ impl Tracker {
         let stamp = self.stamps.get(from.index()).clone();
         *self.stamps.get_mut(to.index()) = stamp;
         if is_running {
-            self.running.moved(&mut Running(&mut self.stamps), from, to);
+            self.running.moved(&mut self.stamps, from, to);
         }
     }
 
@@ -334,17 +333,9 @@ impl Tracker {
         self.stamps.truncate(end);
     }
 
-    pub(super) fn added_at(&self, slot: Slot) -> Time {
-        self.stamps.get(slot.index()).added
-    }
-
-    /// Returns how long the key was ready before its last delivery.
-    pub(super) fn queued(&self, slot: Slot) -> Duration {
-        self.stamps.get(slot.index()).queued
-    }
-
-    pub(super) fn started_at(&self, slot: Slot) -> Time {
-        self.stamps.get(slot.index()).started
+    /// Returns the times of the key in `slot`.
+    pub(super) fn stamp(&self, slot: Slot) -> &Stamp {
+        self.stamps.get(slot.index())
     }
 
     /// Returns the sum of the times for which the keys in flight have been in flight.
@@ -360,7 +351,7 @@ impl Tracker {
 
     /// Returns how long the oldest delivery has been in flight.
     pub(super) fn longest(&self, now: Time) -> Duration {
-        self.running.head().map_or(Duration::ZERO, |slot| now.since(self.started_at(slot)))
+        self.running.head().map_or(Duration::ZERO, |slot| now.since(self.stamp(slot).started))
     }
 }
 

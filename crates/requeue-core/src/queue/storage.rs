@@ -2,12 +2,10 @@
 
 use core::borrow::Borrow;
 
-use super::Queue;
-use super::transitions::record::Record;
-use crate::memory::index::fold;
+use super::{Queue, Record};
+use crate::memory::fold;
 use crate::order::Ready;
-use crate::types::lifecycle::Phase;
-use crate::types::slot::Slot;
+use crate::types::{Phase, Slot};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the slot of `key`, if the queue has a record of it.
@@ -25,9 +23,9 @@ impl<K: Eq + Clone> Queue<K> {
     ///
     /// The copy is made before any change, because a key's `clone` may panic. It is made only if it
     /// will be used, because its `drop` may panic, too.
-    pub(super) fn key_if(&self, ready: bool, slot: Slot) -> Option<K> {
+    pub(super) fn key_if(&self, slot: Slot, is_ready: impl FnOnce() -> bool) -> Option<K> {
         match &self.ready {
-            Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
+            Ready::Custom(_) if is_ready() => Some(self.records.get(slot).key.clone()),
             _ => None,
         }
     }
@@ -73,7 +71,7 @@ impl<K: Eq + Clone> Queue<K> {
             index.moved(records, from, to);
             timers.moved(from, to);
             if let Some(restarts) = restarts {
-                restarts.moved(from, to);
+                restarts.series.moved(from, to);
             }
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
@@ -89,7 +87,7 @@ impl<K: Eq + Clone> Queue<K> {
         let end = self.records.end();
         self.timers.truncate(end);
         if let Some(restarts) = &mut self.restarts {
-            restarts.truncate(end);
+            restarts.series.truncate(end);
         }
         if let Some(tracker) = &mut self.tracker {
             tracker.truncate(end);

@@ -4,98 +4,19 @@
 //! they look up the cell for the phase of a key, change the phase, and update the order, the
 //! counters and the times accordingly.
 
+mod counters;
 pub(super) mod record;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
+pub(super) use self::counters::Counters;
 use self::record::Record;
 use super::Queue;
-use super::stats::{Totals, Tracker};
+use super::stats::Tracker;
 use crate::order::{GroupId, Ready};
 use crate::rule::{self, Cell, KeyState, Later, Row, Wait, table};
-use crate::types::add::{Add, Added, Merge, ReaddPolicy};
-use crate::types::delivery::{Asked, Delivery, Ticket};
-use crate::types::lifecycle::Phase;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
-
-/// The number of keys in each state, and counts of events. There are fewer than 2^32 keys, because slots are 32-bit
-/// numbers.
-#[derive(Default)]
-pub(super) struct Counters {
-    ready: u32,
-    in_flight: u32,
-    dirty: u32,
-    failing: u32,
-    busy_waiting: u32,
-    busy_failing: u32,
-    counts: Totals,
-}
-
-impl Counters {
-    /// Returns the number of keys that are Ready.
-    #[inline(always)]
-    pub(super) const fn ready(&self) -> usize {
-        self.ready as usize
-    }
-
-    /// Returns the number of keys that are InFlight or InFlightDirty.
-    #[inline(always)]
-    pub(super) const fn in_flight(&self) -> usize {
-        self.in_flight as usize
-    }
-
-    /// Returns the number of keys that are InFlightDirty.
-    #[inline(always)]
-    pub(super) const fn dirty(&self) -> usize {
-        self.dirty as usize
-    }
-
-    /// Returns the number of waiting keys that have failed.
-    #[inline(always)]
-    pub(super) const fn failing(&self) -> usize {
-        self.failing as usize
-    }
-
-    /// Returns the number of waiting keys that are not Idle, and how many of them have failed.
-    pub(super) const fn busy_waiting(&self) -> (usize, usize) {
-        (self.busy_waiting as usize, self.busy_failing as usize)
-    }
-
-    pub(super) const fn totals(&self) -> Totals {
-        self.counts
-    }
-
-    /// Counts an accepted add.
-    #[inline(always)]
-    pub(super) fn count_add(&mut self, add: &Add) {
-        self.counts.adds += 1;
-        self.count_retry(add.is_retry());
-    }
-
-    /// Counts a delayed add or a retry, even with a delay of zero.
-    #[inline(always)]
-    pub(super) fn count_retry(&mut self, is_retry: bool) {
-        self.counts.retries += u64::from(is_retry);
-    }
-
-    /// Counts a delivery that was completed as a failure.
-    pub(super) const fn count_failure(&mut self) {
-        self.counts.failures += 1;
-    }
-
-    /// Counts a run that the pace delays.
-    pub(super) const fn count_paced(&mut self) {
-        self.counts.paced += 1;
-    }
-
-    /// Counts an add that became part of a pending run.
-    #[inline(always)]
-    pub(super) const fn count_coalesced(&mut self) {
-        self.counts.coalesced += 1;
-    }
-}
+use crate::types::{Add, Added, Asked, Delivery, Merge, Phase, ReaddPolicy, Slot, Ticket, Time};
 
 impl<K: Eq + Clone> Queue<K> {
     // --- New keys -------------------------------------------------------------------------------
@@ -118,7 +39,7 @@ impl<K: Eq + Clone> Queue<K> {
             None => {
                 self.ready.append(&mut self.records, slot);
                 self.counters.ready += 1;
-                self.counters.counts.enqueued += 1;
+                self.counters.totals.enqueued += 1;
             }
             Some(due) => {
                 self.timers.insert(slot, due);
@@ -164,7 +85,7 @@ impl<K: Eq + Clone> Queue<K> {
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
-                self.counters.counts.enqueued += 1;
+                self.counters.totals.enqueued += 1;
                 self.stamp(slot, now);
                 if self.records.get(slot).waiting {
                     self.recount_wait(slot, Phase::Idle, Phase::Ready);
@@ -173,7 +94,7 @@ impl<K: Eq + Clone> Queue<K> {
                 Added::New
             }
             Cell::MarkDirty => {
-                self.counters.counts.enqueued += 1;
+                self.counters.totals.enqueued += 1;
                 self.counters.dirty += 1;
                 self.mark_dirty(slot, true);
                 self.stamp(slot, now);
@@ -266,7 +187,7 @@ impl<K: Eq + Clone> Queue<K> {
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
         // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
-        let epoch = self.counters.counts.deliveries + 1;
+        let epoch = self.counters.totals.deliveries + 1;
         if let Some(pace) = &mut self.pace {
             pace.start(&record.key, record.hash, now, epoch);
         }
@@ -283,7 +204,7 @@ impl<K: Eq + Clone> Queue<K> {
         let priority = record.priority;
         self.counters.ready -= 1;
         self.counters.in_flight += 1;
-        self.counters.counts.deliveries = epoch;
+        self.counters.totals.deliveries = epoch;
         Delivery {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch },

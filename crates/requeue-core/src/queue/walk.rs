@@ -4,7 +4,7 @@
 //! misses none of those that exist from its begin to its end.
 
 use super::Queue;
-use crate::types::slot::{Id, Slot};
+use crate::types::{Id, Slot};
 
 /// A position in a walk through all records, for [`Queue::cancel_groups`],
 /// [`Queue::cancel_running_group`] and [`Queue::flush_debounced`].

@@ -1,9 +1,7 @@
 //! The rules of an add: the backoff gate, and the re-add policies.
 
 use super::KeyState;
-use crate::types::add::{Add, ReaddPolicy};
-use crate::types::lifecycle::Phase;
-use crate::types::time::Time;
+use crate::types::{Add, Phase, ReaddPolicy, Time};
 
 /// The run that an add asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,7 @@
 //! The rules of a completion.
 
 use super::KeyState;
-use crate::types::add::{Merge, ReaddPolicy};
-use crate::types::lifecycle::Ending;
+use crate::types::{Ending, Merge, ReaddPolicy};
 
 /// The way in which a delivery is completed, with due times in place of delays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

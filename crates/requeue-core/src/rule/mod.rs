@@ -36,10 +36,10 @@ pub use self::add::{Later, Permit, Wish, later, permit, postpones, priority};
 pub use self::completion::{Adds, Failures, How, Plan, Start, complete};
 pub use self::phase::{Cell, Row, table};
 pub use self::wait::Wait;
-use crate::types::lifecycle::{Ending, Phase};
+use crate::types::{Ending, Phase};
 
 #[cfg(doc)]
-use crate::types::add::ReaddPolicy;
+use crate::types::ReaddPolicy;
 
 /// The state of a key, as the rules ask for it.
 ///

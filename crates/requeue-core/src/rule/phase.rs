@@ -1,6 +1,6 @@
 //! The state table of `docs/concepts/semantics.md`, as one match.
 
-use crate::types::lifecycle::Phase;
+use crate::types::Phase;
 
 /// An operation on one key: a row of the table. The rows that set a time change no phase. A due
 /// time that is reached is an `Add`.

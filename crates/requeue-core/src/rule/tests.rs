@@ -5,7 +5,7 @@ use alloc::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::add::{Merge, ReaddPolicy};
+use crate::types::{Merge, ReaddPolicy};
 
 const NOW: u64 = 100;
 const POLICIES: [ReaddPolicy; 3] = [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth];

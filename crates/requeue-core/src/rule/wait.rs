@@ -1,6 +1,6 @@
 //! The wait of a key for its due time, and the bound of debounced adds.
 
-use crate::types::add::Merge;
+use crate::types::Merge;
 
 /// The wait of a key for its due time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

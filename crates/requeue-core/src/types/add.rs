@@ -134,13 +134,12 @@ impl Add {
         if self.at_most.is_none() {
             return self;
         }
-        let nanos = max.as_nanos();
-        let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
-        let at_most = match NonZero::new(nanos) {
-            None => Some(NonZero::<u64>::MIN),
-            some => some,
+        let nanos = match max.as_nanos() {
+            0 => 1,
+            nanos if nanos > u64::MAX as u128 => u64::MAX,
+            nanos => nanos as u64,
         };
-        Self { at_most, ..self }
+        Self { at_most: NonZero::new(nanos), ..self }
     }
 
     /// Sets the rule that combines this due time with the due time that the key already has. The

@@ -1,9 +1,17 @@
 //! Plain data types. These modules import no others.
 
-pub(crate) mod add;
-pub(crate) mod cancel;
-pub(crate) mod delivery;
-pub(crate) mod lifecycle;
-pub(crate) mod pace;
-pub(crate) mod slot;
-pub(crate) mod time;
+mod add;
+mod cancel;
+mod delivery;
+mod lifecycle;
+mod pace;
+mod slot;
+mod time;
+
+pub use self::add::{Add, Added, Cancelled, Merge, ReaddPolicy, When};
+pub use self::cancel::{CancelReason, CancelledRun, InFlightPolicy};
+pub use self::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
+pub use self::lifecycle::{Ending, Phase};
+pub use self::pace::Pace;
+pub(crate) use self::slot::{Id, Slot, ids};
+pub use self::time::Time;

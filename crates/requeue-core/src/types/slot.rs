@@ -22,7 +22,7 @@ macro_rules! ids {
         #[repr(transparent)]
         pub(crate) struct $name(core::num::NonZeroU32);
 
-        impl $crate::types::slot::Id for $name {
+        impl $crate::types::Id for $name {
             #[inline(always)]
             fn new(index: usize) -> Self {
                 Self(core::num::NonZeroU32::MIN | (index as u32) << 1)

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::Backoff;
 use super::source::JitterSource;
-use crate::types::time::Time;
+use crate::types::Time;
 
 /// Computes how long a loop waits before each of its rounds.
 ///
@@ -161,9 +161,7 @@ pub struct DelayWithReset {
 
 impl BackoffManager for DelayWithReset {
     fn backoff(&mut self, now: Time) -> Duration {
-        if self.reset.is_zero() {
-            self.backoff = self.initial;
-        } else if now.since(self.last_reset) > self.reset {
+        if self.reset.is_zero() || now.since(self.last_reset) > self.reset {
             self.backoff = self.initial;
             self.last_reset = now;
         }

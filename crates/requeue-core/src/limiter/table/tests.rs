@@ -129,7 +129,7 @@ proptest! {
 
 #[test]
 fn an_entry_has_room_to_say_that_a_slot_is_vacant() {
-    assert_eq!(size_of::<Option<Entry<u64, u64>>>(), 24);
+    assert_eq!(size_of::<Option<key_map::Entry<u64, u64>>>(), 24);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use wide::u8x16;
 
-use crate::types::slot::Slot;
+use crate::types::Slot;
 
 /// The number of places in a bucket.
 pub(super) const WIDTH: usize = 12;
@@ -124,7 +124,7 @@ impl Iterator for Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::slot::Id;
+    use crate::types::Id;
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 

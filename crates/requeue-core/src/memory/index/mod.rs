@@ -20,7 +20,7 @@ use self::segment::{BITS, FULL, Segment};
 pub(crate) use self::segment::{Found, Position};
 use super::chunked::give_back;
 use super::slab::Slab;
-use crate::types::slot::Slot;
+use crate::types::Slot;
 
 /// The number of buckets in a segment.
 const BUCKETS: usize = 1 << BITS;

@@ -8,7 +8,7 @@ use super::Indexed;
 use super::bucket::{self, Bucket, WIDTH, WORDS};
 use crate::memory::prefetch::prefetch;
 use crate::memory::slab::Slab;
-use crate::types::slot::Slot;
+use crate::types::Slot;
 
 /// A segment has 2 to the power of `BITS` buckets, 4 KiB, once there are several segments.
 pub(super) const BITS: u32 = 6;
@@ -93,16 +93,8 @@ impl Segment {
         let words = vec![0; buckets * WORDS + WORDS - 1];
         let base = (words.as_ptr() as usize).wrapping_neg() % 64 / 8;
         let base = base.min(WORDS - 1) as u8;
-        Self { words, base, bits: bits as u8, left: Self::most(bits) }
-    }
-
-    const fn most(bits: u32) -> u32 {
         let full = if bits < BITS { FULL } else { CRAMMED };
-        full << bits
-    }
-
-    const fn bits(&self) -> u32 {
-        self.bits as u32
+        Self { words, base, bits: bits as u8, left: full << bits }
     }
 
     const fn len(&self) -> usize {
@@ -237,7 +229,7 @@ impl Segment {
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
         if position == Position::OVERFLOWED {
-            self.remove_overflowed(hash, |it| it == slot);
+            self.take(hash, |it| it == slot);
             return;
         }
         let bucket = self.bucket_mut(self.first(hash));
@@ -248,29 +240,11 @@ impl Segment {
 
     /// Removes the slot under `hash` for which `is` returns true, and returns it.
     #[inline]
-    pub(super) fn take(&mut self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
-        let bucket = self.bucket_mut(self.first(hash));
-        for place in bucket::matching(bucket, hash) {
-            if let Some(slot) = bucket::slot(bucket, place)
-                && is(slot)
-            {
-                bucket::clear(bucket, place);
-                self.left += 1;
-                return Some(slot);
-            }
-        }
-        if !bucket::has_overflowed(bucket) {
-            return None;
-        }
-        self.remove_overflowed(hash, is)
-    }
-
-    /// Removes a slot that is not in the first bucket of its probe sequence, and returns it.
-    #[cold]
-    fn remove_overflowed(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn take(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let (found, place, slot) = self.search(hash, is)?;
         bucket::clear(self.bucket_mut(found), place);
         self.left += 1;
+        // The buckets before it counted the slot as overflowed.
         let mut at = self.first(hash);
         while at != found {
             bucket::remove_overflow(self.bucket_mut(at));
@@ -294,7 +268,7 @@ impl Segment {
     /// Doubles the number of buckets.
     #[cold]
     fn double<T: Indexed>(&mut self, records: &mut Slab<T>) {
-        let mut new = Self::new(self.bits() + 1);
+        let mut new = Self::new(u32::from(self.bits) + 1);
         for slot in self.slots() {
             new.insert(records, slot);
         }
@@ -306,7 +280,7 @@ impl Segment {
     /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment
     /// or the new one. Its record is therefore read, but not written.
     pub(super) fn split<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
-        let mut new = Self::new(self.bits());
+        let mut new = Self::new(u32::from(self.bits));
         // All hashes are read first. Records are far apart, and the processor overlaps independent
         // reads.
         let mut slots = Vec::with_capacity(self.len() * WIDTH);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::types::slot::Id;
+use crate::types::Id;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;

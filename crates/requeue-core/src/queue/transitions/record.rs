@@ -1,16 +1,9 @@
 //! The record of a key.
 
-use crate::memory::index::{Indexed, Position};
-use crate::memory::list::Links;
-use crate::memory::slab::Slab;
+use crate::memory::{Indexed, Links, Position, Slab};
 use crate::order::Ranked;
 use crate::rule;
-use crate::types::add::Add;
-use crate::types::cancel::CancelReason;
-use crate::types::delivery::Asked;
-use crate::types::lifecycle::Phase;
-use crate::types::slot::Slot;
-use crate::types::time::Time;
+use crate::types::{Add, Asked, CancelReason, Phase, Slot, Time};
 
 /// The delivery was detached from its ticket, so that the key completes it.
 const DETACHED: u8 = 1;
