@@ -58,9 +58,9 @@ fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minute
             0
         }
     }
-    assert_eq!((Zero.is_idle(), Zero.longest()), (false, 300 * SECOND));
+    assert_eq!((Zero.is_idle(), Zero.longest_delay()), (false, 300 * SECOND));
     let boxed: Box<dyn RateLimiter<u8>> = Box::new(Zero);
-    assert_eq!((boxed.is_idle(), boxed.longest()), (false, 300 * SECOND));
+    assert_eq!((boxed.is_idle(), boxed.longest_delay()), (false, 300 * SECOND));
 }
 
 #[test]

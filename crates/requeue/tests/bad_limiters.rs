@@ -75,7 +75,7 @@ impl RateLimiter<&'static str> for Panics {
         resume_unwind(Box::new(Payload));
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         self.0.unwrap_or_else(|| resume_unwind(Box::new(Payload)))
     }
 }

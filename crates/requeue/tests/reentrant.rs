@@ -169,7 +169,7 @@ impl RateLimiter<Key> for Second {
         7
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         secs(30)
     }
 }

@@ -188,10 +188,10 @@ impl<K> Default for BackoffLimiter<K> {
 impl Wait {
     /// Returns true if the wait ended more than twice `max` ago.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
-        now > self.expires(max)
+        now > self.expires_at(max)
     }
 
-    fn expires(&self, max: Duration) -> Time {
+    fn expires_at(&self, max: Duration) -> Time {
         self.until + max.saturating_mul(2)
     }
 }
@@ -205,7 +205,7 @@ where
         self.now = now;
         self.sweep(now, LOOKS);
         let wait = self.waits.get_or_default(key);
-        let expires = wait.expires(self.max);
+        let expires = wait.expires_at(self.max);
         let Some(before) = failures_before(&now, &wait.until, &expires, wait.failures) else {
             return wait.until.since(now).min(wait.last);
         };
@@ -234,7 +234,7 @@ where
         self.waits.len() == 0
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         longest_delay(self.base, u32::MAX, self.max).max(Duration::from_nanos(1))
     }
 }

@@ -81,7 +81,7 @@ impl Bucket {
     }
 
     /// x/time/rate's `reserveN` for one token, without a bound on the wait.
-    fn reserve(&mut self, now: Time) -> Duration {
+    fn reserve_token(&mut self, now: Time) -> Duration {
         if self.is_unlimited() {
             return Duration::ZERO;
         }
@@ -104,7 +104,7 @@ impl Bucket {
 
 impl<K> RateLimiter<K> for Bucket {
     fn delay(&mut self, _key: &K, now: Time) -> Duration {
-        self.reserve(now)
+        self.reserve_token(now)
     }
 
     fn forget(&mut self, _key: &K) {}
@@ -119,7 +119,7 @@ impl<K> RateLimiter<K> for Bucket {
 
     /// Returns the time in which the empty bucket fills. The delays have no maximum, because the
     /// length of the line is unlimited.
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO
         } else if self.burst == 0 {

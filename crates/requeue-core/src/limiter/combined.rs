@@ -74,8 +74,8 @@ impl<K> RateLimiter<K> for MaxOf<K> {
         self.limiters.iter().all(|limiter| limiter.is_idle())
     }
 
-    fn longest(&self) -> Duration {
-        self.limiters.iter().map(|l| l.longest()).max().unwrap_or_default()
+    fn longest_delay(&self) -> Duration {
+        self.limiters.iter().map(|l| l.longest_delay()).max().unwrap_or_default()
     }
 }
 
@@ -102,7 +102,7 @@ impl<K> fmt::Debug for MaxOf<K> {
 ///
 /// let mut limiter = limiter::default_controller();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(5));
-/// assert_eq!(limiter.longest(), Duration::from_secs(1_000));
+/// assert_eq!(limiter.longest_delay(), Duration::from_secs(1_000));
 /// ```
 #[must_use]
 pub fn default_controller<K: Hash + Eq + Clone + Send + 'static>() -> MaxOf<K> {
@@ -188,7 +188,7 @@ mod tests {
         }
         assert_eq!(delay(&mut limiter, 96), 100 * MILLI);
         assert_eq!(delay(&mut limiter, 97), 200 * MILLI);
-        assert_eq!(limiter.longest(), 1_000 * SECOND);
+        assert_eq!(limiter.longest_delay(), 1_000 * SECOND);
         limiter.forget(&0);
         assert_eq!(limiter.num_requeues(&0), 0);
     }
@@ -198,6 +198,6 @@ mod tests {
         let mut limiter = MaxOf::new(vec![]);
         assert_eq!(delay(&mut limiter, 1), Duration::ZERO);
         limiter.forget(&1);
-        assert_eq!((limiter.num_requeues(&1), limiter.longest()), (0, Duration::ZERO));
+        assert_eq!((limiter.num_requeues(&1), limiter.longest_delay()), (0, Duration::ZERO));
     }
 }

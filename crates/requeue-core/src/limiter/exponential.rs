@@ -107,7 +107,7 @@ impl Delays for Doubling {
 ///
 /// let mut limiter = limiter::default_item_based();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(1));
-/// assert_eq!(limiter.longest(), Duration::from_secs(1_000));
+/// assert_eq!(limiter.longest_delay(), Duration::from_secs(1_000));
 /// ```
 #[must_use]
 pub fn default_item_based<K>() -> ExponentialFailure<K> {
@@ -175,17 +175,20 @@ mod tests {
     fn absurd_parameters_are_defined() {
         let mut zero = ExponentialFailure::new(Duration::ZERO, SECOND);
         zero.set(&1, 5_000);
-        assert_eq!((delay(&mut zero, 1), zero.longest()), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((delay(&mut zero, 1), zero.longest_delay()), (Duration::ZERO, Duration::ZERO));
 
         let mut never = ExponentialFailure::new(SECOND, Duration::ZERO);
-        assert_eq!((delay(&mut never, 1), never.longest()), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((delay(&mut never, 1), never.longest_delay()), (Duration::ZERO, Duration::ZERO));
 
         let mut above = ExponentialFailure::new(Duration::MAX, SECOND);
         assert_eq!((delay(&mut above, 1), delay(&mut above, 1)), (SECOND, SECOND));
 
         let mut endless = ExponentialFailure::new(SECOND, Duration::MAX);
         endless.set(&1, u32::MAX);
-        assert_eq!((delay(&mut endless, 1), endless.longest()), (Duration::MAX, Duration::MAX));
+        assert_eq!(
+            (delay(&mut endless, 1), endless.longest_delay()),
+            (Duration::MAX, Duration::MAX)
+        );
         assert_eq!(endless.num_requeues(&1), u32::MAX);
     }
 }

@@ -132,12 +132,12 @@ mod tests {
     fn absurd_parameters_are_defined() {
         let mut slow = FastSlow::new(Duration::MAX, Duration::ZERO, 0);
         assert_eq!(slow.delay(&1, Time::ZERO), Duration::ZERO);
-        assert_eq!(RateLimiter::<i32>::longest(&slow), Duration::ZERO);
+        assert_eq!(RateLimiter::<i32>::longest_delay(&slow), Duration::ZERO);
 
         let mut fast = FastSlow::new(FAST, SLOW, u32::MAX);
         fast.set(&1, u32::MAX - 1);
         assert_eq!([(); 3].map(|()| fast.delay(&1, Time::NEVER)), [FAST; 3]);
-        assert_eq!((fast.num_requeues(&1), fast.longest()), (u32::MAX, FAST));
+        assert_eq!((fast.num_requeues(&1), fast.longest_delay()), (u32::MAX, FAST));
     }
 
     proptest! {
@@ -147,7 +147,7 @@ mod tests {
             limiter.set(&1, n);
             let expected = if n < attempts { FAST } else { SLOW };
             prop_assert_eq!(limiter.delay(&1, Time::ZERO), expected);
-            prop_assert!(expected <= limiter.longest());
+            prop_assert!(expected <= limiter.longest_delay());
         }
     }
 }

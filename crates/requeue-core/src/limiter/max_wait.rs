@@ -66,8 +66,8 @@ impl<K, L: RateLimiter<K>> RateLimiter<K> for WithMaxWait<L> {
         self.limiter.is_idle()
     }
 
-    fn longest(&self) -> Duration {
-        self.limiter.longest().min(self.max)
+    fn longest_delay(&self) -> Duration {
+        self.limiter.longest_delay().min(self.max)
     }
 }
 
@@ -124,13 +124,13 @@ mod tests {
         limiter.delay(&2, Time::ZERO);
         limiter.forget(&1);
         assert_eq!([1, 2].map(|key| limiter.num_requeues(&key)), [0, 1]);
-        assert_eq!(limiter.longest(), Duration::from_secs(3));
+        assert_eq!(limiter.longest_delay(), Duration::from_secs(3));
     }
 
     #[test]
     fn a_maximum_longer_than_any_delay_changes_nothing() {
         let inner = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(60));
         let limiter = WithMaxWait::new(inner, Duration::MAX);
-        assert_eq!(RateLimiter::<u8>::longest(&limiter), Duration::from_secs(60));
+        assert_eq!(RateLimiter::<u8>::longest_delay(&limiter), Duration::from_secs(60));
     }
 }

@@ -54,7 +54,7 @@ where
         self.failures.len() == 0
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         self.delays.longest_delay()
     }
 }

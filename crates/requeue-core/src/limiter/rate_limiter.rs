@@ -28,7 +28,7 @@ use crate::types::Time;
 ///     fn num_requeues(&self, _: &K) -> u32 {
 ///         0
 ///     }
-///     fn longest(&self) -> Duration {
+///     fn longest_delay(&self) -> Duration {
 ///         Duration::from_secs(1)
 ///     }
 /// }
@@ -50,7 +50,7 @@ pub trait RateLimiter<K>: Send {
     ///
     /// A queue calls this once. It uses the result when [`delay`](Self::delay) panics or cannot be
     /// called. The default is 300 s.
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         Duration::from_secs(300)
     }
 
@@ -76,8 +76,8 @@ impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
         (**self).num_requeues(key)
     }
 
-    fn longest(&self) -> Duration {
-        (**self).longest()
+    fn longest_delay(&self) -> Duration {
+        (**self).longest_delay()
     }
 
     fn is_idle(&self) -> bool {

@@ -44,13 +44,13 @@ impl<K, V, S> KeyTable<K, V, S> {
 
 impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
     #[inline]
-    fn hash(&self, key: &K) -> u32 {
+    fn hash_key(&self, key: &K) -> u32 {
         fold(self.hasher.hash_one(key))
     }
 
     pub(super) fn get(&self, key: &K) -> Option<&V> {
         let noted = self.noted.as_ref()?;
-        let slot = noted.find(key, self.hash(key))?;
+        let slot = noted.find_slot(key, self.hash_key(key))?;
         Some(noted.value(slot))
     }
 
@@ -60,14 +60,14 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         K: Clone,
         V: Default,
     {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         let noted = self.noted.get_or_insert_with(|| Box::new(KeyMap::new()));
         let slot = noted.find_or_insert(key, hash);
         noted.value_mut(slot)
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<(K, V)> {
-        let hash = self.hash(key);
+        let hash = self.hash_key(key);
         self.noted.as_mut()?.remove(key, hash)
     }
 }

@@ -36,7 +36,7 @@ impl<T> Chunked<T> {
 
     /// Returns the entry at `at`, if there is one, and those after it in its chunk.
     #[inline]
-    pub(crate) fn rest(&self, at: usize) -> &[T] {
+    pub(crate) fn rest_of_chunk(&self, at: usize) -> &[T] {
         let chunk = self.chunks.get(at / CHUNK);
         chunk.and_then(|chunk| chunk.get(at % CHUNK..)).unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl<T> Chunked<T> {
         if last == chunk * CHUNK {
             // At most one empty chunk is kept.
             self.chunks.truncate(chunk + 1);
-            self.shrink();
+            self.free_empty_chunks();
         }
         value
     }
@@ -80,11 +80,11 @@ impl<T> Chunked<T> {
                 last.truncate(len % CHUNK);
             }
             self.len = len;
-            self.shrink();
+            self.free_empty_chunks();
         }
     }
 
-    fn shrink(&mut self) {
+    fn free_empty_chunks(&mut self) {
         if self.len == 0 {
             self.chunks = Vec::new();
         } else {

@@ -31,19 +31,19 @@ impl<K, V> Entry<K, V> {
 
 impl<K: Eq, V> Entry<K, V> {
     #[inline]
-    fn is(&self, key: &K, hash: u32) -> bool {
+    fn is_key(&self, key: &K, hash: u32) -> bool {
         self.hash == hash && self.key == *key
     }
 }
 
 impl<K, V> Indexed for Entry<K, V> {
     #[inline]
-    fn hash(&self) -> u32 {
+    fn key_hash(&self) -> u32 {
         self.hash
     }
 
     #[inline]
-    fn position(&self) -> Position {
+    fn index_position(&self) -> Position {
         self.position
     }
 
@@ -128,7 +128,7 @@ impl<K, V> KeyMap<K, V> {
     #[cold]
     fn compact(&mut self) {
         let index = &mut self.index;
-        self.entries.compact(|entries, from, to| index.moved(entries, from, to));
+        self.entries.compact(|entries, from, to| index.move_slot(entries, from, to));
     }
 
     /// Inserts a key that is not in the map.
@@ -143,8 +143,8 @@ impl<K, V> KeyMap<K, V> {
 impl<K: Eq, V> KeyMap<K, V> {
     /// Returns the slot of `key`, whose hash is `hash`.
     #[inline]
-    pub(crate) fn find(&self, key: &K, hash: u32) -> Option<Slot> {
-        self.index.probe(&self.entries, hash, |entry| entry.is(key, hash))
+    pub(crate) fn find_slot(&self, key: &K, hash: u32) -> Option<Slot> {
+        self.index.probe(&self.entries, hash, |entry| entry.is_key(key, hash))
     }
 
     /// Returns the slot of `key`. If the map does not have it, inserts a copy with the default value.
@@ -154,16 +154,17 @@ impl<K: Eq, V> KeyMap<K, V> {
         K: Clone,
         V: Default,
     {
-        match self.index.glance(&self.entries, hash, |entry| entry.is(key, hash)) {
+        match self.index.find_in_first_bucket(&self.entries, hash, |entry| entry.is_key(key, hash))
+        {
             Found::Slot(slot) => slot,
             Found::Free(free) => {
                 let key = key.clone();
                 let entry = || Entry::new(key, V::default(), hash, free.position());
                 let slot = self.entries.insert_with(entry);
-                free.put(hash, slot);
+                free.put_slot(hash, slot);
                 slot
             }
-            Found::Unclear => match self.find(key, hash) {
+            Found::Unclear => match self.find_slot(key, hash) {
                 Some(slot) => slot,
                 None => self.insert(key.clone(), V::default(), hash),
             },
@@ -172,9 +173,9 @@ impl<K: Eq, V> KeyMap<K, V> {
 
     pub(crate) fn remove(&mut self, key: &K, hash: u32) -> Option<(K, V)> {
         let Self { entries, index } = self;
-        let slot = index.take(entries, hash, |entry| entry.is(key, hash))?;
+        let slot = index.take_slot(entries, hash, |entry| entry.is_key(key, hash))?;
         let Entry { key, value, .. } = entries.remove(slot);
-        index.fit(entries);
+        index.shrink_if_sparse(entries);
         self.compact_if_sparse();
         Some((key, value))
     }

@@ -5,7 +5,7 @@ use crate::types::{Id, Slot};
 /// The container that stores the links of a list.
 pub(crate) trait Links<I: Id = Slot> {
     /// Returns the links of `id`: the entries before and after it.
-    fn links(&mut self, id: I) -> &mut [Option<I>; 2];
+    fn links_of(&mut self, id: I) -> &mut [Option<I>; 2];
 }
 
 /// A list in order of arrival. An entry in the middle is removed in constant time.
@@ -42,21 +42,21 @@ impl<I: Id> List<I> {
     pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
         match self.tail {
             None => self.head = Some(id),
-            Some(tail) => links.links(tail)[1] = Some(id),
+            Some(tail) => links.links_of(tail)[1] = Some(id),
         }
         self.tail = Some(id);
     }
 
     pub(crate) fn push_back(&mut self, links: &mut impl Links<I>, id: I) {
-        *links.links(id) = [self.tail, None];
+        *links.links_of(id) = [self.tail, None];
         self.append(links, id);
     }
 
     pub(crate) fn push_front(&mut self, links: &mut impl Links<I>, id: I) {
-        *links.links(id) = [None, self.head];
+        *links.links_of(id) = [None, self.head];
         match self.head {
             None => self.tail = Some(id),
-            Some(head) => links.links(head)[0] = Some(id),
+            Some(head) => links.links_of(head)[0] = Some(id),
         }
         self.head = Some(id);
     }
@@ -73,24 +73,24 @@ impl<I: Id> List<I> {
     pub(crate) fn remove(&mut self, links: &mut impl Links<I>, id: I) {
         match self.around(links, id, id) {
             [None, next] => self.pop_front(next),
-            [prev, next] => self.join(links, [prev, next], next, prev),
+            [prev, next] => self.link_neighbours(links, [prev, next], next, prev),
         }
     }
 
     /// Replaces the entry `from` with `to`, to which its links were copied.
-    pub(crate) fn moved(&mut self, links: &mut impl Links<I>, from: I, to: I) {
+    pub(crate) fn move_slot(&mut self, links: &mut impl Links<I>, from: I, to: I) {
         let around = self.around(links, from, to);
-        self.join(links, around, Some(to), Some(to));
+        self.link_neighbours(links, around, Some(to), Some(to));
     }
 
     /// Returns the entries before and after `id`, whose links are those of `at`.
     fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
-        let [prev, next] = *links.links(at);
+        let [prev, next] = *links.links_of(at);
         [if Some(id) == self.head { None } else { prev }, next]
     }
 
     /// Makes `next` the successor of `before`, and `prev` the predecessor of `after`.
-    fn join(
+    fn link_neighbours(
         &mut self,
         links: &mut impl Links<I>,
         [before, after]: [Option<I>; 2],
@@ -99,11 +99,11 @@ impl<I: Id> List<I> {
     ) {
         match before {
             None => self.head = next,
-            Some(before) => links.links(before)[1] = next,
+            Some(before) => links.links_of(before)[1] = next,
         }
         match after {
             None => self.tail = prev,
-            Some(after) => links.links(after)[0] = prev,
+            Some(after) => links.links_of(after)[0] = prev,
         }
     }
 }

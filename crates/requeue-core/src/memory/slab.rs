@@ -48,14 +48,14 @@ impl<T, I> Chunk<T, I> {
     }
 
     /// Frees the memory of a chunk without records.
-    fn clear(&mut self) {
+    fn free_memory(&mut self) {
         self.entries = Vec::new();
         self.vacant = None;
     }
 }
 
 impl<T, I> Links<ChunkId> for Vec<Chunk<T, I>> {
-    fn links(&mut self, id: ChunkId) -> &mut [Option<ChunkId>; 2] {
+    fn links_of(&mut self, id: ChunkId) -> &mut [Option<ChunkId>; 2] {
         &mut self[id.index()].links
     }
 }
@@ -83,7 +83,7 @@ pub(crate) struct Slab<T, I = Slot> {
     source: Option<ChunkId>,
     /// The number of slots of `source` that compaction has yet to examine.
     unexamined: u32,
-    /// True if [`end`](Self::end) may have decreased since the last
+    /// True if [`slots_end`](Self::slots_end) may have decreased since the last
     /// [`take_shrunk`](Self::take_shrunk).
     has_shrunk: bool,
     /// True if a removal may have left the slab sparse or shrunk.
@@ -114,7 +114,7 @@ impl<T, I: Id> Slab<T, I> {
         self.live
     }
 
-    /// Returns true if [`end`](Self::end) may have decreased since the last call.
+    /// Returns true if [`slots_end`](Self::slots_end) may have decreased since the last call.
     #[inline]
     pub(crate) fn take_shrunk(&mut self) -> bool {
         core::mem::take(&mut self.has_shrunk)
@@ -122,15 +122,15 @@ impl<T, I: Id> Slab<T, I> {
 
     /// Returns one more than the index of the last slot with memory. Side tables need no entry from
     /// this index on.
-    pub(crate) fn end(&self) -> usize {
+    pub(crate) fn slots_end(&self) -> usize {
         let last = self.chunks.len().checked_sub(1);
         last.map_or(0, |last| last * CHUNK + self.chunks[last].entries.len())
     }
 
     /// Returns the record in `slot`, if there is one.
     #[inline]
-    pub(crate) fn find(&self, slot: I) -> Option<&T> {
-        let (chunk, at) = split(slot);
+    pub(crate) fn find_record(&self, slot: I) -> Option<&T> {
+        let (chunk, at) = split_slot(slot);
         match self.chunks.get(chunk)?.entries.get(at)? {
             Entry::Live(value) => Some(value),
             Entry::Vacant { .. } => None,
@@ -140,7 +140,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Makes the processor fetch the record in `slot` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, slot: I) {
-        let (chunk, at) = split(slot);
+        let (chunk, at) = split_slot(slot);
         if let Some(chunk) = self.chunks.get(chunk) {
             prefetch(&chunk.entries, at);
         }
@@ -150,7 +150,7 @@ impl<T, I: Id> Slab<T, I> {
     #[track_caller]
     #[inline]
     pub(crate) fn get(&self, slot: I) -> &T {
-        match self.find(slot) {
+        match self.find_record(slot) {
             Some(value) => value,
             None => is_vacant(slot),
         }
@@ -159,7 +159,7 @@ impl<T, I: Id> Slab<T, I> {
     #[track_caller]
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: I) -> &mut T {
-        let (chunk, at) = split(slot);
+        let (chunk, at) = split_slot(slot);
         let entry = self.chunks.get_mut(chunk).and_then(|chunk| chunk.entries.get_mut(at));
         match entry {
             Some(Entry::Live(value)) => value,
@@ -177,7 +177,7 @@ impl<T, I: Id> Slab<T, I> {
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
         let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
-        let (chunk, at) = split(slot);
+        let (chunk, at) = split_slot(slot);
         let entry = &mut self.chunks[chunk].entries[at];
         if let Entry::Vacant { next } = *entry {
             self.spare = next;
@@ -193,7 +193,7 @@ impl<T, I: Id> Slab<T, I> {
     fn insert_in_chunk(&mut self, value: T) -> I {
         let number = match self.roomy.head() {
             Some(first) => first.index(),
-            None => self.grow(),
+            None => self.add_roomy_chunk(),
         };
         let chunk = &mut self.chunks[number];
         chunk.live += 1;
@@ -210,10 +210,10 @@ impl<T, I: Id> Slab<T, I> {
                     self.held += 1;
                     self.update_floor();
                 }
-                join(number, at)
+                join_slot(number, at)
             }
             Some(slot) => {
-                let entry = &mut chunk.entries[split(slot).1];
+                let entry = &mut chunk.entries[split_slot(slot).1];
                 if let Entry::Vacant { next } = *entry {
                     chunk.vacant = next;
                 }
@@ -222,7 +222,7 @@ impl<T, I: Id> Slab<T, I> {
             }
         };
         if self.chunks[number].live as usize == CHUNK {
-            self.unlist(number);
+            self.remove_from_roomy(number);
         }
         slot
     }
@@ -239,7 +239,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Removes the record in `slot`, if there is one and `wanted` returns true for it.
     #[inline]
     pub(crate) fn remove_if(&mut self, slot: I, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
-        let (chunk, at) = split(slot);
+        let (chunk, at) = split_slot(slot);
         let entry = self.chunks.get_mut(chunk)?.entries.get_mut(at)?;
         if !matches!(entry, Entry::Live(value) if wanted(value)) {
             return None;
@@ -251,16 +251,16 @@ impl<T, I: Id> Slab<T, I> {
             self.spare = Some(slot);
             self.spares += 1;
         } else {
-            self.free(slot);
+            self.free_slot(slot);
         }
         Some(value)
     }
 
     /// Makes the chunk of `slot` count it as vacant. The entry is vacant already.
     #[inline(never)]
-    fn free(&mut self, slot: I) {
+    fn free_slot(&mut self, slot: I) {
         self.needs_care = true;
-        let (number, at) = split(slot);
+        let (number, at) = split_slot(slot);
         let chunk = &mut self.chunks[number];
         chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
         chunk.vacant = Some(slot);
@@ -268,13 +268,13 @@ impl<T, I: Id> Slab<T, I> {
         // The first chunk is kept, for a queue that is empty from time to time.
         let is_emptied = chunk.live == 0 && number > 0;
         if is_emptied {
-            chunk.clear();
+            chunk.free_memory();
             self.held -= 1;
             self.has_shrunk = true;
-            self.unlist(number);
+            self.remove_from_roomy(number);
         }
         if !self.chunks[number].is_listed && self.source != Some(Id::new(number)) {
-            self.list(number);
+            self.add_to_roomy(number);
         }
         if is_emptied {
             self.drop_empty_chunks();
@@ -326,10 +326,10 @@ impl<T, I: Id> Slab<T, I> {
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
         while let Some(slot) = self.spare {
-            let (chunk, at) = split(slot);
+            let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
             (self.spare, self.spares) = (next, self.spares - 1);
-            self.free(slot);
+            self.free_slot(slot);
         }
         if !self.is_sparse() {
             return;
@@ -338,7 +338,7 @@ impl<T, I: Id> Slab<T, I> {
         if self.source != Some(Id::new(last)) {
             self.source = Some(Id::new(last));
             self.unexamined = self.chunks[last].entries.len() as u32;
-            self.unlist(last);
+            self.remove_from_roomy(last);
         }
         let mut moves = 0;
         for _ in 0..SCAN_LIMIT {
@@ -355,7 +355,7 @@ impl<T, I: Id> Slab<T, I> {
             }
             let vacant = Entry::Vacant { next: chunk.vacant };
             let Entry::Live(value) = core::mem::replace(entry, vacant) else { continue };
-            let from = join(last, at);
+            let from = join_slot(last, at);
             chunk.vacant = Some(from);
             chunk.live -= 1;
             self.live -= 1;
@@ -365,7 +365,7 @@ impl<T, I: Id> Slab<T, I> {
             moved(self, from, to);
         }
         if self.chunks[last].live == 0 {
-            self.chunks[last].clear();
+            self.chunks[last].free_memory();
             self.held -= 1;
             self.has_shrunk = true;
             self.drop_empty_chunks();
@@ -374,7 +374,7 @@ impl<T, I: Id> Slab<T, I> {
 
     /// Puts a chunk with vacant slots at the head of the list, and returns its number.
     #[cold]
-    fn grow(&mut self) -> usize {
+    fn add_roomy_chunk(&mut self) -> usize {
         // Growth stops compaction: the chunk that was being emptied is filled again.
         let source = self.source.take().map(Id::index);
         let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
@@ -383,7 +383,7 @@ impl<T, I: Id> Slab<T, I> {
             self.update_floor();
             self.chunks.len() - 1
         });
-        self.list(number);
+        self.add_to_roomy(number);
         number
     }
 
@@ -396,7 +396,7 @@ impl<T, I: Id> Slab<T, I> {
                 break;
             }
             let last = self.chunks.len() - 1;
-            self.unlist(last);
+            self.remove_from_roomy(last);
             if self.source == Some(Id::new(last)) {
                 self.source = None;
             }
@@ -418,7 +418,7 @@ impl<T, I: Id> Slab<T, I> {
     }
 
     /// Adds a chunk to the list of chunks with vacant slots.
-    fn list(&mut self, number: usize) {
+    fn add_to_roomy(&mut self, number: usize) {
         let chunk = &mut self.chunks[number];
         chunk.is_listed = true;
         if chunk.live > 0 {
@@ -429,7 +429,7 @@ impl<T, I: Id> Slab<T, I> {
     }
 
     /// Removes a chunk from the list of chunks with vacant slots, if the chunk is listed.
-    fn unlist(&mut self, number: usize) {
+    fn remove_from_roomy(&mut self, number: usize) {
         if core::mem::take(&mut self.chunks[number].is_listed) {
             self.roomy.remove(&mut self.chunks, Id::new(number));
         }
@@ -438,7 +438,7 @@ impl<T, I: Id> Slab<T, I> {
 
 /// Returns the chunk of `slot`, and its index in that chunk.
 #[inline(always)]
-fn split<I: Id>(slot: I) -> (usize, usize) {
+fn split_slot<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
 }
 
@@ -450,7 +450,7 @@ fn is_vacant<I: Id>(slot: I) -> ! {
     unreachable!("slot {} is vacant", slot.index())
 }
 
-fn join<I: Id>(chunk: usize, at: usize) -> I {
+fn join_slot<I: Id>(chunk: usize, at: usize) -> I {
     I::new(chunk * CHUNK + at)
 }
 
@@ -480,7 +480,7 @@ mod tests {
     fn full(chunks: usize) -> Slab<usize> {
         let mut slab = Slab::<_>::new(false);
         for n in 0..chunks * CHUNK + MAX_SPARES as usize {
-            assert_eq!((slab.insert(n).index(), slab.end()), (n, n + 1));
+            assert_eq!((slab.insert(n).index(), slab.slots_end()), (n, n + 1));
         }
         (0..MAX_SPARES).for_each(|n| _ = slab.remove(at((chunks * CHUNK) as u32 + n)));
         slab
@@ -491,7 +491,7 @@ mod tests {
     }
 
     fn chunk_of(slot: Slot) -> usize {
-        split(slot).0
+        split_slot(slot).0
     }
 
     #[test]
@@ -537,7 +537,7 @@ mod tests {
         (0..MAX_SPARES).for_each(|slot| _ = slab.remove(at(slot)));
         let last = 3 * CHUNK as u32;
         (last..last + MAX_SPARES).for_each(|slot| _ = slab.remove(at(slot)));
-        assert_eq!((slab.chunks.len(), slab.end()), (3, 3 * CHUNK));
+        assert_eq!((slab.chunks.len(), slab.slots_end()), (3, 3 * CHUNK));
     }
 
     /// The order in which the chunks got vacant slots does not matter.
@@ -647,7 +647,7 @@ mod tests {
                 }
                 prop_assert_eq!(slab.len(), model.len());
                 for (&slot, value) in &model {
-                    prop_assert_eq!(slab.find(slot), Some(value));
+                    prop_assert_eq!(slab.find_record(slot), Some(value));
                 }
                 prop_assert!(slab.values().eq(model.values()));
                 let (mut from, mut walked) = (0, Vec::new());

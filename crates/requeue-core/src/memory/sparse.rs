@@ -72,14 +72,14 @@ impl<V: Copy> Sparse<V> {
     }
 
     /// Moves the value of `from`, if it has one, to `to`, which has none. Returns it.
-    pub(crate) fn moved(&mut self, from: Slot, to: Slot) -> Option<V> {
+    pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) -> Option<V> {
         let value = self.take(from)?;
         self.insert(to, value);
         Some(value)
     }
 
     /// Frees the memory of slots from the index `end` on, which have no values.
-    pub(crate) fn truncate(&mut self, end: usize) {
+    pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.chunks.truncate(end.div_ceil(CHUNK));
         give_back(&mut self.chunks);
     }
@@ -138,7 +138,7 @@ mod tests {
                     }
                     _ => {
                         let end = model.last_key_value().map_or(0, |(&last, _)| last + 1);
-                        sparse.truncate(end as usize);
+                        sparse.truncate_slots(end as usize);
                         prop_assert_eq!(sparse.chunks(), (end as usize).div_ceil(CHUNK));
                     }
                 }
@@ -180,7 +180,7 @@ mod tests {
         let mut sparse = Sparse::new();
         sparse.insert(at(1000 * CHUNK as u32), 7);
         sparse.remove(at(1000 * CHUNK as u32));
-        sparse.truncate(0);
+        sparse.truncate_slots(0);
         assert!(sparse.chunks.capacity() <= 16);
     }
 }

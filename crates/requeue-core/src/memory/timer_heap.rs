@@ -36,7 +36,7 @@ impl Entry {
     /// Returns true if this entry leaves before `other`. It compares without a branch, because the
     /// processor cannot predict which of two children is earlier.
     #[inline]
-    fn before(&self, other: &Self) -> bool {
+    fn is_before(&self, other: &Self) -> bool {
         let arrived_before = (self.seq.wrapping_sub(other.seq) as i32) < 0;
         (self.at < other.at) | ((self.at == other.at) & arrived_before)
     }
@@ -71,8 +71,8 @@ impl TimerHeap {
 
     /// Returns the earliest deadline.
     #[inline]
-    pub(crate) fn next(&self) -> Option<Time> {
-        Some(self.heap.rest(0).first()?.at)
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        Some(self.heap.rest_of_chunk(0).first()?.at)
     }
 
     /// Returns true if there may be a deadline at or before `now`.
@@ -82,19 +82,19 @@ impl TimerHeap {
     }
 
     fn update_next(&mut self) {
-        self.next = self.next().unwrap_or(Time::NEVER);
+        self.next = self.next_deadline().unwrap_or(Time::NEVER);
     }
 
-    fn position(&self, slot: Slot) -> Option<usize> {
+    fn heap_position(&self, slot: Slot) -> Option<usize> {
         self.positions.get(slot).map(Id::index)
     }
 
     /// Returns the deadline of `slot`.
     pub(crate) fn due(&self, slot: Slot) -> Option<Time> {
-        Some(self.heap.get(self.position(slot)?).at)
+        Some(self.heap.get(self.heap_position(slot)?).at)
     }
 
-    fn entry(&mut self, slot: Slot, at: Time) -> Entry {
+    fn new_entry(&mut self, slot: Slot, at: Time) -> Entry {
         let entry = Entry { at, seq: self.seq, slot };
         self.seq = self.seq.wrapping_add(1);
         entry
@@ -102,12 +102,12 @@ impl TimerHeap {
 
     /// Sets the deadline of `slot`, which has none.
     pub(crate) fn insert(&mut self, slot: Slot, at: Time) {
-        let entry = self.entry(slot, at);
+        let entry = self.new_entry(slot, at);
         let end = self.heap.len();
         self.positions.insert(slot, Id::new(end));
         self.heap.push(entry);
-        if end > 0 && entry.before(self.heap.get(end / ARITY)) {
-            self.up(end, entry);
+        if end > 0 && entry.is_before(self.heap.get(end / ARITY)) {
+            self.move_up(end, entry);
         }
         self.next = self.next.min(at);
     }
@@ -135,7 +135,7 @@ impl TimerHeap {
 
     #[inline(always)]
     fn update_deadline(&mut self, slot: Slot, rule: impl FnOnce(Time) -> Time) {
-        let Some(position) = self.position(slot) else {
+        let Some(position) = self.heap_position(slot) else {
             debug_assert!(false, "a slot without a deadline");
             return;
         };
@@ -144,29 +144,29 @@ impl TimerHeap {
         if at == was {
             return;
         }
-        let entry = self.entry(slot, at);
+        let entry = self.new_entry(slot, at);
         if at < was {
-            self.up(position, entry);
+            self.move_up(position, entry);
         } else {
-            self.down(position, entry);
+            self.move_down(position, entry);
         }
         self.update_next();
     }
 
     /// Removes the deadline of `slot`, and returns it.
-    pub(crate) fn clear(&mut self, slot: Slot) -> Option<Time> {
-        self.unbind(slot);
-        let position = self.position(slot)?;
+    pub(crate) fn remove_deadline(&mut self, slot: Slot) -> Option<Time> {
+        self.drop_bound(slot);
+        let position = self.heap_position(slot)?;
         let at = self.heap.get(position).at;
         self.positions.remove(slot);
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
             // The last entry may be earlier than the parent of the gap, if that is in another branch.
-            if position > 0 && last.before(self.heap.get(position / ARITY)) {
-                self.up(position, last);
+            if position > 0 && last.is_before(self.heap.get(position / ARITY)) {
+                self.move_up(position, last);
             } else {
-                self.down(position, last);
+                self.move_down(position, last);
             }
         }
         self.update_next();
@@ -174,37 +174,37 @@ impl TimerHeap {
     }
 
     /// Returns the slot with the earliest deadline, if that is at or before `now`.
-    pub(crate) fn first(&self, now: Time) -> Option<Slot> {
-        let at = self.next()?;
+    pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
+        let at = self.next_deadline()?;
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
     /// Returns the slot with the second-earliest deadline.
     #[inline]
-    pub(crate) fn second(&self) -> Option<Slot> {
+    pub(crate) fn second_due(&self) -> Option<Slot> {
         Some(self.least_child(0)?.1.slot)
     }
 
     /// Returns the slot whose deadline is the cheapest to remove.
-    pub(crate) fn any(&self) -> Option<Slot> {
+    pub(crate) fn cheapest_to_remove(&self) -> Option<Slot> {
         Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
     }
 
     /// Moves the deadline of a record that has moved from `from` to `to`, if it has one.
-    pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
-        if let Some(position) = self.positions.moved(from, to) {
+    pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) {
+        if let Some(position) = self.positions.move_slot(from, to) {
             self.heap.get_mut(position.index()).slot = to;
         }
         if let Some(bounds) = &mut self.bounds {
-            bounds.moved(from, to);
+            bounds.move_slot(from, to);
         }
     }
 
     /// Frees the memory of slots from the index `end` on, which have no deadlines.
-    pub(crate) fn truncate(&mut self, end: usize) {
-        self.positions.truncate(end);
+    pub(crate) fn truncate_slots(&mut self, end: usize) {
+        self.positions.truncate_slots(end);
         if let Some(bounds) = &mut self.bounds {
-            bounds.truncate(end);
+            bounds.truncate_slots(end);
         }
     }
 
@@ -217,7 +217,7 @@ impl TimerHeap {
 
     /// Sets or removes the bound of `slot`.
     pub(crate) fn set_bound(&mut self, slot: Slot, bound: Option<Time>) {
-        let Some(bound) = bound else { return self.unbind(slot) };
+        let Some(bound) = bound else { return self.drop_bound(slot) };
         let bounds = self.bounds.get_or_insert_with(|| Box::new(Sparse::new()));
         match bounds.get(slot) {
             None => bounds.insert(slot, bound),
@@ -239,7 +239,7 @@ impl TimerHeap {
 
     /// Removes the bound of `slot`, so that no debounced add postpones its deadline.
     #[inline(always)]
-    pub(crate) fn unbind(&mut self, slot: Slot) {
+    pub(crate) fn drop_bound(&mut self, slot: Slot) {
         if self.bounds.is_some() {
             self.remove_bound(slot);
         }
@@ -252,44 +252,44 @@ impl TimerHeap {
         }
     }
 
-    fn write(&mut self, position: usize, entry: Entry) {
+    fn write_entry(&mut self, position: usize, entry: Entry) {
         self.positions.set(entry.slot, Id::new(position));
         *self.heap.get_mut(position) = entry;
     }
 
-    fn up(&mut self, mut position: usize, entry: Entry) {
+    fn move_up(&mut self, mut position: usize, entry: Entry) {
         while position > 0 {
             let parent = position / ARITY;
             let above = *self.heap.get(parent);
-            if !entry.before(&above) {
+            if !entry.is_before(&above) {
                 break;
             }
-            self.write(position, above);
+            self.write_entry(position, above);
             position = parent;
         }
-        self.write(position, entry);
+        self.write_entry(position, entry);
     }
 
-    fn down(&mut self, mut position: usize, entry: Entry) {
+    fn move_down(&mut self, mut position: usize, entry: Entry) {
         while let Some((least, below)) = self.least_child(position) {
-            if !below.before(&entry) {
+            if !below.is_before(&entry) {
                 break;
             }
             if position > NEAR {
                 (0..ARITY).for_each(|child| self.heap.prefetch((least * ARITY + child) * ARITY));
             }
-            self.write(position, below);
+            self.write_entry(position, below);
             position = least;
         }
-        self.write(position, entry);
+        self.write_entry(position, entry);
     }
 
     /// Returns the position and the entry of the earliest child of the node at `position`.
     #[inline]
     fn least_child(&self, position: usize) -> Option<(usize, Entry)> {
         let first = position * ARITY;
-        let group = self.heap.rest(first);
-        let earlier = |a: usize, b: usize| if group[b].before(&group[a]) { b } else { a };
+        let group = self.heap.rest_of_chunk(first);
+        let earlier = |a: usize, b: usize| if group[b].is_before(&group[a]) { b } else { a };
         let least = match group.len() {
             ARITY.. if position > 0 => earlier(earlier(0, 1), earlier(2, 3)),
             // The root is not a child of itself.
@@ -349,14 +349,14 @@ mod tests {
                     4 => {
                         let was = was.map(Time::from_nanos);
                         prop_assert_eq!(timers.due(id(slot)), was);
-                        prop_assert_eq!(timers.clear(id(slot)), was);
+                        prop_assert_eq!(timers.remove_deadline(id(slot)), was);
                         bounds.remove(&slot);
                         model.retain(|entry| entry.2 != slot);
                     }
                     5 => {
                         let to = slot + 100;
                         if !model.iter().any(|e| e.2 == to) {
-                            timers.moved(id(slot), id(to));
+                            timers.move_slot(id(slot), id(to));
                             for entry in model.iter_mut().filter(|e| e.2 == slot) {
                                 entry.2 = to;
                             }
@@ -378,15 +378,15 @@ mod tests {
                         }
                     }
                     8 => {
-                        timers.unbind(id(slot));
+                        timers.drop_bound(id(slot));
                         bounds.remove(&slot);
                     }
                     _ => {
                         model.sort_unstable();
                         let due = model.first().filter(|e| e.0 <= at).map(|e| e.2);
-                        prop_assert_eq!(timers.first(Time::from_nanos(at)), due.map(id));
+                        prop_assert_eq!(timers.first_due(Time::from_nanos(at)), due.map(id));
                         if let Some(slot) = due {
-                            timers.clear(id(slot));
+                            timers.remove_deadline(id(slot));
                             bounds.remove(&slot);
                         }
                         model.retain(|entry| Some(entry.2) != due);
@@ -396,7 +396,7 @@ mod tests {
                 prop_assert_eq!(timers.bound(id(slot)), bound);
                 prop_assert_eq!(timers.has_bounds() || bound.is_none(), true);
                 prop_assert_eq!(timers.len(), model.len());
-                prop_assert_eq!(timers.next(), model.iter().map(|e| Time::from_nanos(e.0)).min());
+                prop_assert_eq!(timers.next_deadline(), model.iter().map(|e| Time::from_nanos(e.0)).min());
             }
         }
     }
@@ -408,17 +408,20 @@ mod tests {
         let at = |slot: u32| Time::from_nanos(u64::from(slot) * 7919 % 2003);
         for slot in 0..2003 {
             timers.insert(id(slot), at(slot));
-            assert!(timers.next() <= Some(at(slot)));
+            assert!(timers.next_deadline() <= Some(at(slot)));
         }
         for n in 0..2003 {
-            assert!(timers.any().is_some_and(|slot| timers.due(slot).is_some()));
-            let slot = timers.first(Time::from_nanos(n)).expect("a key is due each nanosecond");
+            assert!(timers.cheapest_to_remove().is_some_and(|slot| timers.due(slot).is_some()));
+            let slot = timers.first_due(Time::from_nanos(n)).expect("a key is due each nanosecond");
             let due = at(slot.index() as u32);
             assert_eq!((due, timers.is_due(due)), (Time::from_nanos(n), true));
             assert!(n == 0 || !timers.is_due(Time::from_nanos(n - 1)));
-            timers.clear(slot);
+            timers.remove_deadline(slot);
         }
-        assert_eq!((timers.any(), timers.is_due(Time::from_nanos(9999))), (None, false));
+        assert_eq!(
+            (timers.cheapest_to_remove(), timers.is_due(Time::from_nanos(9999))),
+            (None, false)
+        );
     }
 
     #[test]
@@ -428,8 +431,8 @@ mod tests {
         assert!(!timers.has_bounds());
         timers.insert(far, Time::ZERO);
         timers.set_bound(far, Some(Time::NEVER));
-        timers.clear(far);
-        timers.truncate(1);
+        timers.remove_deadline(far);
+        timers.truncate_slots(1);
         assert_eq!(timers.chunks(), 1);
         assert_eq!(timers.bounds.map(|bounds| bounds.chunks()), Some(1));
     }
@@ -440,8 +443,8 @@ mod tests {
         (0..3).for_each(|slot| set(&mut timers, id(slot), 5));
         set(&mut timers, id(1), 5);
         for slot in 0..3 {
-            assert_eq!(timers.first(Time::from_nanos(5)), Some(id(slot)));
-            timers.clear(id(slot));
+            assert_eq!(timers.first_due(Time::from_nanos(5)), Some(id(slot)));
+            timers.remove_deadline(id(slot));
         }
     }
 
@@ -449,7 +452,7 @@ mod tests {
     fn never_does_not_fire() {
         let mut timers = TimerHeap::new();
         timers.insert(id(0), Time::NEVER);
-        assert_eq!(timers.first(Time::NEVER), None);
+        assert_eq!(timers.first_due(Time::NEVER), None);
         assert_eq!(timers.due(id(0)), Some(Time::NEVER));
     }
 }

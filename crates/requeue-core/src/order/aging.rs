@@ -19,7 +19,7 @@ impl Aging {
     }
 
     /// Counts a delivery.
-    pub(super) const fn count(&mut self, is_oldest: bool) {
+    pub(super) const fn count_delivery(&mut self, is_oldest: bool) {
         self.since = if is_oldest { 0 } else { self.since.saturating_add(1) };
     }
 }
@@ -34,10 +34,10 @@ mod tests {
             let mut aging = Aging::new(every);
             for others in 1..every {
                 assert!(!aging.is_due(), "{others} of {every}");
-                aging.count(false);
+                aging.count_delivery(false);
             }
             assert!(aging.is_due(), "{every}");
-            aging.count(true);
+            aging.count_delivery(true);
             assert_eq!(aging.is_due(), every == 1);
         }
     }

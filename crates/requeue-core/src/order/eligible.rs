@@ -23,7 +23,7 @@ struct Turns<'a> {
 }
 
 impl Links<GroupIndex> for Turns<'_> {
-    fn links(&mut self, group: GroupIndex) -> &mut [Option<GroupIndex>; 2] {
+    fn links_of(&mut self, group: GroupIndex) -> &mut [Option<GroupIndex>; 2] {
         &mut self.groups.get_mut(group).lane_mut(self.priority).turn
     }
 }
@@ -34,10 +34,10 @@ impl EligibleLanes {
     }
 
     /// Returns the lane of the next delivery.
-    pub(super) fn first(&self) -> Option<LaneId> {
+    pub(super) fn first_lane(&self) -> Option<LaneId> {
         match self {
             Self::InTurn(lists) => {
-                lists.first().map(|(priority, group)| LaneId { group, priority })
+                lists.first_entry().map(|(priority, group)| LaneId { group, priority })
             }
             Self::ByFirst(lanes) => lanes
                 .first_key_value()

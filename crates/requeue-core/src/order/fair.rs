@@ -89,13 +89,13 @@ struct InLane<'a>(&'a mut Chunked<Place>);
 struct ByAge<'a>(&'a mut Chunked<Place>);
 
 impl Links for InLane<'_> {
-    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+    fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.0.get_mut(slot.index()).in_lane
     }
 }
 
 impl Links for ByAge<'_> {
-    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+    fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.0.get_mut(slot.index()).by_age
     }
 }
@@ -131,7 +131,7 @@ impl Fair {
     }
 
     /// Assigns the new record in `slot` to `group`.
-    pub(crate) fn enroll(&mut self, slot: Slot, group: GroupId) {
+    pub(crate) fn enroll_record(&mut self, slot: Slot, group: GroupId) {
         let id = self.group_id(group);
         self.groups.get_mut(id).records += 1;
         let place = Place {
@@ -147,7 +147,7 @@ impl Fair {
     }
 
     /// Removes the record in `slot`, which is neither ready nor in flight, from its group.
-    pub(crate) fn leave(&mut self, slot: Slot) {
+    pub(crate) fn leave_group(&mut self, slot: Slot) {
         let id = self.place(slot).group;
         self.groups.get_mut(id).records -= 1;
         self.remove_if_unused(id);
@@ -163,16 +163,16 @@ impl Fair {
     }
 
     /// Updates the order after a record has moved from `from` to `to`.
-    pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
+    pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) {
         let place = self.place(from).clone();
         let (LaneId { group, priority }, ready) = (place.lane(), place.ready);
         *self.place_mut(to) = place;
         if ready > 0 {
             let state = self.groups.get_mut(group);
             if self.policy.has_lanes() {
-                state.lane_mut(priority).keys.moved(&mut InLane(&mut self.places), from, to);
+                state.lane_mut(priority).keys.move_slot(&mut InLane(&mut self.places), from, to);
             }
-            state.by_age.moved(&mut ByAge(&mut self.places), from, to);
+            state.by_age.move_slot(&mut ByAge(&mut self.places), from, to);
             if let Some(slot) = state.skipped.get_mut(&ready) {
                 *slot = to;
             }
@@ -180,13 +180,13 @@ impl Fair {
     }
 
     /// Frees the memory of slots from the index `end` on, which have no records.
-    pub(crate) fn truncate(&mut self, end: usize) {
+    pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.places.truncate(end);
     }
 
     /// Appends the key in `slot`, which has become ready.
     pub(crate) fn push(&mut self, slot: Slot, priority: i32) {
-        let tick = self.tick();
+        let tick = self.next_tick();
         let place = self.place_mut(slot);
         (place.entered, place.ready) = (tick, tick);
         let group = place.group;
@@ -203,19 +203,19 @@ impl Fair {
     }
 
     /// Moves a ready key whose priority was raised to the end of its new lane. It keeps its age.
-    pub(crate) fn lift(&mut self, slot: Slot, priority: i32) {
+    pub(crate) fn lift_ready(&mut self, slot: Slot, priority: i32) {
         let priority = self.policy.lane_priority(priority);
         if self.place(slot).priority == priority {
             return;
         }
         self.leave_lane(slot);
-        self.place_mut(slot).entered = self.tick();
+        self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
     }
 
     /// Removes a ready key.
     pub(crate) fn remove(&mut self, slot: Slot) {
-        let state = self.state(slot);
+        let state = self.group_state(slot);
         if state.is_eligible() {
             self.eligible -= 1;
         } else if state.is_paused() {
@@ -238,23 +238,23 @@ impl Fair {
     }
 
     /// Returns the ready key to deliver next.
-    pub(crate) fn next(&self) -> Option<Slot> {
+    pub(crate) fn next_ready(&self) -> Option<Slot> {
         if self.aging.is_due() {
-            return self.oldest();
+            return self.oldest_eligible();
         }
-        let LaneId { group, priority } = self.eligible_lanes.first()?;
+        let LaneId { group, priority } = self.eligible_lanes.first_lane()?;
         self.groups.get(group).lane(priority).keys.head()
     }
 
     /// Returns the eligible key that has been ready longest.
-    pub(crate) fn oldest(&self) -> Option<Slot> {
+    pub(crate) fn oldest_eligible(&self) -> Option<Slot> {
         self.oldest_with(Standing::Eligible)
     }
 
     /// Returns a ready key, eligible or not.
-    pub(crate) fn any(&self) -> Option<Slot> {
+    pub(crate) fn any_ready(&self) -> Option<Slot> {
         let held = || self.oldest_with(Standing::Held);
-        self.oldest().or_else(held).or_else(|| self.any_paused())
+        self.oldest_eligible().or_else(held).or_else(|| self.any_paused())
     }
 
     /// Returns a ready key of a paused group.
@@ -267,7 +267,7 @@ impl Fair {
         self.groups.get(group).by_age.head()
     }
 
-    fn state(&self, slot: Slot) -> &GroupState {
+    fn group_state(&self, slot: Slot) -> &GroupState {
         self.groups.get(self.place(slot).group)
     }
 
@@ -278,13 +278,13 @@ impl Fair {
 
     /// Returns true if the group of the key in `slot` is below its limit and not paused.
     pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
-        self.state(slot).is_eligible()
+        self.group_state(slot).is_eligible()
     }
 
     /// Removes a ready key that is delivered.
-    pub(crate) fn start(&mut self, slot: Slot) {
+    pub(crate) fn start_delivery(&mut self, slot: Slot) {
         let is_out_of_turn = self.aging.is_due();
-        self.aging.count(self.oldest() == Some(slot));
+        self.aging.count_delivery(self.oldest_eligible() == Some(slot));
         if self.policy.fair && !is_out_of_turn {
             self.use_turn(slot);
         }
@@ -315,7 +315,7 @@ impl Fair {
     }
 
     /// Removes the key in `slot`, whose delivery was completed, from the keys in flight.
-    pub(crate) fn finish(&mut self, slot: Slot) {
+    pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
         let was_full = state.counts.in_flight == state.limit;
@@ -328,24 +328,24 @@ impl Fair {
     }
 
     /// Remembers that a custom order returned the key in `slot`, which is ready but throttled.
-    pub(crate) fn skip(&mut self, slot: Slot) {
+    pub(crate) fn skip_key(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
     }
 
     /// Returns the oldest of the skipped keys in the group of `slot`.
-    pub(crate) fn skipped(&self, slot: Slot) -> Option<Slot> {
+    pub(crate) fn oldest_skipped(&self, slot: Slot) -> Option<Slot> {
         let state = self.groups.get(self.place(slot).group);
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
     /// Removes the key in `slot` from the skipped keys: it is pushed to the custom order again.
-    pub(crate) fn unskip(&mut self, slot: Slot) {
+    pub(crate) fn unskip_key(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.remove(&place.ready);
     }
 
-    fn tick(&mut self) -> u64 {
+    fn next_tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks
     }
@@ -368,7 +368,7 @@ impl Fair {
         let place = self.place_mut(slot);
         place.priority = priority;
         let id = place.lane();
-        let lane = self.groups.get_mut(id.group).open(priority);
+        let lane = self.groups.get_mut(id.group).open_lane(priority);
         lane.keys.push_back(&mut InLane(&mut self.places), slot);
         if lane.eligible_since.is_none() {
             self.update_lane(id);
@@ -389,7 +389,7 @@ impl Fair {
             self.update_lane(id);
         }
         if is_empty {
-            self.groups.get_mut(id.group).close(id.priority);
+            self.groups.get_mut(id.group).close_lane(id.priority);
         }
     }
 
@@ -440,7 +440,7 @@ impl Fair {
 /// Operations on one group.
 impl Fair {
     /// Pauses or resumes a group. The state of a paused group is kept while the group has no keys.
-    pub(crate) fn pause(&mut self, group: GroupId, paused: bool) {
+    pub(crate) fn set_paused(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
             None if paused => self.group_id(group),
@@ -476,17 +476,17 @@ impl Fair {
 
     /// Returns true if the group is paused.
     pub(crate) fn is_paused(&self, group: GroupId) -> bool {
-        self.find(group).is_some_and(GroupState::is_paused)
+        self.find_group(group).is_some_and(GroupState::is_paused)
     }
 
     /// Returns true if the group of the key in `slot` is paused.
     pub(crate) fn is_in_paused(&self, slot: Slot) -> bool {
-        self.state(slot).is_paused()
+        self.group_state(slot).is_paused()
     }
 
     /// Returns the group of the key in `slot`.
     pub(crate) fn group_of(&self, slot: Slot) -> GroupId {
-        self.state(slot).group
+        self.group_state(slot).group
     }
 
     /// Returns the number of ready keys in paused groups.
@@ -501,12 +501,12 @@ impl Fair {
 
     /// Returns the numbers of keys of a group in each state.
     pub(crate) fn counts(&self, group: GroupId) -> GroupCounts {
-        self.find(group).map_or(GroupCounts::default(), |state| state.counts)
+        self.find_group(group).map_or(GroupCounts::default(), |state| state.counts)
     }
 
     /// Returns the oldest of the skipped keys of a group that may deliver.
     pub(crate) fn skipped_of(&self, group: GroupId) -> Option<Slot> {
-        let state = self.find(group).filter(|state| state.is_eligible())?;
+        let state = self.find_group(group).filter(|state| state.is_eligible())?;
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
@@ -542,7 +542,7 @@ impl Fair {
         state.counts.backing_off -= u32::from(has_failed);
     }
 
-    fn find(&self, group: GroupId) -> Option<&GroupState> {
+    fn find_group(&self, group: GroupId) -> Option<&GroupState> {
         self.by_id.get(&group.id).map(|&id| &**self.groups.get(id))
     }
 }

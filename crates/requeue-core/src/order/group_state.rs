@@ -146,7 +146,7 @@ impl GroupState {
     }
 
     /// Returns the lane at `priority`, and creates it if it does not exist.
-    pub(super) fn open(&mut self, priority: i32) -> &mut Lane {
+    pub(super) fn open_lane(&mut self, priority: i32) -> &mut Lane {
         let credit = self.group.weight;
         let keys = List::new();
         let new = || Lane { priority, keys, eligible_since: None, turn: [None; 2], credit };
@@ -162,7 +162,7 @@ impl GroupState {
     }
 
     /// Removes the lane at `priority`, which has no keys.
-    pub(super) fn close(&mut self, priority: i32) {
+    pub(super) fn close_lane(&mut self, priority: i32) {
         if self.lane.as_ref().is_some_and(|lane| lane.priority == priority) {
             self.lane = None;
         } else {
@@ -189,15 +189,15 @@ mod tests {
         let mut state = GroupState::new(GroupId::new(0), 1);
         for priorities in [[1, 5, 9], [9, 1, 5], [5, 9, 1]] {
             for priority in priorities {
-                state.open(priority);
+                state.open_lane(priority);
             }
             let after = [None, Some(0), Some(1), Some(5), Some(9), Some(i32::MAX)];
             let found = after.map(|priority| state.priority_after(priority));
             assert_eq!(found, [Some(1), Some(1), Some(5), Some(9), None, None]);
             assert_eq!(priorities.map(|priority| state.lane(priority).priority), priorities);
-            state.close(5);
+            state.close_lane(5);
             assert_eq!(state.priority_after(Some(1)), Some(9));
-            [9, 1].into_iter().for_each(|priority| state.close(priority));
+            [9, 1].into_iter().for_each(|priority| state.close_lane(priority));
             assert_eq!(state.priority_after(None), None);
         }
     }

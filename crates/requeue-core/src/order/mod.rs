@@ -175,7 +175,7 @@ impl<K> Ready<K> {
 
     /// Returns the key to deliver next. For a custom order, this is the oldest ready key.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Option<Slot> {
+    pub(crate) fn next_ready(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
             _ => self.next_ranked(),
@@ -186,20 +186,20 @@ impl<K> Ready<K> {
     fn next_ranked(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
-            Self::Priority(keys) => keys.next(),
-            Self::Fair(groups) => groups.next(),
-            Self::Custom(custom) => custom.by_age.next(),
+            Self::Priority(keys) => keys.next_ready(),
+            Self::Fair(groups) => groups.next_ready(),
+            Self::Custom(custom) => custom.by_age.next_ready(),
         }
     }
 
     /// Removes a ready key that is delivered.
     #[inline(never)]
-    pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
+    pub(crate) fn start_delivery(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.remove(records, slot),
-            Self::Priority(keys) => keys.start(records, slot),
-            Self::Fair(groups) => groups.start(slot),
-            Self::Custom(custom) => custom.by_age.start(slot),
+            Self::Priority(keys) => keys.start_delivery(records, slot),
+            Self::Fair(groups) => groups.start_delivery(slot),
+            Self::Custom(custom) => custom.by_age.start_delivery(slot),
         }
     }
 
@@ -215,34 +215,34 @@ impl<K> Ready<K> {
     }
 
     /// Moves a ready key whose priority was raised.
-    pub(crate) fn lift(&mut self, records: &mut impl Ranked, slot: Slot) {
+    pub(crate) fn lift_ready(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(_) | Self::Custom(_) => {}
-            Self::Priority(keys) => keys.lift(records, slot),
-            Self::Fair(groups) => groups.lift(slot, records.priority(slot)),
+            Self::Priority(keys) => keys.lift_ready(records, slot),
+            Self::Fair(groups) => groups.lift_ready(slot, records.priority(slot)),
         }
     }
 
     /// Returns a ready key, throttled or not.
-    pub(crate) fn any(&self) -> Option<Slot> {
+    pub(crate) fn any_ready(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
-            Self::Priority(keys) => keys.oldest(),
-            Self::Fair(groups) => groups.any(),
-            Self::Custom(custom) => custom.by_age.any(),
+            Self::Priority(keys) => keys.oldest_ready(),
+            Self::Fair(groups) => groups.any_ready(),
+            Self::Custom(custom) => custom.by_age.any_ready(),
         }
     }
 
     /// Returns the key that has been ready longest among those that may be delivered.
-    pub(crate) fn oldest(&self) -> Option<Slot> {
+    pub(crate) fn oldest_eligible(&self) -> Option<Slot> {
         match self.groups() {
-            None => self.any(),
-            Some(groups) => groups.oldest(),
+            None => self.any_ready(),
+            Some(groups) => groups.oldest_eligible(),
         }
     }
 
     /// Updates the order after a record has moved from `from` to `to`.
-    pub(crate) fn moved(
+    pub(crate) fn move_slot(
         &mut self,
         records: &mut impl Ranked,
         from: Slot,
@@ -250,21 +250,21 @@ impl<K> Ready<K> {
         is_ready: bool,
     ) {
         match self {
-            Self::Fifo(list) if is_ready => list.moved(records, from, to),
-            Self::Priority(keys) if is_ready => keys.moved(records, from, to),
+            Self::Fifo(list) if is_ready => list.move_slot(records, from, to),
+            Self::Priority(keys) if is_ready => keys.move_slot(records, from, to),
             Self::Fifo(_) | Self::Priority(_) => {}
-            Self::Fair(groups) => groups.moved(from, to),
-            Self::Custom(custom) => custom.by_age.moved(from, to),
+            Self::Fair(groups) => groups.move_slot(from, to),
+            Self::Custom(custom) => custom.by_age.move_slot(from, to),
         }
     }
 
     /// Frees the memory of slots from the index `end` on, which have no records.
-    pub(crate) fn truncate(&mut self, end: usize) {
+    pub(crate) fn truncate_slots(&mut self, end: usize) {
         match self {
             Self::Fifo(_) => {}
-            Self::Priority(keys) => keys.truncate(end),
-            Self::Fair(groups) => groups.truncate(end),
-            Self::Custom(custom) => custom.by_age.truncate(end),
+            Self::Priority(keys) => keys.truncate_slots(end),
+            Self::Fair(groups) => groups.truncate_slots(end),
+            Self::Custom(custom) => custom.by_age.truncate_slots(end),
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct ByPriority {
 }
 
 impl Links for Chunked<Place> {
-    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+    fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.get_mut(slot.index()).by_age
     }
 }
@@ -52,7 +52,7 @@ impl ByPriority {
     }
 
     /// Moves a ready key whose priority was raised to the end of its new priority. It keeps its age.
-    pub(crate) fn lift(&mut self, records: &mut impl Ranked, slot: Slot) {
+    pub(crate) fn lift_ready(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
         let place = self.places.get_mut(slot.index());
         let was = core::mem::replace(&mut place.priority, priority);
@@ -71,36 +71,36 @@ impl ByPriority {
     }
 
     /// Returns the key to deliver next.
-    pub(crate) fn next(&self) -> Option<Slot> {
+    pub(crate) fn next_ready(&self) -> Option<Slot> {
         if self.aging.is_due() {
-            return self.oldest();
+            return self.oldest_ready();
         }
-        self.lists.first().map(|(_, slot)| slot)
+        self.lists.first_entry().map(|(_, slot)| slot)
     }
 
     /// Returns the key that has been ready longest.
-    pub(crate) const fn oldest(&self) -> Option<Slot> {
+    pub(crate) const fn oldest_ready(&self) -> Option<Slot> {
         self.by_age.head()
     }
 
     /// Removes a ready key that is delivered.
-    pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
-        self.aging.count(self.oldest() == Some(slot));
+    pub(crate) fn start_delivery(&mut self, records: &mut impl Ranked, slot: Slot) {
+        self.aging.count_delivery(self.oldest_ready() == Some(slot));
         self.remove(records, slot);
     }
 
     /// Updates the order after the record of a ready key has moved from `from` to `to`.
-    pub(crate) fn moved(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
+    pub(crate) fn move_slot(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
         let place = self.places.get(from.index()).clone();
         if let Some(list) = self.lists.list_mut(place.priority) {
-            list.moved(records, from, to);
+            list.move_slot(records, from, to);
         }
         *self.places.get_mut(to.index()) = place;
-        self.by_age.moved(&mut self.places, from, to);
+        self.by_age.move_slot(&mut self.places, from, to);
     }
 
     /// Frees the memory of slots from the index `end` on, which have no records.
-    pub(crate) fn truncate(&mut self, end: usize) {
+    pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.places.truncate(end);
     }
 }

@@ -30,7 +30,7 @@ impl<I: Id> PriorityLists<I> {
 
     /// Returns the highest priority that has entries, and its first entry.
     #[inline]
-    pub(super) fn first(&self) -> Option<(i32, I)> {
+    pub(super) fn first_entry(&self) -> Option<(i32, I)> {
         let near = self.occupied.checked_ilog2().map(|at| self.near[at as usize]);
         let far = self.far.last_key_value().map(|(&priority, &list)| (priority, list));
         let (priority, list) = match (near, far) {
@@ -49,7 +49,7 @@ impl<I: Id> PriorityLists<I> {
     /// Appends `id` to the list of `priority`.
     #[inline]
     pub(super) fn push_back(&mut self, links: &mut impl Links<I>, priority: i32, id: I) {
-        let at = match self.find(priority) {
+        let at = match self.find_list(priority) {
             Ok(at) => at,
             Err(at) => match self.make_place(priority, at) {
                 Some(at) => at,
@@ -65,7 +65,7 @@ impl<I: Id> PriorityLists<I> {
     /// Removes `id` from the list of `priority`.
     #[inline]
     pub(super) fn remove(&mut self, links: &mut impl Links<I>, priority: i32, id: I) {
-        if let Ok(at) = self.find(priority) {
+        if let Ok(at) = self.find_list(priority) {
             let list = &mut self.near[at].1;
             list.remove(links, id);
             if list.is_empty() {
@@ -81,7 +81,7 @@ impl<I: Id> PriorityLists<I> {
 
     /// Returns the list of `priority`, which is not empty.
     pub(super) fn list_mut(&mut self, priority: i32) -> Option<&mut List<I>> {
-        match self.find(priority) {
+        match self.find_list(priority) {
             Ok(at) => Some(&mut self.near[at].1),
             Err(_) => self.far.get_mut(&priority),
         }
@@ -89,7 +89,7 @@ impl<I: Id> PriorityLists<I> {
 
     /// Returns the index of the list of `priority` in the array, or as an error the index at which
     /// it would be inserted.
-    fn find(&self, priority: i32) -> Result<usize, usize> {
+    fn find_list(&self, priority: i32) -> Result<usize, usize> {
         self.near.binary_search_by_key(&priority, |&(priority, _)| priority)
     }
 
@@ -120,7 +120,7 @@ mod tests {
     struct Beside(Vec<[Option<Slot>; 2]>);
 
     impl Links for Beside {
-        fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
             &mut self.0[slot.index()]
         }
     }
@@ -168,7 +168,7 @@ mod tests {
                 }
                 model.retain(|_, slots| !slots.is_empty());
                 let first = model.last_key_value().map(|(&priority, slots)| (priority, slots[0]));
-                prop_assert_eq!(lists.first(), first);
+                prop_assert_eq!(lists.first_entry(), first);
                 for (&priority, slots) in &model {
                     let list = lists.list_mut(priority).map(|list| (list.head(), list.tail()));
                     let ends = (slots.front().copied(), slots.back().copied());
@@ -189,15 +189,15 @@ mod tests {
         assert_eq!((lists.near.len(), lists.far.len()), (NEAR, 100 - NEAR));
         // The highest lists are those that are not in the array.
         for n in (0..100).rev() {
-            assert_eq!(lists.first(), Some((n as i32, Slot::new(n))));
+            assert_eq!(lists.first_entry(), Some((n as i32, Slot::new(n))));
             lists.remove(&mut links, n as i32, Slot::new(n));
         }
-        assert_eq!((lists.first(), lists.far.len()), (None, 0));
+        assert_eq!((lists.first_entry(), lists.far.len()), (None, 0));
         lists.push_back(&mut links, 50, Slot::new(50));
         assert_eq!((lists.near.len(), lists.far.len()), (1, 0));
         // An empty list keeps its place in the array until another list needs it.
         lists.remove(&mut links, 50, Slot::new(50));
         lists.push_back(&mut links, 51, Slot::new(51));
-        assert_eq!((lists.near.len(), lists.first()), (2, Some((51, Slot::new(51)))));
+        assert_eq!((lists.near.len(), lists.first_entry()), (2, Some((51, Slot::new(51)))));
     }
 }

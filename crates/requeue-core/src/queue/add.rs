@@ -42,11 +42,11 @@ impl<K: Eq + Clone> Queue<K> {
             return (added, Some(key));
         }
         self.promote_due(now);
-        if let Some(slot) = self.find(&key, hash) {
+        if let Some(slot) = self.find_slot(&key, hash) {
             return (self.add_again(slot, &add, now), Some(key));
         }
         let hash = fold(hash);
-        let until = self.pace.as_ref().map(|pace| pace.permit(&key, hash));
+        let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, hash));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
         let order_key = match &self.ready {
@@ -57,7 +57,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = Record::new(key, hash, &add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, hash, slot);
-        self.arrive(slot, &add, due, group, now);
+        self.admit_new(slot, &add, due, group, now);
         if paced.is_some() {
             self.count_paced(slot);
         }
@@ -76,7 +76,7 @@ impl<K: Eq + Clone> Queue<K> {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => {
-                self.find(key, hash).is_none_or(|slot| !self.records.get(slot).is_known())
+                self.find_slot(key, hash).is_none_or(|slot| !self.records.get(slot).is_known())
             }
             Ending::ShutDown => true,
         }
@@ -92,7 +92,7 @@ impl<K: Eq + Clone> Queue<K> {
             return Some(Added::Refused);
         }
         self.promote_due(now);
-        let slot = self.find(key, hash)?;
+        let slot = self.find_slot(key, hash)?;
         if self.is_simple()
             && let Some(added) = self.add_again_fast(slot, add, now)
         {
@@ -108,7 +108,7 @@ impl<K: Eq + Clone> Queue<K> {
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
         if add.merge == Merge::Exactly {
-            self.clear(slot);
+            self.clear_pending(slot);
         }
         self.add_to(slot, add, now, order_key)
     }
@@ -149,9 +149,9 @@ impl<K: Eq + Clone> Queue<K> {
         if add.failed {
             self.add_failure(slot);
         }
-        self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        self.merge_asked(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         match permit.due {
-            Some(due) => match self.demand_later(slot, due, add.merge, wish.bound, now) {
+            Some(due) => match self.request_later(slot, due, add.merge, wish.bound, now) {
                 Added::Coalesced | Added::New if permit.is_held => Added::BackingOff,
                 added => added,
             },
@@ -164,7 +164,7 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.replace_waiting(slot);
-                self.demand(slot, now, order_key)
+                self.request_run(slot, now, order_key)
             }
         }
     }
@@ -172,10 +172,10 @@ impl<K: Eq + Clone> Queue<K> {
     /// Merges the adds, reasons and priority of `asked` into the pending run of the key in `slot`,
     /// or into a new run.
     #[inline(always)]
-    pub(super) fn note(&mut self, slot: Slot, asked: Asked) {
+    pub(super) fn merge_asked(&mut self, slot: Slot, asked: Asked) {
         let record = self.records.get_mut(slot);
         let before = record.priority;
-        record.note(asked);
+        record.merge_asked(asked);
         if record.priority != before {
             self.move_depth(slot, before);
         }
@@ -197,17 +197,17 @@ impl<K: Eq + Clone> Queue<K> {
         }
         let mut count = 0;
         while count < max
-            && let Some(slot) = self.timers.first(now)
+            && let Some(slot) = self.timers.first_due(now)
         {
             if self.index.is_large()
-                && let Some(next) = self.timers.second()
+                && let Some(next) = self.timers.second_due()
             {
                 self.records.prefetch(next);
             }
             count += 1;
             let is_idle = self.records.get(slot).phase() == Phase::Idle;
             if is_idle && let Some(until) = self.pace_gate(slot, now) {
-                self.postpone(slot, until);
+                self.postpone_run(slot, until);
                 continue;
             }
             let order_key = self.key_if(slot, || is_idle);
@@ -224,13 +224,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// after a shutdown, which drops the waiting keys, or if no key was ever debounced.
     pub fn flush_debounced(&mut self, walk: &mut Walk, max: usize, now: Time) -> usize {
         if self.ending == Ending::ShutDown || !self.timers.has_bounds() {
-            walk.end();
+            walk.skip_rest();
         }
         let mut count = 0;
         // Nothing is removed meanwhile, so that the order of the slots does not matter to the walk.
-        for slot in walk.next(max).rev() {
+        for slot in walk.next_slots(max).rev() {
             if self.timers.bound(slot).is_some() {
-                self.flush(slot, now);
+                self.flush_wait(slot, now);
                 count += 1;
             }
         }
@@ -238,7 +238,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
-    fn flush(&mut self, slot: Slot, now: Time) {
+    fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
         let permitted = if record.phase().is_in_flight() {
             self.backoff_of(record.epoch())
@@ -261,14 +261,14 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.find(key, hash)?;
-        let cancelled = self.clear(slot);
+        let slot = self.find_slot(key, hash)?;
+        let cancelled = self.clear_pending(slot);
         Some((cancelled, self.release_if_stateless(slot)))
     }
 
-    pub(super) fn clear(&mut self, slot: Slot) -> Cancelled {
+    pub(super) fn clear_pending(&mut self, slot: Slot) -> Cancelled {
         let waiting = self.stop_waiting(slot);
-        let phase = self.withdraw(slot);
+        let phase = self.withdraw_run(slot);
         self.stop_backing_off(slot);
         self.set_failures(slot, 0);
         self.end_series(slot);
@@ -282,7 +282,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.find(key, hash)?;
+        let slot = self.find_slot(key, hash)?;
         self.set_failures(slot, 0);
         self.stop_backing_off(slot);
         self.release_if_stateless(slot)

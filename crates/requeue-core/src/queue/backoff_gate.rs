@@ -15,7 +15,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.backing_off.insert(record.epoch(), at);
             }
         }
-        self.withdraw(slot);
+        self.withdraw_run(slot);
         if postpones {
             self.wait_until(slot, at);
         }

@@ -24,7 +24,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.paused {
             return None;
         }
-        let slot = self.ready.next()?;
+        let slot = self.ready.next_ready()?;
         if self.index.is_large() {
             self.prefetch_after(slot);
         }
@@ -35,10 +35,11 @@ impl<K: Eq + Clone> Queue<K> {
     /// need.
     fn prefetch_after(&self, slot: Slot) {
         let (Ready::Fifo(_) | Ready::Priority(_)) = &self.ready else { return };
-        let next = self.records.get(slot).next().and_then(|next| self.records.find(next));
+        let next =
+            self.records.get(slot).next_in_order().and_then(|next| self.records.find_record(next));
         let Some(next) = next else { return };
         self.index.prefetch(next.hash);
-        if let Some(after) = next.next() {
+        if let Some(after) = next.next_in_order() {
             self.records.prefetch(after);
         }
     }
@@ -54,7 +55,7 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
-            let slot = self.find(&key, hash_of(&key));
+            let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
             {
@@ -62,7 +63,7 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
-                groups.skip(slot);
+                groups.skip_key(slot);
             }
             popped.dropped.push(key);
             if popped.dropped.len() == MAX_SKIPPED {
@@ -71,7 +72,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
         }
         // Keys that the order lost are delivered by age.
-        if let Some(slot) = self.ready.next() {
+        if let Some(slot) = self.ready.next_ready() {
             popped.item = Some(self.deliver(slot, None, now));
         }
         popped
@@ -85,10 +86,10 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the slot of a delivery that has not been completed.
     #[inline(never)]
-    pub(super) fn locate(&self, ticket: &Ticket) -> Option<Slot> {
+    pub(super) fn locate_delivery(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
             |record: &Record<K>| record.phase().is_in_flight() && record.epoch() == ticket.epoch;
-        if self.records.find(ticket.slot).is_some_and(is) {
+        if self.records.find_record(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
         // The record has moved. Epochs are unique, so no key is compared.
@@ -109,7 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     #[inline(never)]
     fn finish_slow(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        let slot = self.locate(ticket)?;
+        let slot = self.locate_delivery(ticket)?;
         Some(self.finish_slot(slot, how, now, true))
     }
 
@@ -122,14 +123,14 @@ impl<K: Eq + Clone> Queue<K> {
         how: Finish,
         now: Time,
     ) -> Option<Finished<K>> {
-        let slot = self.locate(ticket)?;
+        let slot = self.locate_delivery(ticket)?;
         Some(self.finish_slot(slot, how, now, false))
     }
 
     /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its
     /// key. Returns `false` if the delivery was completed already.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
-        let Some(slot) = self.locate(ticket) else { return false };
+        let Some(slot) = self.locate_delivery(ticket) else { return false };
         self.records.get_mut(slot).detach();
         true
     }
@@ -140,7 +141,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.find(key, hash)?;
+        let slot = self.find_slot(key, hash)?;
         let record = self.records.get(slot);
         (record.phase().is_in_flight() && record.is_detached()).then(|| Ticket {
             slot,
@@ -152,7 +153,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the key of this delivery, if it has not been completed.
     #[must_use]
     pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
-        self.locate(ticket).map(|slot| &self.records.get(slot).key)
+        self.locate_delivery(ticket).map(|slot| &self.records.get(slot).key)
     }
 
     /// Returns how long the key was ready before this delivery, if times are tracked and the
@@ -160,13 +161,13 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn queued(&self, ticket: &Ticket) -> Option<Duration> {
         let tracker = self.tracker.as_ref()?;
-        self.locate(ticket).map(|slot| tracker.stamp(slot).queued)
+        self.locate_delivery(ticket).map(|slot| tracker.stamp(slot).queued)
     }
 
     /// Returns true if the key was added again since this delivery.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
-        self.locate(ticket)
+        self.locate_delivery(ticket)
             .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
@@ -185,7 +186,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.count_completion(how, &plan, was_dirty);
         let asked = finish.asked();
         if plan.adds == Adds::PassOn {
-            self.note(slot, asked);
+            self.merge_asked(slot, asked);
         }
         match plan.failures {
             Failures::Keep => {}
@@ -201,7 +202,7 @@ impl<K: Eq + Clone> Queue<K> {
             Start::Now => self.replace_waiting(slot),
             Start::No | Start::Paced(_) => {
                 if was_dirty {
-                    self.withdraw(slot);
+                    self.withdraw_run(slot);
                 }
             }
         }
@@ -220,7 +221,7 @@ impl<K: Eq + Clone> Queue<K> {
         if !ready && record.is_waiting() {
             // The key has been waiting since the completion, even if the delayed add was made
             // earlier.
-            self.stamp(slot, now);
+            self.stamp_time(slot, now);
         }
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }
@@ -240,7 +241,7 @@ impl<K: Eq + Clone> Queue<K> {
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
         if plan.start == Start::Now && !was_dirty {
-            let _ = self.demand(slot, now, order_key.take());
+            let _ = self.request_run(slot, now, order_key.take());
         }
         if let Some(end) = plan.backoff
             && plan.start != Start::Now
@@ -248,7 +249,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.records.get_mut(slot).set_not_before(end);
         }
         if let Some((due, merge)) = plan.later {
-            let _ = self.demand_later(slot, due, merge, None, now);
+            let _ = self.request_later(slot, due, merge, None, now);
         }
         if let Start::Paced(until) = plan.start {
             let _ = self.wait_for_pace(slot, until, now);
@@ -279,16 +280,17 @@ impl<K: Eq + Clone> Queue<K> {
     /// keys of a paused group wait for the end of the pause.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
-        let skipped = custom.by_age.skipped(slot).filter(|_| !custom.by_age.is_in_paused(slot))?;
+        let skipped =
+            custom.by_age.oldest_skipped(slot).filter(|_| !custom.by_age.is_in_paused(slot))?;
         Some((skipped, self.records.get(skipped).key.clone()))
     }
 
     fn free_group(&mut self, slot: Slot, freed: Option<(Slot, K)>) {
         if let Some(groups) = self.ready.groups_mut() {
-            groups.finish(slot);
+            groups.end_delivery(slot);
         }
         if let (Ready::Custom(custom), Some((skipped, key))) = (&mut self.ready, freed) {
-            custom.by_age.unskip(skipped);
+            custom.by_age.unskip_key(skipped);
             custom.push(key);
         }
     }

@@ -32,7 +32,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         let hash = fold(hash);
         let is = |record: &Record<K>| record.hash == hash && record.key == key;
-        let free = match self.index.glance(&self.records, hash, is) {
+        let free = match self.index.find_in_first_bucket(&self.records, hash, is) {
             Found::Free(free) => free,
             Found::Slot(slot) => {
                 return match self.add_again_fast(slot, add, now) {
@@ -47,8 +47,8 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self
             .records
             .insert_with(|| Record::new(key, hash, add, due.is_some(), tail, free.position()));
-        free.put(hash, slot);
-        self.arrive(slot, add, due, group, now);
+        free.put_slot(hash, slot);
+        self.admit_new(slot, add, due, group, now);
         Ok((Added::New, None))
     }
 
@@ -80,14 +80,14 @@ impl<K: Eq + Clone> Queue<K> {
             return None;
         }
         let before = record.priority;
-        record.note(Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        record.merge_asked(Asked { adds: 1, reasons: add.reasons, priority: add.priority });
         if record.priority != before {
             self.move_depth(slot, before);
         }
         Some(match due {
             None => {
                 self.counters.count_add(add);
-                self.demand_in(phase, slot, now, None)
+                self.request_run_in(phase, slot, now, None)
             }
             Some(due) => {
                 self.counters.count_add(add);
@@ -151,7 +151,7 @@ mod tests {
                     .map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
-            // In an index without buckets, `glance` finds nothing.
+            // An index without buckets has no first bucket.
             assert_eq!(add(&mut queue, 0, later), Err(0));
             let _ = queue.add(0, 0, later, GroupId::default(), NOW);
             for key in 1..=4 {
@@ -196,7 +196,7 @@ mod tests {
             let first = if failed { first.failed() } else { first };
             let _ = queue.add(1, 1, first, GroupId::default(), NOW);
             let mut again = |after| {
-                let slot = queue.find(&1, 1).expect("it waits");
+                let slot = queue.find_slot(&1, 1).expect("it waits");
                 queue.add_again_fast(slot, &Add::after(after), NOW)
             };
             assert_eq!(again(SECOND), is_short.then_some(Added::Coalesced));

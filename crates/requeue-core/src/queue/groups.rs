@@ -36,7 +36,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.ending != Ending::ShutDown
             && let Some(groups) = self.ready.groups_mut()
         {
-            groups.pause(group, paused);
+            groups.set_paused(group, paused);
         }
     }
 
@@ -58,7 +58,7 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            custom.by_age.unskip(slot);
+            custom.by_age.unskip_key(slot);
             custom.push(key);
         }
         true
@@ -100,14 +100,14 @@ impl<K: Eq + Clone> Queue<K> {
         keys: &mut Vec<K>,
     ) -> usize {
         let mut count = 0;
-        for slot in walk.next(max) {
+        for slot in walk.next_slots(max) {
             if !self.group_at(slot).is_some_and(&is_cancelled) {
                 continue;
             }
             // The copy comes before any change, because a key's `clone` may panic.
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
-            count += usize::from(self.clear(slot).any());
+            count += usize::from(self.clear_pending(slot).any());
             keys.extend(self.release_if_stateless(slot));
             keys.extend(copy);
         }
@@ -123,7 +123,7 @@ impl<K: Eq + Clone> Queue<K> {
         max: usize,
         epochs: &mut Vec<u64>,
     ) {
-        for slot in walk.next(max) {
+        for slot in walk.next_slots(max) {
             if self.group_at(slot).is_none_or(|it| it.id() != group.id()) {
                 continue;
             }
@@ -136,7 +136,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the group of the key in `slot`, or `None` if there is no key.
     fn group_at(&self, slot: Slot) -> Option<GroupId> {
-        let groups = self.ready.groups().filter(|_| self.records.find(slot).is_some());
+        let groups = self.ready.groups().filter(|_| self.records.find_record(slot).is_some());
         groups.map(|groups| groups.group_of(slot))
     }
 

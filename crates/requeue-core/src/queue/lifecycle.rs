@@ -53,7 +53,7 @@ impl<K: Eq + Clone> Queue<K> {
             return false;
         }
         for _ in 0..max {
-            if let Some(slot) = self.timers.any() {
+            if let Some(slot) = self.timers.cheapest_to_remove() {
                 let record = self.records.get(slot);
                 if record.phase() == Phase::InFlight {
                     // The run that would have followed is lost.
@@ -62,7 +62,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.stop_waiting(slot);
                 self.drop_idle(slot, keys);
             } else if let Some(slot) = self.any_stopped() {
-                self.withdraw(slot);
+                self.withdraw_run(slot);
                 self.drop_idle(slot, keys);
             } else {
                 return false;
@@ -74,7 +74,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns a ready key that is not delivered because the queue or its group is paused.
     fn any_stopped(&self) -> Option<Slot> {
         match self.paused {
-            true => self.ready.any(),
+            true => self.ready.any_ready(),
             false => self.ready.groups().and_then(Fair::any_paused),
         }
     }

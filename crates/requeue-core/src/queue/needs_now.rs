@@ -74,9 +74,9 @@ impl<K: Eq + Clone> Queue<K> {
     /// before. Such a key is dirty, or its deadline comes before the completion and makes it dirty.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {
-        match self.records.find(ticket.slot) {
+        match self.records.find_record(ticket.slot) {
             Some(record) if record.is_with(ticket.epoch) => record.is_waiting(),
-            _ => self.locate(ticket).is_some_and(|slot| {
+            _ => self.locate_delivery(ticket).is_some_and(|slot| {
                 let record = self.records.get(slot);
                 record.phase() == Phase::InFlightDirty || record.is_waiting()
             }),

@@ -28,7 +28,7 @@ struct Starts {
 
 impl Starts {
     /// Returns the time from which `pace` permits another start. `Time::ZERO` means any time.
-    fn permit(&self, pace: Pace) -> Time {
+    fn permitted_from(&self, pace: Pace) -> Time {
         let Some(last) = self.last else { return Time::ZERO };
         if self.earlier.len() + 1 < pace.runs() as usize {
             return Time::ZERO;
@@ -36,7 +36,7 @@ impl Starts {
         *self.earlier.front().unwrap_or(&last) + pace.per()
     }
 
-    fn push(&mut self, now: Time, epoch: u64, pace: Pace) {
+    fn push_start(&mut self, now: Time, epoch: u64, pace: Pace) {
         self.epoch = epoch;
         if pace.runs() > 1 {
             self.earlier.extend(self.last);
@@ -78,21 +78,21 @@ impl<K> PaceTable<K> {
 }
 
 impl<K: Eq> PaceTable<K> {
-    pub(super) fn permit(&self, key: &K, hash: u32) -> Time {
-        let starts = self.starts.find(key, hash).map(|slot| self.starts.value(slot));
-        starts.map_or(Time::ZERO, |starts| starts.permit(self.pace))
+    pub(super) fn permitted_from(&self, key: &K, hash: u32) -> Time {
+        let starts = self.starts.find_slot(key, hash).map(|slot| self.starts.value(slot));
+        starts.map_or(Time::ZERO, |starts| starts.permitted_from(self.pace))
     }
 
     /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if
     /// that panics.
     #[cold]
     #[inline(never)]
-    pub(super) fn start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)
+    pub(super) fn record_start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)
     where
         K: Clone,
     {
         let slot = self.starts.find_or_insert(key, hash);
-        self.starts.value_mut(slot).push(now, epoch, self.pace);
+        self.starts.value_mut(slot).push_start(now, epoch, self.pace);
     }
 }
 
@@ -114,7 +114,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn paced_until(&self, slot: Slot) -> Option<Time> {
         let pace = self.pace.as_ref()?;
         let record = self.records.get(slot);
-        Some(pace.permit(&record.key, record.hash))
+        Some(pace.permitted_from(&record.key, record.hash))
     }
 
     /// Makes the key in `slot`, which is not ready, wait until the pace permits its run at `until`.
@@ -123,14 +123,14 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
         self.count_paced(slot);
-        self.demand_later(slot, until, Merge::Earliest, None, now)
+        self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
     /// Makes the key in `slot`, which is due, wait until the pace permits its run at `until`. A bound
     /// stays, so that debounced adds postpone the run further.
     #[cold]
     #[inline(never)]
-    pub(super) fn postpone(&mut self, slot: Slot, until: Time) {
+    pub(super) fn postpone_run(&mut self, slot: Slot, until: Time) {
         self.count_paced(slot);
         // The backoff is over.
         self.records.get_mut(slot).set_not_before(Time::ZERO);
@@ -147,7 +147,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes a delivery not count toward the pace, although its key stays in flight. It has no effect
     /// after the completion.
     pub fn uncount_start(&mut self, ticket: &Ticket) {
-        if let Some(slot) = self.locate(ticket) {
+        if let Some(slot) = self.locate_delivery(ticket) {
             self.take_back_start(slot);
         }
     }
@@ -159,11 +159,11 @@ impl<K: Eq + Clone> Queue<K> {
     ///
     /// Panics if a key's `clone` panics. The delivery then does not count.
     pub fn count_start(&mut self, ticket: &Ticket, now: Time) {
-        let Some(slot) = self.locate(ticket) else { return };
+        let Some(slot) = self.locate_delivery(ticket) else { return };
         self.take_back_start(slot);
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);
-            pace.start(&record.key, record.hash, now, ticket.epoch);
+            pace.record_start(&record.key, record.hash, now, ticket.epoch);
         }
     }
 
@@ -174,7 +174,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);
             let epoch = record.epoch();
-            if let Some(slot) = pace.starts.find(&record.key, record.hash) {
+            if let Some(slot) = pace.starts.find_slot(&record.key, record.hash) {
                 pace.starts.value_mut(slot).take_back(epoch);
             }
         }

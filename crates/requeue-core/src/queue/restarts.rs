@@ -34,7 +34,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.find(key, hash);
+        let slot = self.find_slot(key, hash);
         let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase().is_in_flight()) else {
             return (CancelledRun::NotInFlight, None);
         };
@@ -51,7 +51,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the reason why this delivery was cancelled, if it was and has not been completed.
     #[must_use]
     pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
-        self.records.get(self.locate(ticket)?).cancel_reason()
+        self.records.get(self.locate_delivery(ticket)?).cancel_reason()
     }
 
     /// Returns the reason why this delivery was cancelled, if it was. From now on, nothing cancels its
@@ -60,7 +60,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// A caller whose completion depends on the reason calls this first, and completes the delivery
     /// after it has released its lock.
     pub fn seal(&mut self, ticket: &Ticket) -> Option<CancelReason> {
-        let slot = self.locate(ticket)?;
+        let slot = self.locate_delivery(ticket)?;
         let record = self.records.get_mut(slot);
         record.seal();
         record.cancel_reason()
@@ -84,7 +84,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Cancels the run of the key in `slot`, which is in flight and was added again at `now`, if
     /// the queue restarts runs and the bound of the series has not passed.
     #[cold]
-    pub(super) fn restart(&mut self, slot: Slot, now: Time) {
+    pub(super) fn restart_run(&mut self, slot: Slot, now: Time) {
         let Some(restarts) = &mut self.restarts else { return };
         let record = self.records.get_mut(slot);
         let series = restarts.series.get(slot);

@@ -83,7 +83,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
         let mut slots = Vec::new();
-        let mut next = self.index.visit(from, limit, |slot| {
+        let mut next = self.index.visit_segments(from, limit, |slot| {
             slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
         slots.retain(|&(rank, _)| rank >= from);
@@ -101,7 +101,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             slots.truncate(end);
         }
-        let entries = slots.into_iter().map(|(_, slot)| self.entry(slot)).collect();
+        let entries = slots.into_iter().map(|(_, slot)| self.snapshot_of(slot)).collect();
         Page { entries, next: next.map(Cursor) }
     }
 
@@ -112,7 +112,7 @@ impl<K: Eq + Clone> Queue<K> {
         let tracker = self.tracker.as_ref();
         self.settings.tracks.then(|| {
             let running = tracker.into_iter().flat_map(|tracker| tracker.running());
-            running.skip(skip).take(limit).map(|slot| self.entry(slot)).collect()
+            running.skip(skip).take(limit).map(|slot| self.snapshot_of(slot)).collect()
         })
     }
 
@@ -122,7 +122,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(key, hash).map(|slot| self.entry(slot))
+        self.find_slot(key, hash).map(|slot| self.snapshot_of(slot))
     }
 
     /// Returns the number of failures in a row of `key`.
@@ -131,10 +131,10 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(key, hash).map_or(0, |slot| self.records.get(slot).failures())
+        self.find_slot(key, hash).map_or(0, |slot| self.records.get(slot).failures())
     }
 
-    fn entry(&self, slot: Slot) -> Entry<K> {
+    fn snapshot_of(&self, slot: Slot) -> Entry<K> {
         let record = self.records.get(slot);
         let phase = record.phase();
         Entry {
@@ -184,21 +184,21 @@ impl<K: Eq + Clone> Queue<K> {
     /// (`workqueue_unfinished_work_seconds`), or zero if times are not tracked.
     #[must_use]
     pub fn unfinished_work(&self, now: Time) -> Duration {
-        self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.unfinished(now))
+        self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.unfinished_work(now))
     }
 
     /// Returns how long the oldest delivery has been in flight
     /// (`workqueue_longest_running_processor_seconds`), or zero if times are not tracked.
     #[must_use]
     pub fn longest_running(&self, now: Time) -> Duration {
-        self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
+        self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest_running(now))
     }
 
     /// Returns how long the oldest ready key that is not throttled has been ready, or zero if times
     /// are not tracked.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
-        match (&self.tracker, self.ready.oldest()) {
+        match (&self.tracker, self.ready.oldest_eligible()) {
             (Some(tracker), Some(slot)) => now.since(tracker.stamp(slot).added),
             _ => Duration::ZERO,
         }

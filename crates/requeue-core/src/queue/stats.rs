@@ -253,7 +253,7 @@ pub(super) struct Stamp {
 
 /// The links of the keys in flight.
 impl Links for Chunked<Stamp> {
-    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+    fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.get_mut(slot.index()).links
     }
 }
@@ -292,12 +292,12 @@ impl Tracker {
         *self.stamps.get_mut(slot.index()) = stamp;
     }
 
-    pub(super) fn added(&mut self, slot: Slot, now: Time) {
+    pub(super) fn stamp_added(&mut self, slot: Slot, now: Time) {
         self.stamps.get_mut(slot.index()).added = now;
     }
 
     /// Records a delivery, and returns how long the key was ready.
-    pub(super) fn start(&mut self, slot: Slot, now: Time) -> Duration {
+    pub(super) fn record_delivery(&mut self, slot: Slot, now: Time) -> Duration {
         let stamp = self.stamps.get_mut(slot.index());
         stamp.started = now;
         let queued = now.since(stamp.added);
@@ -310,7 +310,7 @@ impl Tracker {
     }
 
     /// Records a completion, and returns how long the key was in flight.
-    pub(super) fn finish(&mut self, slot: Slot, now: Time) -> Duration {
+    pub(super) fn record_completion(&mut self, slot: Slot, now: Time) -> Duration {
         let started = self.stamps.get(slot.index()).started;
         self.count -= 1;
         self.started -= u128::from(started.as_nanos());
@@ -321,15 +321,15 @@ impl Tracker {
     }
 
     /// Updates the entry after a record has moved from `from` to `to`.
-    pub(super) fn moved(&mut self, from: Slot, to: Slot, is_running: bool) {
+    pub(super) fn move_slot(&mut self, from: Slot, to: Slot, is_running: bool) {
         let stamp = self.stamps.get(from.index()).clone();
         *self.stamps.get_mut(to.index()) = stamp;
         if is_running {
-            self.running.moved(&mut self.stamps, from, to);
+            self.running.move_slot(&mut self.stamps, from, to);
         }
     }
 
-    pub(super) fn truncate(&mut self, end: usize) {
+    pub(super) fn truncate_slots(&mut self, end: usize) {
         self.stamps.truncate(end);
     }
 
@@ -339,7 +339,7 @@ impl Tracker {
     }
 
     /// Returns the sum of the times for which the keys in flight have been in flight.
-    pub(super) fn unfinished(&self, now: Time) -> Duration {
+    pub(super) fn unfinished_work(&self, now: Time) -> Duration {
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }
@@ -350,7 +350,7 @@ impl Tracker {
     }
 
     /// Returns how long the oldest delivery has been in flight.
-    pub(super) fn longest(&self, now: Time) -> Duration {
+    pub(super) fn longest_running(&self, now: Time) -> Duration {
         self.running.head().map_or(Duration::ZERO, |slot| now.since(self.stamp(slot).started))
     }
 }

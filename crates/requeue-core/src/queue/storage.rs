@@ -9,7 +9,7 @@ use crate::types::{Phase, Slot};
 
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the slot of `key`, if the queue has a record of it.
-    pub(super) fn find<Q>(&self, key: &Q, hash: u64) -> Option<Slot>
+    pub(super) fn find_slot<Q>(&self, key: &Q, hash: u64) -> Option<Slot>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -46,15 +46,15 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn forget_slot(&mut self, slot: Slot, record: &Record<K>) {
         self.index.remove(&mut self.records, slot, record.hash, record.position);
         if let Some(groups) = self.ready.groups_mut() {
-            groups.leave(slot);
+            groups.leave_group(slot);
         }
         if self.records.take_needs_care() {
-            self.care();
+            self.compact_and_truncate();
         }
     }
 
     #[inline(never)]
-    fn care(&mut self) {
+    fn compact_and_truncate(&mut self) {
         if self.records.is_sparse() {
             self.compact();
         }
@@ -68,31 +68,31 @@ impl<K: Eq + Clone> Queue<K> {
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;
         records.compact(|records, from, to| {
-            index.moved(records, from, to);
-            timers.moved(from, to);
+            index.move_slot(records, from, to);
+            timers.move_slot(from, to);
             if let Some(restarts) = restarts {
-                restarts.series.moved(from, to);
+                restarts.series.move_slot(from, to);
             }
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
-                tracker.moved(from, to, phase.is_in_flight());
+                tracker.move_slot(from, to, phase.is_in_flight());
             }
-            ready.moved(records, from, to, phase == Phase::Ready);
+            ready.move_slot(records, from, to, phase == Phase::Ready);
         });
     }
 
     /// Frees the memory of side tables above the last slot with memory.
     #[cold]
     fn truncate_side_tables(&mut self) {
-        let end = self.records.end();
-        self.timers.truncate(end);
+        let end = self.records.slots_end();
+        self.timers.truncate_slots(end);
         if let Some(restarts) = &mut self.restarts {
-            restarts.series.truncate(end);
+            restarts.series.truncate_slots(end);
         }
         if let Some(tracker) = &mut self.tracker {
-            tracker.truncate(end);
+            tracker.truncate_slots(end);
         }
-        self.ready.truncate(end);
+        self.ready.truncate_slots(end);
     }
 }
 

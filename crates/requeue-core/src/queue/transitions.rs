@@ -23,7 +23,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `add` for a new key, whose record was inserted in `slot`.
     #[inline(always)]
-    pub(super) fn arrive(
+    pub(super) fn admit_new(
         &mut self,
         slot: Slot,
         add: &Add,
@@ -32,7 +32,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) {
         if let Some(groups) = self.ready.groups_mut() {
-            groups.enroll(slot, group);
+            groups.enroll_record(slot, group);
         }
         self.counters.count_add(add);
         match due {
@@ -67,13 +67,13 @@ impl<K: Eq + Clone> Queue<K> {
     // --- Rows of the table ----------------------------------------------------------------------
 
     /// The row `add`: requests a run of the key in `slot` now.
-    pub(super) fn demand(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
-        self.demand_in(self.records.get(slot).phase, slot, now, order_key)
+    pub(super) fn request_run(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
+        self.request_run_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
-    /// Like `demand`, for a caller that has read the phase.
+    /// Like `request_run`, for a caller that has read the phase.
     #[inline(always)]
-    pub(super) fn demand_in(
+    pub(super) fn request_run_in(
         &mut self,
         phase: Phase,
         slot: Slot,
@@ -86,18 +86,18 @@ impl<K: Eq + Clone> Queue<K> {
                     return self.wait_for_pace(slot, until, now);
                 }
                 self.counters.totals.enqueued += 1;
-                self.stamp(slot, now);
+                self.stamp_time(slot, now);
                 if self.records.get(slot).waiting {
                     self.recount_wait(slot, Phase::Idle, Phase::Ready);
                 }
-                self.enqueue(slot, order_key);
+                self.enqueue_ready(slot, order_key);
                 Added::New
             }
             Cell::MarkDirty => {
                 self.counters.totals.enqueued += 1;
                 self.counters.dirty += 1;
                 self.mark_dirty(slot, true);
-                self.stamp(slot, now);
+                self.stamp_time(slot, now);
                 let record = self.records.get_mut(slot);
                 record.phase = Phase::InFlightDirty;
                 if !self.backing_off.is_empty() {
@@ -105,14 +105,14 @@ impl<K: Eq + Clone> Queue<K> {
                 }
                 self.enter_depth(slot);
                 if self.restarts.is_some() {
-                    self.restart(slot, now);
+                    self.restart_run(slot, now);
                 }
                 Added::Dirty
             }
             Cell::Lift => {
                 self.counters.count_coalesced();
                 if self.ready.has_side_table() {
-                    self.touch(slot, true);
+                    self.touch_ready(slot, true);
                 }
                 Added::Coalesced
             }
@@ -125,7 +125,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The rows `add_after` and `debounce`: requests a run of the key in `slot` at `due`. A debounced add
     /// has a `bound`.
-    pub(super) fn demand_later(
+    pub(super) fn request_later(
         &mut self,
         slot: Slot,
         due: Time,
@@ -137,7 +137,7 @@ impl<K: Eq + Clone> Queue<K> {
         let phase = key.phase();
         let effect = rule::later(&key, self.settings.readd_policy, bound);
         if phase == Phase::Ready {
-            self.touch(slot, effect == Later::Joins);
+            self.touch_ready(slot, effect == Later::Joins);
         }
         match effect {
             Later::Joins => {
@@ -146,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Later::Begins => {
                 if phase == Phase::Idle {
-                    self.stamp(slot, now);
+                    self.stamp_time(slot, now);
                 }
                 self.begin_wait(slot, Wait { due, bound });
                 Added::New
@@ -160,7 +160,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Like `demand_later`, for an add without a bound and a key that has a deadline already.
+    /// Like `request_later`, for an add without a bound and a key that has a deadline already.
     #[inline(always)]
     pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
         self.counters.count_coalesced();
@@ -176,7 +176,7 @@ impl<K: Eq + Clone> Queue<K> {
         if phase == Phase::Idle {
             record.set_not_before(Time::ZERO);
         }
-        let _ = self.demand_in(phase, slot, now, order_key);
+        let _ = self.request_run_in(phase, slot, now, order_key);
     }
 
     /// The row `get`: delivers the ready key in `slot`. Copies the key, unless the caller has a copy.
@@ -189,16 +189,16 @@ impl<K: Eq + Clone> Queue<K> {
         // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
         let epoch = self.counters.totals.deliveries + 1;
         if let Some(pace) = &mut self.pace {
-            pace.start(&record.key, record.hash, now, epoch);
+            pace.record_start(&record.key, record.hash, now, epoch);
         }
         if let Ready::Fifo(list) = &mut self.ready {
-            list.pop_front(record.next());
+            list.pop_front(record.next_in_order());
         } else {
-            self.ready.start(&mut self.records, slot);
+            self.ready.start_delivery(&mut self.records, slot);
             record = self.records.get_mut(slot);
         }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
-        record.start(epoch);
+        record.start_delivery(epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
         let priority = record.priority;
@@ -212,7 +212,7 @@ impl<K: Eq + Clone> Queue<K> {
             failures: record.failures,
             queued: self.tracker.as_mut().map(|tracker| {
                 tracker.depths.leave(priority);
-                tracker.start(slot, now)
+                tracker.record_delivery(slot, now)
             }),
         }
     }
@@ -225,12 +225,12 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         order_key: Option<K>,
     ) -> Option<Duration> {
-        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
+        let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
         let record = self.records.get_mut(slot);
         match table(Row::Done, record.phase) {
             Cell::End => {
                 self.counters.in_flight -= 1;
-                record.rest();
+                record.make_idle();
                 if record.waiting {
                     self.recount_wait(slot, Phase::InFlight, Phase::Idle);
                 }
@@ -240,7 +240,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counters.dirty -= 1;
                 self.mark_dirty(slot, false);
                 self.leave_depth(slot);
-                self.enqueue(slot, order_key);
+                self.enqueue_ready(slot, order_key);
             }
             _ => {}
         }
@@ -261,9 +261,9 @@ impl<K: Eq + Clone> Queue<K> {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
         self.counters.in_flight -= 1;
-        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
+        let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
         if let Some(groups) = self.ready.groups_mut() {
-            groups.finish(slot);
+            groups.end_delivery(slot);
         }
         self.forget_slot(slot, &record);
         Some((record.key, worked))
@@ -271,7 +271,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `cancel`: withdraws the run of the key in `slot` that has no due time. Returns the
     /// previous phase.
-    pub(super) fn withdraw(&mut self, slot: Slot) -> Phase {
+    pub(super) fn withdraw_run(&mut self, slot: Slot) -> Phase {
         let record = self.records.get_mut(slot);
         let phase = record.phase;
         match table(Row::Cancel, phase) {
@@ -280,7 +280,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.leave_depth(slot);
                 self.ready.remove(&mut self.records, slot);
                 let record = self.records.get_mut(slot);
-                record.rest();
+                record.make_idle();
                 if record.waiting {
                     self.recount_wait(slot, Phase::Ready, Phase::Idle);
                 }
@@ -298,7 +298,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// → Ready, at the tail. A custom order gets `order_key`.
     #[inline]
-    fn enqueue(&mut self, slot: Slot, order_key: Option<K>) {
+    fn enqueue_ready(&mut self, slot: Slot, order_key: Option<K>) {
         self.counters.ready += 1;
         self.records.get_mut(slot).make_ready(self.ready.tail());
         self.ready.append(&mut self.records, slot);
@@ -382,7 +382,7 @@ impl<K: Eq + Clone> Queue<K> {
         if waiting {
             let (phase, has_failed) = (record.phase, record.failures > 0);
             self.leave_wait(slot, phase, has_failed);
-            self.timers.clear(slot);
+            self.timers.remove_deadline(slot);
         }
         waiting
     }
@@ -391,7 +391,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// [`ReaddPolicy::KeepBoth`] the deadline stays, but without a bound.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
         if self.settings.readd_policy == ReaddPolicy::KeepBoth {
-            self.timers.unbind(slot);
+            self.timers.drop_bound(slot);
         } else {
             self.stop_waiting(slot);
         }
@@ -417,9 +417,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Records that the key in `slot` became ready, dirty or waiting at `now`.
     #[inline]
-    pub(super) fn stamp(&mut self, slot: Slot, now: Time) {
+    pub(super) fn stamp_time(&mut self, slot: Slot, now: Time) {
         if let Some(tracker) = &mut self.tracker {
-            tracker.added(slot, now);
+            tracker.stamp_added(slot, now);
         }
     }
 
@@ -456,12 +456,12 @@ impl<K: Eq + Clone> Queue<K> {
     /// Lifts the key in `slot`, which is ready, if its priority was raised. A custom order is
     /// notified of the add if `is_touched`.
     #[inline(never)]
-    fn touch(&mut self, slot: Slot, is_touched: bool) {
+    fn touch_ready(&mut self, slot: Slot, is_touched: bool) {
         match &mut self.ready {
             Ready::Custom(custom) if is_touched => {
                 custom.order.touch(&self.records.get(slot).key);
             }
-            ready => ready.lift(&mut self.records, slot),
+            ready => ready.lift_ready(&mut self.records, slot),
         }
     }
 }

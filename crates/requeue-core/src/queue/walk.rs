@@ -22,12 +22,15 @@ impl Walk {
     }
 
     /// Ends the walk before it has examined all records.
-    pub(super) const fn end(&mut self) {
+    pub(super) const fn skip_rest(&mut self) {
         self.left = 0;
     }
 
     /// Returns the next slots of the walk, at most `max`.
-    pub(super) fn next(&mut self, max: usize) -> impl DoubleEndedIterator<Item = Slot> + use<> {
+    pub(super) fn next_slots(
+        &mut self,
+        max: usize,
+    ) -> impl DoubleEndedIterator<Item = Slot> + use<> {
         let before = self.left;
         self.left = before.saturating_sub(max);
         (self.left..before).rev().map(Slot::new)
@@ -38,6 +41,6 @@ impl<K: Eq + Clone> Queue<K> {
     /// Begins a walk through all records.
     #[must_use]
     pub fn walk(&self) -> Walk {
-        Walk { left: self.records.end() }
+        Walk { left: self.records.slots_end() }
     }
 }

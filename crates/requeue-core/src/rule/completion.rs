@@ -136,7 +136,7 @@ pub fn complete<S: KeyState>(
     };
     let (start, later, backoff) = match is_open {
         true => next_run(how, key, policy, now),
-        false => (pending(is_dirty), None, None),
+        false => (pending_start(is_dirty), None, None),
     };
     let start = match start {
         Start::Now if !matches!(how, How::Release(_)) => {
@@ -172,7 +172,7 @@ pub fn complete<S: KeyState>(
 type Next<T> = (Start<T>, Option<(T, Merge)>, Option<T>);
 
 #[inline]
-const fn pending<T>(is_dirty: bool) -> Start<T> {
+const fn pending_start<T>(is_dirty: bool) -> Start<T> {
     if is_dirty { Start::Now } else { Start::No }
 }
 
@@ -197,10 +197,10 @@ fn next_run<S: KeyState>(
     let is_dirty = key.phase().is_dirty();
     let (at, backoff) = match how {
         How::Succeed | How::Requeue(_) | How::GiveUp | How::Park => {
-            return (pending(is_dirty), None, None);
+            return (pending_start(is_dirty), None, None);
         }
         How::Done | How::Cancelled | How::Restarted => {
-            return (pending(is_dirty), None, Some(key.not_before()));
+            return (pending_start(is_dirty), None, Some(key.not_before()));
         }
         How::Retry(at) => {
             let at = at.max(key.not_before());
@@ -217,7 +217,7 @@ fn next_run<S: KeyState>(
         ReaddPolicy::Hold => (Start::No, Some((at, Merge::Earliest)), Some(backoff)),
         ReaddPolicy::Replace if is_dirty => (Start::Now, None, None),
         ReaddPolicy::Replace | ReaddPolicy::KeepBoth => {
-            (pending(is_dirty), Some((at, Merge::Earliest)), None)
+            (pending_start(is_dirty), Some((at, Merge::Earliest)), None)
         }
     }
 }

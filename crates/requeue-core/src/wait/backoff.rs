@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::source::{JitterSource, jitter, scaled};
+use super::source::{JitterSource, jitter, scale_duration};
 
 /// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each of
 /// them.
@@ -75,15 +75,15 @@ impl Backoff {
             self.steps = 0;
         } else {
             self.steps -= 1;
-            self.grow();
+            self.grow_duration();
         }
         if self.jitter > 0.0 { jitter(duration, self.jitter, source) } else { duration }
     }
 
-    fn grow(&mut self) {
+    fn grow_duration(&mut self) {
         // A factor of 0 does not shorten a duration above the cap.
         if self.factor > 0.0 {
-            self.duration = scaled(self.duration, self.factor);
+            self.duration = scale_duration(self.duration, self.factor);
             if !self.cap.is_zero() && self.duration > self.cap {
                 self.duration = self.cap;
                 self.steps = 0;

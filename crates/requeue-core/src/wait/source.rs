@@ -89,13 +89,13 @@ impl JitterSource {
 #[must_use]
 pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Duration {
     let factor = if factor.is_nan() || factor <= 0.0 { 1.0 } else { factor };
-    duration.saturating_add(scaled(duration, source.next_unit() * factor))
+    duration.saturating_add(scale_duration(duration, source.next_unit() * factor))
 }
 
 /// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative
 /// factor and for NaN. It equals Go's `time.Duration(float64(d) * factor)` where that does not
 /// overflow.
-pub(super) fn scaled(duration: Duration, factor: f64) -> Duration {
+pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
     // A cast from a float saturates, and makes NaN zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
 }

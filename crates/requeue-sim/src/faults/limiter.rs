@@ -97,7 +97,7 @@ impl RateLimiter<u32> for Extreme {
         said.tells && said.counts.is_empty()
     }
 
-    fn longest(&self) -> Duration {
+    fn longest_delay(&self) -> Duration {
         LONGEST
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct LockedLimiter<K> {
 impl<K> LockedLimiter<K> {
     pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
-        let longest = quietly(|| limiter.longest()).unwrap_or(Duration::from_secs(300));
+        let longest = quietly(|| limiter.longest_delay()).unwrap_or(Duration::from_secs(300));
         let limiter = RankedMutex::new(limiter);
         Self { limiter, longest, idle: AtomicBool::new(idle) }
     }

@@ -156,18 +156,18 @@ fn when_the_clock_goes_back_a_key_waits_no_longer_than_its_last_delay() {
 fn absurd_parameters_are_defined() {
     let mut zero = limiter(Duration::ZERO, SECOND);
     assert_eq!(punctual(&mut zero, at(0)), [NANO; 9]);
-    assert_eq!(zero.longest(), NANO);
+    assert_eq!(zero.longest_delay(), NANO);
 
     let mut no_cap = limiter(SECOND, Duration::ZERO);
     assert_eq!(punctual(&mut no_cap, at(0)), [NANO; 9]);
 
     let mut above = limiter(Duration::MAX, SECOND);
     assert!(punctual::<9>(&mut above, at(0)).iter().all(|&d| SECOND / 2 <= d && d <= SECOND));
-    assert_eq!(above.longest(), SECOND);
+    assert_eq!(above.longest_delay(), SECOND);
 
     let mut endless = limiter(Duration::MAX, Duration::MAX);
     assert!(endless.delay(&1, at(0)) >= Duration::MAX / 2);
-    assert_eq!(endless.longest(), Duration::MAX);
+    assert_eq!(endless.longest_delay(), Duration::MAX);
     assert!(endless.delay(&1, Time::NEVER) >= Duration::MAX / 2);
     assert_eq!(endless.num_requeues(&1), 2, "at the end of time the wait is over");
 
@@ -312,7 +312,7 @@ proptest! {
         let mut limiter = BackoffLimiter::new(base, cap).seed(seed);
         for now in times {
             let delay = limiter.delay(&(now % 3), at(now));
-            prop_assert!(NANO <= delay && delay <= limiter.longest());
+            prop_assert!(NANO <= delay && delay <= limiter.longest_delay());
         }
     }
 }

@@ -208,14 +208,14 @@ fn no_limit_is_no_limit_with_any_burst() {
         for burst in [0, 1, u32::MAX] {
             let mut bucket = Bucket::new(rate, burst);
             assert_eq!([3, 3, 1].map(|now| delay(&mut bucket, now)), [0; 3]);
-            assert_eq!(RateLimiter::<()>::longest(&bucket), Duration::ZERO);
+            assert_eq!(RateLimiter::<()>::longest_delay(&bucket), Duration::ZERO);
         }
     }
 }
 
 #[test]
 fn the_longest_is_a_full_refill() {
-    let longest = |rate, burst| RateLimiter::<()>::longest(&Bucket::new(rate, burst));
+    let longest = |rate, burst| RateLimiter::<()>::longest_delay(&Bucket::new(rate, burst));
     assert_eq!(longest(10.0, 100), Duration::from_secs(10));
     assert_eq!(longest(0.0, 1), Duration::MAX);
     assert_eq!(longest(1.0, 0), Duration::MAX);
@@ -296,6 +296,6 @@ proptest! {
         for now in times {
             delay(&mut bucket, now);
         }
-        let _ = RateLimiter::<()>::longest(&bucket);
+        let _ = RateLimiter::<()>::longest_delay(&bucket);
     }
 }

@@ -41,24 +41,24 @@ fn tags(bucket: &Bucket) -> u8x16 {
 
 /// Returns the places where a key with `hash` may be.
 #[inline]
-pub(super) fn matching(bucket: &Bucket, hash: u32) -> Places {
+pub(super) fn matching_places(bucket: &Bucket, hash: u32) -> Places {
     Places(tags(bucket).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 
 /// Returns the places that are taken.
 #[inline]
-pub(super) fn taken(bucket: &Bucket) -> Places {
+pub(super) fn taken_places(bucket: &Bucket) -> Places {
     Places(tags(bucket).to_bitmask() & PLACES)
 }
 
 /// Returns the places that are free.
 #[inline]
-pub(super) fn free(bucket: &Bucket) -> Places {
+pub(super) fn free_places(bucket: &Bucket) -> Places {
     Places(!tags(bucket).to_bitmask() & PLACES)
 }
 
 #[inline]
-pub(super) fn slot(bucket: &Bucket, place: usize) -> Option<Slot> {
+pub(super) fn slot_at(bucket: &Bucket, place: usize) -> Option<Slot> {
     Slot::from_bits((bucket[2 + place % WIDTH / 2] >> (place % 2 * 32)) as u32)
 }
 
@@ -71,13 +71,13 @@ pub(super) fn set_slot(bucket: &mut Bucket, place: usize, slot: Slot) {
 
 /// Puts `slot` into a free place.
 #[inline]
-pub(super) fn put(bucket: &mut Bucket, place: usize, hash: u32, slot: Slot) {
+pub(super) fn put_slot(bucket: &mut Bucket, place: usize, hash: u32, slot: Slot) {
     bucket[place / 8 % 2] |= u64::from(tag(hash)) << (place % 8 * 8);
     set_slot(bucket, place, slot);
 }
 
 #[inline]
-pub(super) fn clear(bucket: &mut Bucket, place: usize) {
+pub(super) fn clear_place(bucket: &mut Bucket, place: usize) {
     bucket[place / 8 % 2] &= !(0xFF << (place % 8 * 8));
 }
 
@@ -133,25 +133,25 @@ mod tests {
         let at = |index| Slot::new(index);
         let mut bucket = Bucket::default();
         for n in 0..12 {
-            let place = free(&bucket).first().unwrap();
-            put(&mut bucket, place, n << 20, at(1000 + place));
-            assert!(matching(&bucket, n << 20).any(|at| at == place));
+            let place = free_places(&bucket).first().unwrap();
+            put_slot(&mut bucket, place, n << 20, at(1000 + place));
+            assert!(matching_places(&bucket, n << 20).any(|at| at == place));
         }
-        assert_eq!(free(&bucket).first(), None);
+        assert_eq!(free_places(&bucket).first(), None);
         set_slot(&mut bucket, 9, at(5));
-        clear(&mut bucket, 3);
-        let places: BTreeSet<_> = taken(&bucket).collect();
+        clear_place(&mut bucket, 3);
+        let places: BTreeSet<_> = taken_places(&bucket).collect();
         assert_eq!(places, (0..12).filter(|&place| place != 3).collect());
-        assert_eq!(free(&bucket).collect::<Vec<_>>(), [3]);
+        assert_eq!(free_places(&bucket).collect::<Vec<_>>(), [3]);
         assert_eq!(
-            [8, 9, 10].map(|place| slot(&bucket, place)),
+            [8, 9, 10].map(|place| slot_at(&bucket, place)),
             [1008, 5, 1010].map(|index| Some(at(index)))
         );
         add_overflow(&mut bucket);
         assert!(has_overflowed(&bucket));
-        put(&mut bucket, 3, 1, at(2));
+        put_slot(&mut bucket, 3, 1, at(2));
         remove_overflow(&mut bucket);
-        assert!(!has_overflowed(&bucket) && free(&bucket).first().is_none());
-        assert_eq!(slot(&bucket, 3), Some(at(2)));
+        assert!(!has_overflowed(&bucket) && free_places(&bucket).first().is_none());
+        assert_eq!(slot_at(&bucket, 3), Some(at(2)));
     }
 }

@@ -29,8 +29,8 @@ const CACHED: usize = 64;
 
 /// A record that stores the hash of its key, and its position in the index.
 pub(crate) trait Indexed {
-    fn hash(&self) -> u32;
-    fn position(&self) -> Position;
+    fn key_hash(&self) -> u32;
+    fn index_position(&self) -> Position;
     fn set_position(&mut self, position: Position);
 }
 
@@ -59,7 +59,7 @@ impl Index {
 
     /// Returns the number of the segment of keys with `hash`.
     #[inline]
-    const fn at(&self, hash: u32) -> usize {
+    const fn segment_of(&self, hash: u32) -> usize {
         let at = hash & (self.half * 2 - 1);
         // The segment may not have been split yet.
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
@@ -75,7 +75,7 @@ impl Index {
     /// Makes the processor fetch the first bucket of `hash` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
-        if let Some(segment) = self.segments.get(self.at(hash)) {
+        if let Some(segment) = self.segments.get(self.segment_of(hash)) {
             segment.prefetch(hash);
         }
     }
@@ -88,22 +88,22 @@ impl Index {
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
     ) -> Option<Slot> {
-        self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
+        self.segments.get(self.segment_of(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
     /// Looks up `hash` in the first bucket only. Finds the slot of a record for which `is` returns
     /// true, or a free place for a new record.
     #[inline(always)]
-    pub(crate) fn glance<T: Indexed>(
+    pub(crate) fn find_in_first_bucket<T: Indexed>(
         &mut self,
         records: &Slab<T>,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
     ) -> Found<'_> {
-        let at = self.at(hash);
+        let at = self.segment_of(hash);
         let full = records.len() >= self.most;
         match self.segments.get_mut(at) {
-            Some(segment) => segment.glance(hash, full, |slot| is(records.get(slot))),
+            Some(segment) => segment.find_in_first_bucket(hash, full, |slot| is(records.get(slot))),
             None => Found::Unclear,
         }
     }
@@ -111,9 +111,9 @@ impl Index {
     /// Inserts the record in `slot`, which the caller has just inserted into `records`.
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
         if records.len() > self.most {
-            self.grow(records);
+            self.split_segment(records);
         }
-        let at = self.at(hash);
+        let at = self.segment_of(hash);
         self.segments[at].insert(records, slot);
     }
 
@@ -126,54 +126,54 @@ impl Index {
         hash: u32,
         position: Position,
     ) {
-        let at = self.at(hash);
+        let at = self.segment_of(hash);
         self.segments[at].remove(hash, slot, position);
-        self.fit(records);
+        self.shrink_if_sparse(records);
     }
 
     /// Removes the record with `hash` for which `is` returns true, and returns its slot. The caller
-    /// then removes the record from `records` and calls [`fit`](Self::fit).
+    /// then removes the record from `records` and calls [`shrink_if_sparse`](Self::shrink_if_sparse).
     #[inline]
-    pub(crate) fn take<T: Indexed>(
+    pub(crate) fn take_slot<T: Indexed>(
         &mut self,
         records: &Slab<T>,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
     ) -> Option<Slot> {
-        let at = self.at(hash);
-        self.segments.get_mut(at)?.take(hash, |slot| is(records.get(slot)))
+        let at = self.segment_of(hash);
+        self.segments.get_mut(at)?.take_slot(hash, |slot| is(records.get(slot)))
     }
 
     /// Shrinks the index if few enough records are left.
     #[inline]
-    pub(crate) fn fit<T: Indexed>(&mut self, records: &mut Slab<T>) {
+    pub(crate) fn shrink_if_sparse<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least {
-            self.shrink(records);
+            self.merge_segment(records);
         }
     }
 
     /// Replaces the slot of a record that has moved from `from` to `to`.
-    pub(crate) fn moved<T: Indexed>(&mut self, records: &Slab<T>, from: Slot, to: Slot) {
+    pub(crate) fn move_slot<T: Indexed>(&mut self, records: &Slab<T>, from: Slot, to: Slot) {
         let record = records.get(to);
-        let hash = record.hash();
-        let at = self.at(hash);
-        self.segments[at].replace(hash, from, record.position(), to);
+        let hash = record.key_hash();
+        let at = self.segment_of(hash);
+        self.segments[at].replace_slot(hash, from, record.index_position(), to);
     }
 
     #[cold]
-    fn grow<T: Indexed>(&mut self, records: &mut Slab<T>) {
+    fn split_segment<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if self.segments.is_empty() {
             self.segments.push(Segment::new(0));
         } else {
             let next = self.segments.len() - self.half as usize;
-            let new = self.segments[next].split(self.half, records);
+            let new = self.segments[next].split_off(self.half, records);
             self.segments.push(new);
         }
         self.update_bounds();
     }
 
     #[cold]
-    fn shrink<T: Indexed>(&mut self, records: &mut Slab<T>) {
+    fn merge_segment<T: Indexed>(&mut self, records: &mut Slab<T>) {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
@@ -202,7 +202,7 @@ impl Index {
     /// The rank of a hash is its bits in reverse. The ranks of a segment are a contiguous range,
     /// regardless of the splits that created it, so that a walk by rank is stable while the index
     /// grows.
-    pub(crate) fn visit(
+    pub(crate) fn visit_segments(
         &self,
         from: u32,
         limit: usize,
@@ -211,7 +211,7 @@ impl Index {
         let mut from = from;
         let mut seen = 0;
         loop {
-            let at = self.at(from.reverse_bits());
+            let at = self.segment_of(from.reverse_bits());
             for slot in self.segments.get(at)?.slots() {
                 seen += 1;
                 visit(slot);

@@ -26,11 +26,11 @@ pub(crate) struct Position(NonZeroU8);
 
 impl Position {
     /// The slot is in a bucket after the first one of its probe sequence.
-    pub(crate) const OVERFLOWED: Self = Self::at(15);
+    pub(crate) const OVERFLOWED: Self = Self::in_first_bucket(15);
 
     /// The slot is in the first bucket of its probe sequence, in `place`.
     #[inline]
-    const fn at(place: usize) -> Self {
+    const fn in_first_bucket(place: usize) -> Self {
         match NonZeroU8::new((place as u8) << 1 | 1) {
             Some(bits) => Self(bits),
             None => Self(NonZeroU8::MIN),
@@ -77,12 +77,12 @@ impl FreePlace<'_> {
     /// Returns the position that the record must store.
     #[inline]
     pub(crate) const fn position(&self) -> Position {
-        Position::at(self.place)
+        Position::in_first_bucket(self.place)
     }
 
     #[inline]
-    pub(crate) fn put(self, hash: u32, slot: Slot) {
-        bucket::put(self.bucket, self.place, hash, slot);
+    pub(crate) fn put_slot(self, hash: u32, slot: Slot) {
+        bucket::put_slot(self.bucket, self.place, hash, slot);
         *self.left -= 1;
     }
 }
@@ -122,37 +122,37 @@ impl Segment {
     /// Returns the first bucket of the probe sequence of `hash`. The upper bits of the hash choose
     /// it, and the lower bits choose the segment.
     #[inline]
-    const fn first(&self, hash: u32) -> usize {
+    const fn first_bucket(&self, hash: u32) -> usize {
         (((hash as u64) << self.bits) >> 32) as usize
     }
 
-    const fn next(&self, at: usize) -> usize {
+    const fn next_bucket(&self, at: usize) -> usize {
         (at + 1) & (self.len() - 1)
     }
 
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
-        prefetch(&self.words, self.base as usize + self.first(hash) * WORDS);
+        prefetch(&self.words, self.base as usize + self.first_bucket(hash) * WORDS);
     }
 
     /// Looks up `hash` in the first bucket only. Returns no free place if the index is `full`.
     #[inline(always)]
-    pub(super) fn glance(
+    pub(super) fn find_in_first_bucket(
         &mut self,
         hash: u32,
         full: bool,
         mut is: impl FnMut(Slot) -> bool,
     ) -> Found<'_> {
-        let start = self.base as usize + self.first(hash) * WORDS;
+        let start = self.base as usize + self.first_bucket(hash) * WORDS;
         let Some(bucket) = self.words[start..].first_chunk_mut() else { return Found::Unclear };
-        for place in bucket::matching(bucket, hash) {
-            if let Some(slot) = bucket::slot(bucket, place)
+        for place in bucket::matching_places(bucket, hash) {
+            if let Some(slot) = bucket::slot_at(bucket, place)
                 && is(slot)
             {
                 return Found::Slot(slot);
             }
         }
-        match bucket::free(bucket).first() {
+        match bucket::free_places(bucket).first() {
             Some(place) if !full && self.left > 0 && !bucket::has_overflowed(bucket) => {
                 Found::Free(FreePlace { bucket, left: &mut self.left, place })
             }
@@ -169,19 +169,19 @@ impl Segment {
     /// Returns the slot under `hash` for which `is` returns true, after its bucket and its place there.
     #[inline]
     fn search(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<(usize, usize, Slot)> {
-        let first = self.first(hash);
+        let first = self.first_bucket(hash);
         let mut at = first;
         loop {
             let bucket = self.bucket(at);
-            for place in bucket::matching(bucket, hash) {
-                if let Some(slot) = bucket::slot(bucket, place)
+            for place in bucket::matching_places(bucket, hash) {
+                if let Some(slot) = bucket::slot_at(bucket, place)
                     && is(slot)
                 {
                     return Some((at, place, slot));
                 }
             }
             let overflowed = bucket::has_overflowed(bucket);
-            at = self.next(at);
+            at = self.next_bucket(at);
             if !overflowed || at == first {
                 return None;
             }
@@ -191,34 +191,38 @@ impl Segment {
     /// Inserts the record in `slot`.
     pub(super) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, slot: Slot) {
         if self.left == 0 {
-            self.double(records);
+            self.double_buckets(records);
         }
         let record = records.get_mut(slot);
-        let position = self.put(record.hash(), slot);
+        let position = self.put_slot(record.key_hash(), slot);
         record.set_position(position);
     }
 
     /// Puts `slot` into the first bucket of its probe sequence that has a free place.
-    fn put(&mut self, hash: u32, slot: Slot) -> Position {
+    fn put_slot(&mut self, hash: u32, slot: Slot) -> Position {
         self.left -= 1;
-        let first = self.first(hash);
+        let first = self.first_bucket(hash);
         let mut at = first;
         loop {
             let bucket = self.bucket_mut(at);
-            if let Some(place) = bucket::free(bucket).first() {
-                bucket::put(bucket, place, hash, slot);
-                return if at == first { Position::at(place) } else { Position::OVERFLOWED };
+            if let Some(place) = bucket::free_places(bucket).first() {
+                bucket::put_slot(bucket, place, hash, slot);
+                return if at == first {
+                    Position::in_first_bucket(place)
+                } else {
+                    Position::OVERFLOWED
+                };
             }
             bucket::add_overflow(bucket);
-            at = self.next(at);
+            at = self.next_bucket(at);
         }
     }
 
     /// Replaces `slot`, which is at `position` under `hash`, with `to`.
-    pub(super) fn replace(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
+    pub(super) fn replace_slot(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
         let found = match position {
             Position::OVERFLOWED => self.search(hash, |it| it == slot),
-            _ => Some((self.first(hash), position.place(), slot)),
+            _ => Some((self.first_bucket(hash), position.place(), slot)),
         };
         if let Some((at, place, _)) = found {
             bucket::set_slot(self.bucket_mut(at), place, to);
@@ -229,26 +233,26 @@ impl Segment {
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
         if position == Position::OVERFLOWED {
-            self.take(hash, |it| it == slot);
+            self.take_slot(hash, |it| it == slot);
             return;
         }
-        let bucket = self.bucket_mut(self.first(hash));
-        debug_assert!(bucket::slot(bucket, position.place()) == Some(slot));
-        bucket::clear(bucket, position.place());
+        let bucket = self.bucket_mut(self.first_bucket(hash));
+        debug_assert!(bucket::slot_at(bucket, position.place()) == Some(slot));
+        bucket::clear_place(bucket, position.place());
         self.left += 1;
     }
 
     /// Removes the slot under `hash` for which `is` returns true, and returns it.
     #[inline]
-    pub(super) fn take(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn take_slot(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let (found, place, slot) = self.search(hash, is)?;
-        bucket::clear(self.bucket_mut(found), place);
+        bucket::clear_place(self.bucket_mut(found), place);
         self.left += 1;
         // The buckets before it counted the slot as overflowed.
-        let mut at = self.first(hash);
+        let mut at = self.first_bucket(hash);
         while at != found {
             bucket::remove_overflow(self.bucket_mut(at));
-            at = self.next(at);
+            at = self.next_bucket(at);
         }
         Some(slot)
     }
@@ -256,7 +260,7 @@ impl Segment {
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
         (0..self.len()).flat_map(|at| {
             let bucket = self.bucket(at);
-            bucket::taken(bucket).filter_map(|place| bucket::slot(bucket, place))
+            bucket::taken_places(bucket).filter_map(|place| bucket::slot_at(bucket, place))
         })
     }
 
@@ -267,7 +271,7 @@ impl Segment {
 
     /// Doubles the number of buckets.
     #[cold]
-    fn double<T: Indexed>(&mut self, records: &mut Slab<T>) {
+    fn double_buckets<T: Indexed>(&mut self, records: &mut Slab<T>) {
         let mut new = Self::new(u32::from(self.bits) + 1);
         for slot in self.slots() {
             new.insert(records, slot);
@@ -279,13 +283,13 @@ impl Segment {
     ///
     /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment
     /// or the new one. Its record is therefore read, but not written.
-    pub(super) fn split<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
+    pub(super) fn split_off<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
         let mut new = Self::new(u32::from(self.bits));
         // All hashes are read first. Records are far apart, and the processor overlaps independent
         // reads.
         let mut slots = Vec::with_capacity(self.len() * WIDTH);
         slots.extend(self.slots());
-        let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).hash()).collect();
+        let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).key_hash()).collect();
         let mut keys = slots.into_iter().zip(hashes);
         let mut overflowed = Vec::new();
         let mut count = 0;
@@ -293,13 +297,13 @@ impl Segment {
             let (here, there) = (self.bucket(at), new.bucket_mut(at));
             let mut stay = *here;
             bucket::clear_overflows(&mut stay);
-            for (place, (slot, hash)) in bucket::taken(here).zip(&mut keys) {
-                if self.first(hash) != at {
-                    bucket::clear(&mut stay, place);
+            for (place, (slot, hash)) in bucket::taken_places(here).zip(&mut keys) {
+                if self.first_bucket(hash) != at {
+                    bucket::clear_place(&mut stay, place);
                     overflowed.push((hash, slot));
                 } else if hash & bit != 0 {
-                    bucket::clear(&mut stay, place);
-                    bucket::put(there, place, hash, slot);
+                    bucket::clear_place(&mut stay, place);
+                    bucket::put_slot(there, place, hash, slot);
                     count += 1;
                 }
             }
@@ -309,7 +313,7 @@ impl Segment {
         new.left -= count;
         for (hash, slot) in overflowed {
             let to = if hash & bit == 0 { &mut *self } else { &mut new };
-            records.get_mut(slot).set_position(to.put(hash, slot));
+            records.get_mut(slot).set_position(to.put_slot(hash, slot));
         }
         new
     }

@@ -25,11 +25,11 @@ impl Record {
 }
 
 impl Indexed for Record {
-    fn hash(&self) -> u32 {
+    fn key_hash(&self) -> u32 {
         self.hash
     }
 
-    fn position(&self) -> Position {
+    fn index_position(&self) -> Position {
         self.position
     }
 
@@ -55,7 +55,7 @@ impl Case {
         let hash = (self.hash_of)(key);
         let found = self.index.probe(&self.records, hash, |record| record.key == key);
         if let Some(slot) = found {
-            match self.index.glance(&self.records, hash, |record| record.key == key) {
+            match self.index.find_in_first_bucket(&self.records, hash, |record| record.key == key) {
                 Found::Free(_) => panic!("{key} is in the index, but was not found"),
                 Found::Slot(at) => assert_eq!(at, slot),
                 Found::Unclear => {}
@@ -64,13 +64,14 @@ impl Case {
             return;
         }
         let mut record = Record::new(key, hash);
-        let found = self.index.glance(&self.records, hash, |record| record.key == key);
+        let found =
+            self.index.find_in_first_bucket(&self.records, hash, |record| record.key == key);
         let slot = match found {
             Found::Slot(slot) => panic!("{key} is not in the index, but was found in {slot:?}"),
             Found::Free(free) => {
                 record.position = free.position();
                 let slot = self.records.insert(record);
-                free.put(hash, slot);
+                free.put_slot(hash, slot);
                 slot
             }
             Found::Unclear => {
@@ -90,7 +91,7 @@ impl Case {
         let (index, model) = (&mut self.index, &mut self.model);
         if self.records.is_sparse() {
             self.records.compact(|records, from, to| {
-                index.moved(records, from, to);
+                index.move_slot(records, from, to);
                 let key = model.remove(&from).unwrap();
                 model.insert(to, key);
             });
@@ -114,7 +115,7 @@ impl Case {
         let mut from = Some(0);
         while let Some(at) = from {
             let mut page = Vec::new();
-            from = self.index.visit(at, limit, |slot| page.push(slot));
+            from = self.index.visit_segments(at, limit, |slot| page.push(slot));
             for slot in page {
                 let rank = self.records.get(slot).hash.reverse_bits();
                 if rank >= at && from.is_none_or(|bound| rank < bound) {
@@ -194,12 +195,12 @@ impl Counted {
 }
 
 impl Indexed for Counted {
-    fn hash(&self) -> u32 {
+    fn key_hash(&self) -> u32 {
         self.count();
         self.hash
     }
 
-    fn position(&self) -> Position {
+    fn index_position(&self) -> Position {
         self.count();
         self.position.get()
     }

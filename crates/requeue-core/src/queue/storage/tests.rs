@@ -60,7 +60,7 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
     let priority = || Order::Priority { oldest_every: 4 };
     for (order, fair) in [(Order::Fifo, false), (priority(), false), (priority(), true)] {
         let mut queue = thinned_out(Config { order, fair, track: true, ..Config::default() });
-        let (end, few) = (queue.records.end(), 4 * CHUNK);
+        let (end, few) = (queue.records.slots_end(), 4 * CHUNK);
         assert!(end <= few, "{end} slots");
         assert!(queue.timers.chunks() <= few / CHUNK);
         assert!(queue.tracker.as_ref().is_some_and(|tracker| tracker.slots() <= few));
@@ -84,7 +84,7 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
 #[test]
 fn records_that_nothing_follows_come_together_too() {
     let mut queue = thinned_out(Config::default());
-    let end = queue.records.end();
+    let end = queue.records.slots_end();
     assert!(end <= 16 * CHUNK, "{end} slots");
     all_is_there(&mut queue);
 }

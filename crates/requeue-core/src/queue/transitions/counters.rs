@@ -135,6 +135,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
-        self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
+        self.timers
+            .next_deadline()
+            .filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
     }
 }

@@ -42,7 +42,7 @@ pub(in crate::queue) struct Record<K> {
 
 impl<K> Record<K> {
     /// Creates the record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
-    /// The caller inserts it and calls `Queue::arrive`.
+    /// The caller inserts it and calls `Queue::admit_new`.
     #[inline(always)]
     pub(in crate::queue) const fn new(
         key: K,
@@ -98,7 +98,7 @@ impl<K> Record<K> {
     }
 
     /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
-    pub(in crate::queue) fn note(&mut self, asked: Asked) {
+    pub(in crate::queue) fn merge_asked(&mut self, asked: Asked) {
         let pending = if self.is_pending() { Some(self.priority) } else { None };
         self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
@@ -166,7 +166,7 @@ impl<K> Record<K> {
     }
 
     /// Returns the next key in the order, while Ready.
-    pub(in crate::queue) fn next(&self) -> Option<Slot> {
+    pub(in crate::queue) fn next_in_order(&self) -> Option<Slot> {
         debug_assert!(self.phase == Phase::Ready);
         self.link[1]
     }
@@ -189,14 +189,14 @@ impl<K> Record<K> {
     }
 
     /// → InFlight. The caller has removed the key from the order.
-    pub(super) fn start(&mut self, epoch: u64) {
+    pub(super) fn start_delivery(&mut self, epoch: u64) {
         self.phase = Phase::InFlight;
         self.flags = 0;
         self.link = to_link(epoch);
     }
 
     /// → Idle, without a backoff.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn make_idle(&mut self) {
         self.phase = Phase::Idle;
         self.set_not_before(Time::ZERO);
     }
@@ -204,12 +204,12 @@ impl<K> Record<K> {
 
 impl<K> Indexed for Record<K> {
     #[inline]
-    fn hash(&self) -> u32 {
+    fn key_hash(&self) -> u32 {
         self.hash
     }
 
     #[inline]
-    fn position(&self) -> Position {
+    fn index_position(&self) -> Position {
         self.position
     }
 
@@ -220,7 +220,7 @@ impl<K> Indexed for Record<K> {
 }
 
 impl<K> Links for Slab<Record<K>> {
-    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+    fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.get_mut(slot).link
     }
 }
@@ -256,9 +256,9 @@ mod tests {
     fn a_link_holds_a_number_of_64_bits() {
         let mut record = Record::new((), 0, &Add::now(), true, None, Position::OVERFLOWED);
         for number in [0, 1, u64::MAX - 1, 1 << 32, 0x1234_5678_9ABC_DEF0] {
-            record.start(number);
+            record.start_delivery(number);
             assert_eq!(record.epoch(), number);
-            record.rest();
+            record.make_idle();
             assert_eq!(record.not_before(), Time::ZERO);
             record.set_not_before(Time::from_nanos(number));
             assert_eq!(record.not_before(), Time::from_nanos(number));
