@@ -203,6 +203,7 @@ where
 {
     fn delay(&mut self, key: &K, now: Time) -> Duration {
         self.now = now;
+        // The sweep comes first, because it may remove the entry of this key, or move it.
         self.sweep(now, LOOKS);
         let wait = self.waits.get_or_default(key);
         let expires = wait.expires_at(self.max);

@@ -56,6 +56,7 @@ impl<K> MaxOf<K> {
 
 impl<K> RateLimiter<K> for MaxOf<K> {
     fn delay(&mut self, key: &K, now: Time) -> Duration {
+        // Each member must count the failure, so the iterator may not stop early.
         self.limiters.iter_mut().map(|l| l.delay(key, now)).max().unwrap_or_default()
     }
 

@@ -154,10 +154,11 @@ impl<K: Eq, V> KeyMap<K, V> {
         K: Clone,
         V: Default,
     {
-        match self.index.find_in_first_bucket(&self.entries, hash, |entry| entry.is_key(key, hash))
-        {
+        let is = |entry: &Entry<K, V>| entry.is_key(key, hash);
+        match self.index.find_in_first_bucket(&self.entries, hash, is) {
             Found::Slot(slot) => slot,
             Found::Free(free) => {
+                // The map is still unchanged here, because the `clone` may panic.
                 let key = key.clone();
                 let entry = || Entry::new(key, V::default(), hash, free.position());
                 let slot = self.entries.insert_with(entry);
@@ -175,6 +176,7 @@ impl<K: Eq, V> KeyMap<K, V> {
         let Self { entries, index } = self;
         let slot = index.take_slot(entries, hash, |entry| entry.is_key(key, hash))?;
         let Entry { key, value, .. } = entries.remove(slot);
+        // The index asks for the number of entries, so the entry must be gone.
         index.shrink_if_sparse(entries);
         self.compact_if_sparse();
         Some((key, value))

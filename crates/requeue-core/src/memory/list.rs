@@ -86,6 +86,7 @@ impl<I: Id> List<I> {
     /// Returns the entries before and after `id`, whose links are those of `at`.
     fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
         let [prev, next] = *links.links_of(at);
+        // The backward link of the first entry is stale, because `pop_front` does not clear it.
         [if Some(id) == self.head { None } else { prev }, next]
     }
 

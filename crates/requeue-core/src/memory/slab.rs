@@ -183,6 +183,7 @@ impl<T, I: Id> Slab<T, I> {
             self.spare = next;
         }
         *entry = Entry::Live(make());
+        // The chunk counts a spare slot as live already.
         self.spares -= 1;
         self.live += 1;
         slot
@@ -191,6 +192,8 @@ impl<T, I: Id> Slab<T, I> {
     /// Inserts a record when there is no spare slot.
     #[inline(never)]
     fn insert_in_chunk(&mut self, value: T) -> I {
+        // Chunks with memory come first, so that those without memory stay empty and can be
+        // dropped.
         let number = match self.roomy.head() {
             Some(first) => first.index(),
             None => self.add_roomy_chunk(),
@@ -247,6 +250,8 @@ impl<T, I: Id> Slab<T, I> {
         let vacant = Entry::Vacant { next: self.spare };
         let Entry::Live(value) = core::mem::replace(entry, vacant) else { return None };
         self.live -= 1;
+        // A sparse slab keeps no spare slots, because compaction needs the true counts of its
+        // chunks.
         if self.spares < MAX_SPARES && self.live >= self.floor {
             self.spare = Some(slot);
             self.spares += 1;
@@ -273,6 +278,7 @@ impl<T, I: Id> Slab<T, I> {
             self.has_shrunk = true;
             self.remove_from_roomy(number);
         }
+        // The source of compaction stays out of the list, so that no record moves into it.
         if !self.chunks[number].is_listed && self.source != Some(Id::new(number)) {
             self.add_to_roomy(number);
         }
@@ -325,6 +331,8 @@ impl<T, I: Id> Slab<T, I> {
     /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
+        // Chunks count their spare slots as live. These are given back first, so that the counts
+        // are exact.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
@@ -421,6 +429,7 @@ impl<T, I: Id> Slab<T, I> {
     fn add_to_roomy(&mut self, number: usize) {
         let chunk = &mut self.chunks[number];
         chunk.is_listed = true;
+        // A chunk without records goes to the end, so that it stays empty and can be dropped.
         if chunk.live > 0 {
             self.roomy.push_front(&mut self.chunks, Id::new(number));
         } else {

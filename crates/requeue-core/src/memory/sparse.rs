@@ -59,6 +59,7 @@ impl<V: Copy> Sparse<V> {
         let chunk = &mut self.chunks[slot.index() / CHUNK];
         chunk.values[slot.index() % CHUNK] = None;
         chunk.used -= 1;
+        // The short first chunk of a small queue is kept for its next value.
         if chunk.used == 0 && chunk.values.len() == CHUNK {
             chunk.values = Vec::new();
         }

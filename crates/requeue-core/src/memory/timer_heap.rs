@@ -71,7 +71,7 @@ impl TimerHeap {
 
     /// Returns the earliest deadline.
     #[inline]
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_time(&self) -> Option<Time> {
         Some(self.heap.rest_of_chunk(0).first()?.at)
     }
 
@@ -82,7 +82,7 @@ impl TimerHeap {
     }
 
     fn update_next(&mut self) {
-        self.next = self.next_deadline().unwrap_or(Time::NEVER);
+        self.next = self.next_time().unwrap_or(Time::NEVER);
     }
 
     fn heap_position(&self, slot: Slot) -> Option<usize> {
@@ -106,9 +106,11 @@ impl TimerHeap {
         let end = self.heap.len();
         self.positions.insert(slot, Id::new(end));
         self.heap.push(entry);
+        // The deadline of a new key is often the latest, and the entry stays at the end.
         if end > 0 && entry.is_before(self.heap.get(end / ARITY)) {
             self.move_up(end, entry);
         }
+        // The copy saves each operation a read of the heap, when it asks for due keys.
         self.next = self.next.min(at);
     }
 
@@ -155,6 +157,7 @@ impl TimerHeap {
 
     /// Removes the deadline of `slot`, and returns it.
     pub(crate) fn remove_deadline(&mut self, slot: Slot) -> Option<Time> {
+        // A bound that outlived its deadline would apply to the next wait of the key.
         self.drop_bound(slot);
         let position = self.heap_position(slot)?;
         let at = self.heap.get(position).at;
@@ -175,7 +178,8 @@ impl TimerHeap {
 
     /// Returns the slot with the earliest deadline, if that is at or before `now`.
     pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
-        let at = self.next_deadline()?;
+        let at = self.next_time()?;
+        // A delay that saturates is never due, even if the clock is at its end as well.
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
@@ -275,6 +279,7 @@ impl TimerHeap {
             if !below.is_before(&entry) {
                 break;
             }
+            // The next rounds read the grandchildren, which are far apart in a large heap.
             if position > NEAR {
                 (0..ARITY).for_each(|child| self.heap.prefetch((least * ARITY + child) * ARITY));
             }
@@ -396,7 +401,7 @@ mod tests {
                 prop_assert_eq!(timers.bound(id(slot)), bound);
                 prop_assert_eq!(timers.has_bounds() || bound.is_none(), true);
                 prop_assert_eq!(timers.len(), model.len());
-                prop_assert_eq!(timers.next_deadline(), model.iter().map(|e| Time::from_nanos(e.0)).min());
+                prop_assert_eq!(timers.next_time(), model.iter().map(|e| Time::from_nanos(e.0)).min());
             }
         }
     }
@@ -408,7 +413,7 @@ mod tests {
         let at = |slot: u32| Time::from_nanos(u64::from(slot) * 7919 % 2003);
         for slot in 0..2003 {
             timers.insert(id(slot), at(slot));
-            assert!(timers.next_deadline() <= Some(at(slot)));
+            assert!(timers.next_time() <= Some(at(slot)));
         }
         for n in 0..2003 {
             assert!(timers.cheapest_to_remove().is_some_and(|slot| timers.due(slot).is_some()));

@@ -20,6 +20,7 @@ impl Aging {
 
     /// Counts a delivery.
     pub(super) const fn count_delivery(&mut self, is_oldest: bool) {
+        // The count saturates, because `every` can be `u32::MAX`.
         self.since = if is_oldest { 0 } else { self.since.saturating_add(1) };
     }
 }

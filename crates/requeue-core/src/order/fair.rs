@@ -193,6 +193,7 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
+        // A throttled key is ready, but no getter can take it. It does not count as eligible.
         if state.is_eligible() {
             self.eligible += 1;
         } else if state.is_paused() {
@@ -208,6 +209,8 @@ impl Fair {
         if self.place(slot).priority == priority {
             return;
         }
+        // The new tick puts the key behind those of its new priority. Its age is in `ready`, and
+        // stays.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
@@ -229,6 +232,7 @@ impl Fair {
     fn take_out(&mut self, slot: Slot) -> GroupIndex {
         self.leave_lane(slot);
         let place = self.place_mut(slot);
+        // 0 marks the key as not ready, so that a move of its record leaves the lists alone.
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let state = self.groups.get_mut(group);
         state.counts.ready -= 1;
@@ -239,6 +243,7 @@ impl Fair {
 
     /// Returns the ready key to deliver next.
     pub(crate) fn next_ready(&self) -> Option<Slot> {
+        // Aging precedes the turns. Otherwise a low priority could wait forever.
         if self.aging.is_due() {
             return self.oldest_eligible();
         }
@@ -283,6 +288,7 @@ impl Fair {
 
     /// Removes a ready key that is delivered.
     pub(crate) fn start_delivery(&mut self, slot: Slot) {
+        // This is read before the count changes. A delivery for the age of its key uses no turn.
         let is_out_of_turn = self.aging.is_due();
         self.aging.count_delivery(self.oldest_eligible() == Some(slot));
         if self.policy.fair && !is_out_of_turn {
@@ -291,8 +297,11 @@ impl Fair {
         self.eligible -= 1;
         let group = self.place(slot).group;
         self.groups.get_mut(group).counts.in_flight += 1;
+        // The delivery is counted first, because the lane is judged by the state of its group.
         self.take_out(slot);
         let state = self.groups.get(group);
+        // The group has reached its limit. Its ready keys leave the orders in this step, so that no
+        // later delivery visits them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);
@@ -318,6 +327,7 @@ impl Fair {
     pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
+        // A paused group has the limit 0. Its completions therefore make no key eligible.
         let was_full = state.counts.in_flight == state.limit;
         state.counts.in_flight -= 1;
         if was_full {
@@ -335,8 +345,7 @@ impl Fair {
 
     /// Returns the oldest of the skipped keys in the group of `slot`.
     pub(crate) fn oldest_skipped(&self, slot: Slot) -> Option<Slot> {
-        let state = self.groups.get(self.place(slot).group);
-        state.skipped.first_key_value().map(|(_, &slot)| slot)
+        self.group_state(slot).skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
     /// Removes the key in `slot` from the skipped keys: it is pushed to the custom order again.
@@ -352,6 +361,7 @@ impl Fair {
 
     fn group_id(&mut self, group: GroupId) -> GroupIndex {
         if let Some(&id) = self.by_id.get(&group.id) {
+            // The weight of the last add applies.
             self.groups.get_mut(id).group = group;
             return id;
         }
@@ -370,6 +380,7 @@ impl Fair {
         let id = place.lane();
         let lane = self.groups.get_mut(id.group).open_lane(priority);
         lane.keys.push_back(&mut InLane(&mut self.places), slot);
+        // A lane that is in the order keeps its position, because only its tail has changed.
         if lane.eligible_since.is_none() {
             self.update_lane(id);
         }
@@ -385,6 +396,7 @@ impl Fair {
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let is_empty = lane.keys.is_empty();
+        // Lanes that take turns are not ordered by their first keys.
         if is_empty || (was_first && !self.policy.fair) {
             self.update_lane(id);
         }
@@ -425,6 +437,7 @@ impl Fair {
         let first = state.by_age.head();
         let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, standing });
         let old = core::mem::replace(&mut state.age, age);
+        // Most changes concern neither the oldest key nor the standing, and touch no tree.
         if old == age {
             return;
         }
@@ -443,6 +456,7 @@ impl Fair {
     pub(crate) fn set_paused(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
+            // The pause must be remembered until the group has keys.
             None if paused => self.group_id(group),
             None => return,
         };

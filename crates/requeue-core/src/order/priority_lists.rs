@@ -101,6 +101,8 @@ impl<I: Id> PriorityLists<I> {
             if self.occupied > 0 || !self.far.is_empty() {
                 return None;
             }
+            // Empty lists are kept until then, because a priority that was used is likely to be
+            // used again.
             self.near.clear();
         }
         let at = at.min(self.near.len());

@@ -41,14 +41,17 @@ impl<K: Eq + Clone> Queue<K> {
             let added = self.add_known(&key, hash, &add, now).unwrap_or(Added::Refused);
             return (added, Some(key));
         }
+        // Keys that are due precede the key of this add, which may be one of them.
         self.promote_due(now);
         if let Some(slot) = self.find_slot(&key, hash) {
             return (self.add_again(slot, &add, now), Some(key));
         }
         let hash = fold(hash);
+        // The starts outlive the record: a new key may have run a moment ago.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, hash));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
+        // The copy comes before any change, because a key's `clone` may panic.
         let order_key = match &self.ready {
             Ready::Custom(_) if due.is_none() => Some(key.clone()),
             _ => None,
@@ -61,6 +64,8 @@ impl<K: Eq + Clone> Queue<K> {
         if paced.is_some() {
             self.count_paced(slot);
         }
+        // The order is user code. If it panics here, the queue is complete, and delivers the key by
+        // age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
@@ -107,6 +112,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Adds the key in `slot` again.
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
+        // Without a pending run, there is nothing to merge with.
         if add.merge == Merge::Exactly {
             self.clear_pending(slot);
         }
@@ -199,6 +205,7 @@ impl<K: Eq + Clone> Queue<K> {
         while count < max
             && let Some(slot) = self.timers.first_due(now)
         {
+            // The record of the next due key is read in the next round.
             if self.index.is_large()
                 && let Some(next) = self.timers.second_due()
             {
@@ -206,6 +213,8 @@ impl<K: Eq + Clone> Queue<K> {
             }
             count += 1;
             let is_idle = self.records.get(slot).phase() == Phase::Idle;
+            // A key in flight passes this gate. Its completion asks the pace again, before the next
+            // start.
             if is_idle && let Some(until) = self.pace_gate(slot, now) {
                 self.postpone_run(slot, until);
                 continue;
@@ -228,7 +237,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         let mut count = 0;
         // Nothing is removed meanwhile, so that the order of the slots does not matter to the walk.
-        for slot in walk.next_slots(max).rev() {
+        for slot in walk.advance(max).rev() {
             if self.timers.bound(slot).is_some() {
                 self.flush_wait(slot, now);
                 count += 1;
@@ -240,6 +249,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
     fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
+        // The completion of a key in flight asks the pace, so only its backoff counts here.
         let permitted = if record.phase().is_in_flight() {
             self.backoff_of(record.epoch())
         } else {

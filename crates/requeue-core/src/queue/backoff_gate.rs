@@ -7,6 +7,7 @@ use crate::types::{Phase, Slot, Time};
 impl<K: Eq + Clone> Queue<K> {
     /// Starts the backoff of a key that is not ready. A pending run waits until `at` as well.
     pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
+        // This is asked before the run is withdrawn, which would hide it.
         let postpones = rule::postpones(&self.state_of(slot), at);
         let record = self.records.get_mut(slot);
         match record.phase() {
@@ -15,6 +16,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.backing_off.insert(record.epoch(), at);
             }
         }
+        // A ready or dirty key would run before the backoff is over.
         self.withdraw_run(slot);
         if postpones {
             self.wait_until(slot, at);

@@ -21,6 +21,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn get(&mut self, now: Time) -> Option<Delivery<K>> {
         debug_assert!(!self.has_order(), "a custom order needs `get_by_order`");
         self.promote_due(now);
+        // A paused queue still makes due keys ready, so that its counts are right.
         if self.paused {
             return None;
         }
@@ -55,6 +56,8 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
+            // The order may return any key: one that was cancelled, that is in flight, or that was
+            // never added.
             let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
@@ -63,9 +66,13 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
+                // The order no longer has this key. It gets the key again when a run of the group
+                // completes.
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);
+            // The caller releases its lock between two calls, so that a long series of skips blocks
+            // nobody.
             if popped.dropped.len() == MAX_SKIPPED {
                 popped.again = true;
                 return popped;
@@ -86,7 +93,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the slot of a delivery that has not been completed.
     #[inline(never)]
-    pub(super) fn locate_delivery(&self, ticket: &Ticket) -> Option<Slot> {
+    pub(super) fn slot_of(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
             |record: &Record<K>| record.phase().is_in_flight() && record.epoch() == ticket.epoch;
         if self.records.find_record(ticket.slot).is_some_and(is) {
@@ -100,6 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
+        // Due keys were first: one of them may be this key, which is dirty then.
         if let Some((key, worked)) = self.finish_fast(ticket, how, now) {
             let key = Some(key);
             return Some(Finished { key, lost: false, ready: false, was_dirty: false, worked });
@@ -110,7 +118,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     #[inline(never)]
     fn finish_slow(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        let slot = self.locate_delivery(ticket)?;
+        let slot = self.slot_of(ticket)?;
         Some(self.finish_slot(slot, how, now, true))
     }
 
@@ -123,14 +131,14 @@ impl<K: Eq + Clone> Queue<K> {
         how: Finish,
         now: Time,
     ) -> Option<Finished<K>> {
-        let slot = self.locate_delivery(ticket)?;
+        let slot = self.slot_of(ticket)?;
         Some(self.finish_slot(slot, how, now, false))
     }
 
     /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its
     /// key. Returns `false` if the delivery was completed already.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
-        let Some(slot) = self.locate_delivery(ticket) else { return false };
+        let Some(slot) = self.slot_of(ticket) else { return false };
         self.records.get_mut(slot).detach();
         true
     }
@@ -153,7 +161,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the key of this delivery, if it has not been completed.
     #[must_use]
     pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
-        self.locate_delivery(ticket).map(|slot| &self.records.get(slot).key)
+        self.slot_of(ticket).map(|slot| &self.records.get(slot).key)
     }
 
     /// Returns how long the key was ready before this delivery, if times are tracked and the
@@ -161,13 +169,13 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn queued(&self, ticket: &Ticket) -> Option<Duration> {
         let tracker = self.tracker.as_ref()?;
-        self.locate_delivery(ticket).map(|slot| tracker.stamp(slot).queued)
+        self.slot_of(ticket).map(|slot| tracker.stamp(slot).queued)
     }
 
     /// Returns true if the key was added again since this delivery.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
-        self.locate_delivery(ticket)
+        self.slot_of(ticket)
             .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
@@ -182,6 +190,7 @@ impl<K: Eq + Clone> Queue<K> {
         let order_key = self.key_if(slot, || plan.makes_ready && copies);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
+        // The plan has the end of the backoff. The epoch ends with this completion.
         self.backing_off.remove(&epoch);
         self.count_completion(how, &plan, was_dirty);
         let asked = finish.asked();
@@ -206,8 +215,11 @@ impl<K: Eq + Clone> Queue<K> {
                 }
             }
         }
+        // The group gets its place back before the key is enqueued, so that the key may be
+        // eligible.
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
+        // A count of failures would keep the record, although the key never runs again.
         if plan.is_lost {
             self.set_failures(slot, 0);
         }
@@ -223,6 +235,7 @@ impl<K: Eq + Clone> Queue<K> {
             // earlier.
             self.stamp_time(slot, now);
         }
+        // This comes last: no statement may use the slot of a removed record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }
     }
@@ -238,11 +251,14 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         mut order_key: Option<K>,
     ) -> Option<Duration> {
+        // A dirty key becomes ready with the end of its delivery, any other key with a new request.
+        // The custom order must get one copy in both cases.
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
         if plan.start == Start::Now && !was_dirty {
             let _ = self.request_run(slot, now, order_key.take());
         }
+        // Only an idle key can store the end of its backoff.
         if let Some(end) = plan.backoff
             && plan.start != Start::Now
         {

@@ -27,6 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
+        // A key that is due may be this one, and otherwise precedes it.
         if !self.is_simple() || self.timers.is_due(now) {
             return Err(key);
         }
@@ -47,6 +48,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self
             .records
             .insert_with(|| Record::new(key, hash, add, due.is_some(), tail, free.position()));
+        // The place is still free, because it borrows the index since the search.
         free.put_slot(hash, slot);
         self.admit_new(slot, add, due, group, now);
         Ok((Added::New, None))
@@ -76,6 +78,7 @@ impl<K: Eq + Clone> Queue<K> {
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
+        // The backoff of a key in flight is not in its record. Only the general path looks it up.
         if !applies || (phase.is_in_flight() && !self.backing_off.is_empty()) {
             return None;
         }
@@ -107,6 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
+        // If any key in flight backs off, this key may be the one.
         let is_simple = self.settings.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;

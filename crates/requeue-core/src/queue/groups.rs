@@ -58,6 +58,7 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
+            // The copy was made first. If it panics, the key stays among the skipped ones.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -100,7 +101,7 @@ impl<K: Eq + Clone> Queue<K> {
         keys: &mut Vec<K>,
     ) -> usize {
         let mut count = 0;
-        for slot in walk.next_slots(max) {
+        for slot in walk.advance(max) {
             if !self.group_at(slot).is_some_and(&is_cancelled) {
                 continue;
             }
@@ -123,7 +124,7 @@ impl<K: Eq + Clone> Queue<K> {
         max: usize,
         epochs: &mut Vec<u64>,
     ) {
-        for slot in walk.next_slots(max) {
+        for slot in walk.advance(max) {
             if self.group_at(slot).is_none_or(|it| it.id() != group.id()) {
                 continue;
             }

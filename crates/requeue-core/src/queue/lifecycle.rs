@@ -18,6 +18,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// A queue never returns to an earlier state. After a shutdown, the caller drops pending keys
     /// with [`drop_some`](Self::drop_some).
     pub fn end(&mut self, ending: Ending) {
+        // A queue that was shut down does not become merely closed.
         self.ending = self.ending.max(ending);
     }
 
@@ -116,6 +117,7 @@ impl<K: Eq + Clone> Queue<K> {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => self.is_empty() && self.in_flight() == 0 && self.timers.len() == 0,
+            // Ready keys that are paused will be dropped, so no getter may wait for them.
             Ending::ShutDown => {
                 self.paused || self.len() == self.ready.groups().map_or(0, Fair::paused_ready)
             }

@@ -6,7 +6,7 @@
 
 use super::Queue;
 use crate::order::Ready;
-use crate::types::{Add, Finish, Phase, Ticket};
+use crate::types::{Add, Finish, Ticket};
 
 /// An operation of a [`Queue`], for [`Queue::needs_now`].
 #[derive(Clone, Copy, Debug)]
@@ -76,10 +76,7 @@ impl<K: Eq + Clone> Queue<K> {
     fn may_come_back(&self, ticket: &Ticket) -> bool {
         match self.records.find_record(ticket.slot) {
             Some(record) if record.is_with(ticket.epoch) => record.is_waiting(),
-            _ => self.locate_delivery(ticket).is_some_and(|slot| {
-                let record = self.records.get(slot);
-                record.phase() == Phase::InFlightDirty || record.is_waiting()
-            }),
+            _ => self.slot_of(ticket).is_some_and(|slot| self.records.get(slot).is_pending()),
         }
     }
 }

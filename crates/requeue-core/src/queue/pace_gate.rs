@@ -43,6 +43,8 @@ impl Starts {
         }
         self.last = Some(now);
         let is_old = |&start: &Time| start + pace.per() <= now;
+        // Starts outside of the window no longer count. The others are at most `runs`, which bounds
+        // the memory.
         while self.earlier.len() >= pace.runs() as usize || self.earlier.front().is_some_and(is_old)
         {
             self.earlier.pop_front();
@@ -101,6 +103,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// `None` if it may become ready.
     #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
+        // The check is out of line, because few queues have a pace and every key passes here.
         if self.pace.is_some() { self.check_pace(slot, now) } else { None }
     }
 
@@ -147,7 +150,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes a delivery not count toward the pace, although its key stays in flight. It has no effect
     /// after the completion.
     pub fn uncount_start(&mut self, ticket: &Ticket) {
-        if let Some(slot) = self.locate_delivery(ticket) {
+        if let Some(slot) = self.slot_of(ticket) {
             self.take_back_start(slot);
         }
     }
@@ -159,7 +162,7 @@ impl<K: Eq + Clone> Queue<K> {
     ///
     /// Panics if a key's `clone` panics. The delivery then does not count.
     pub fn count_start(&mut self, ticket: &Ticket, now: Time) {
-        let Some(slot) = self.locate_delivery(ticket) else { return };
+        let Some(slot) = self.slot_of(ticket) else { return };
         self.take_back_start(slot);
         if let Some(pace) = &mut self.pace {
             let record = self.records.get(slot);

@@ -44,6 +44,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         match record.cancel_reason() {
             Some(_) => (CancelledRun::AlreadyCancelled, None),
+            // The run is sealed: its item is being dropped.
             None => (CancelledRun::NotInFlight, None),
         }
     }
@@ -51,7 +52,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the reason why this delivery was cancelled, if it was and has not been completed.
     #[must_use]
     pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
-        self.records.get(self.locate_delivery(ticket)?).cancel_reason()
+        self.records.get(self.slot_of(ticket)?).cancel_reason()
     }
 
     /// Returns the reason why this delivery was cancelled, if it was. From now on, nothing cancels its
@@ -60,7 +61,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// A caller whose completion depends on the reason calls this first, and completes the delivery
     /// after it has released its lock.
     pub fn seal(&mut self, ticket: &Ticket) -> Option<CancelReason> {
-        let slot = self.locate_delivery(ticket)?;
+        let slot = self.slot_of(ticket)?;
         let record = self.records.get_mut(slot);
         record.seal();
         record.cancel_reason()
@@ -89,6 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let series = restarts.series.get(slot);
         let until = series.unwrap_or(now + restarts.at_most);
+        // A run that is sealed completes for another reason, and is not reported as restarted.
         if now >= until || !record.try_cancel(CancelReason::Restarted) {
             return;
         }

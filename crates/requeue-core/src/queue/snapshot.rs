@@ -86,6 +86,7 @@ impl<K: Eq + Clone> Queue<K> {
         let mut next = self.index.visit_segments(from, limit, |slot| {
             slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
+        // The first segment also has the keys of earlier pages.
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {

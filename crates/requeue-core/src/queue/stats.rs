@@ -153,6 +153,7 @@ impl Histogram {
     #[doc(hidden)]
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        // If `earlier` is no copy of this histogram, the result is too small, but nothing panics.
         let mut since = *self;
         for (now, before) in since.counts.iter_mut().zip(earlier.counts) {
             *now = now.saturating_sub(before);
@@ -340,6 +341,7 @@ impl Tracker {
 
     /// Returns the sum of the times for which the keys in flight have been in flight.
     pub(super) fn unfinished_work(&self, now: Time) -> Duration {
+        // The sum of the starts makes this one subtraction, for any number of keys in flight.
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }

@@ -15,6 +15,7 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let wanted = fold(hash);
+        // The hashes are compared first, because `Eq` is user code and may be slow.
         let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
         self.index.probe(&self.records, wanted, is)
     }
@@ -48,6 +49,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(groups) = self.ready.groups_mut() {
             groups.leave_group(slot);
         }
+        // One flag stands for both kinds of work, so that most removals test one byte.
         if self.records.take_needs_care() {
             self.compact_and_truncate();
         }
@@ -67,12 +69,15 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;
+        // Everything that knows a slot follows each move, before the next record moves.
         records.compact(|records, from, to| {
             index.move_slot(records, from, to);
             timers.move_slot(from, to);
             if let Some(restarts) = restarts {
                 restarts.series.move_slot(from, to);
             }
+            // The links of a record are valid only while it is ready. In other phases, they store
+            // other data.
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
                 tracker.move_slot(from, to, phase.is_in_flight());

@@ -82,6 +82,8 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         match table(Row::Add, phase) {
             Cell::Enqueue => {
+                // Each way to Ready asks the pace: this one, the add of a new key, and a
+                // completion.
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
@@ -100,10 +102,13 @@ impl<K: Eq + Clone> Queue<K> {
                 self.stamp_time(slot, now);
                 let record = self.records.get_mut(slot);
                 record.phase = Phase::InFlightDirty;
+                // A run that is due now has passed the gate of the backoff, which is therefore
+                // over.
                 if !self.backing_off.is_empty() {
                     self.backing_off.remove(&record.epoch());
                 }
                 self.enter_depth(slot);
+                // The key is dirty already, so that the cancelled run is followed by the next one.
                 if self.restarts.is_some() {
                     self.restart_run(slot, now);
                 }
@@ -111,6 +116,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Cell::Lift => {
                 self.counters.count_coalesced();
+                // A first-in, first-out list ignores priorities.
                 if self.ready.has_side_table() {
                     self.touch_ready(slot, true);
                 }
@@ -260,6 +266,8 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
+        // The record is gone. Side tables still have the entry of its slot until the next
+        // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
         if let Some(groups) = self.ready.groups_mut() {
@@ -406,6 +414,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
+        // A waiting key counts as waiting or as backing off. Its failures decide.
         if record.waiting && (before > 0) != (failures > 0) {
             let phase = record.phase;
             self.leave_wait(slot, phase, before > 0);

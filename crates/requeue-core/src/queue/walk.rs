@@ -27,10 +27,7 @@ impl Walk {
     }
 
     /// Returns the next slots of the walk, at most `max`.
-    pub(super) fn next_slots(
-        &mut self,
-        max: usize,
-    ) -> impl DoubleEndedIterator<Item = Slot> + use<> {
+    pub(super) fn advance(&mut self, max: usize) -> impl DoubleEndedIterator<Item = Slot> + use<> {
         let before = self.left;
         self.left = before.saturating_sub(max);
         (self.left..before).rev().map(Slot::new)

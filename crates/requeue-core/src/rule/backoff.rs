@@ -29,6 +29,7 @@ pub fn longest_delay(base: Duration, n: u32, max: Duration) -> Duration {
     let nanos = base.as_nanos();
     if nanos == 0 {
         Duration::ZERO
+    // A longer shift would lose bits. Its result would exceed the longest duration anyway.
     } else if n <= nanos.leading_zeros() {
         saturating_nanos(nanos << n).min(max)
     } else {

@@ -139,11 +139,13 @@ pub fn complete<S: KeyState>(
         false => (pending_start(is_dirty), None, None),
     };
     let start = match start {
+        // A release undoes the start of its run, so that the pace does not count it.
         Start::Now if !matches!(how, How::Release(_)) => {
             key.paced(now).map_or(Start::Now, Start::Paced)
         }
         start => start,
     };
+    // After a shutdown, no key waits. A run that would have to wait is lost.
     let is_lost = !is_open && (matches!(start, Start::Paced(_)) || loses_run(how, key));
     let start = if is_lost { Start::No } else { start };
     let add = match how {
@@ -206,10 +208,12 @@ fn next_run<S: KeyState>(
             let at = at.max(key.not_before());
             (at, at)
         }
+        // A dirty key was added during the run, and any add ends the wait of a release.
         How::Release(Some(at)) if !is_dirty => (at.max(key.not_before()), key.not_before()),
         How::Release(_) => (key.not_before(), key.not_before()),
     };
     match policy {
+        // The policies differ only if the run has to wait.
         _ if at <= now => (Start::Now, None, None),
         ReaddPolicy::Hold if at == backoff => {
             (Start::No, Some((at, Merge::Exactly)), Some(backoff))

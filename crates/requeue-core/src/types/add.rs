@@ -134,6 +134,7 @@ impl Add {
         if self.at_most.is_none() {
             return self;
         }
+        // Zero means that the add is not debounced. A bound of 1 ns has the effect of zero.
         let nanos = match max.as_nanos() {
             0 => 1,
             nanos if nanos > u64::MAX as u128 => u64::MAX,
@@ -172,6 +173,7 @@ impl Add {
             When::After(delay) => now + delay,
             When::At(time) => time,
         };
+        // A time that has come is now, so that no timer is set for it.
         (due > now).then_some(due)
     }
 

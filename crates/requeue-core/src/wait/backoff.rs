@@ -77,6 +77,7 @@ impl Backoff {
             self.steps -= 1;
             self.grow_duration();
         }
+        // Jitter is not part of the next duration, and is added after the cap, as in apimachinery.
         if self.jitter > 0.0 { jitter(duration, self.jitter, source) } else { duration }
     }
 

@@ -251,6 +251,7 @@ impl BackoffManager for ExponentialBackoffManager {
             self.backoff.steps = i32::MAX;
             self.backoff.duration = self.initial;
         }
+        // The quiet time counts from the start of the delay, as in apimachinery.
         self.last_start = Some(now);
         self.backoff.step(&mut self.source)
     }

@@ -42,6 +42,7 @@ fn tags(bucket: &Bucket) -> u8x16 {
 /// Returns the places where a key with `hash` may be.
 #[inline]
 pub(super) fn matching_places(bucket: &Bucket, hash: u32) -> Places {
+    // The mask removes the bytes of the overflow count, which can look like tags.
     Places(tags(bucket).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 

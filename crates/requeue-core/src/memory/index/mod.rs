@@ -101,6 +101,7 @@ impl Index {
         mut is: impl FnMut(&T) -> bool,
     ) -> Found<'_> {
         let at = self.segment_of(hash);
+        // An index that must grow offers no free place, because the split precedes the insertion.
         let full = records.len() >= self.most;
         match self.segments.get_mut(at) {
             Some(segment) => segment.find_in_first_bucket(hash, full, |slot| is(records.get(slot))),
@@ -110,6 +111,8 @@ impl Index {
 
     /// Inserts the record in `slot`, which the caller has just inserted into `records`.
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
+        // The new record counts already. The index grows before the insertion, which needs a free
+        // place.
         if records.len() > self.most {
             self.split_segment(records);
         }
@@ -177,6 +180,7 @@ impl Index {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
+        // If many hashes are alike, `insert` doubles the segment, so that every key fits.
         for slot in last.slots() {
             self.segments[into].insert(records, slot);
         }
@@ -216,6 +220,8 @@ impl Index {
                 seen += 1;
                 visit(slot);
             }
+            // A segment that was split has one more bit in common, so that it covers half as many
+            // ranks.
             let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
             let shift = 32 - (self.half.ilog2() + u32::from(split));
             let end = ((u64::from(from) >> shift) + 1) << shift;

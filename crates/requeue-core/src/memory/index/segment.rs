@@ -26,11 +26,11 @@ pub(crate) struct Position(NonZeroU8);
 
 impl Position {
     /// The slot is in a bucket after the first one of its probe sequence.
-    pub(crate) const OVERFLOWED: Self = Self::in_first_bucket(15);
+    pub(crate) const OVERFLOWED: Self = Self::in_place(15);
 
     /// The slot is in the first bucket of its probe sequence, in `place`.
     #[inline]
-    const fn in_first_bucket(place: usize) -> Self {
+    const fn in_place(place: usize) -> Self {
         match NonZeroU8::new((place as u8) << 1 | 1) {
             Some(bits) => Self(bits),
             None => Self(NonZeroU8::MIN),
@@ -77,7 +77,7 @@ impl FreePlace<'_> {
     /// Returns the position that the record must store.
     #[inline]
     pub(crate) const fn position(&self) -> Position {
-        Position::in_first_bucket(self.place)
+        Position::in_place(self.place)
     }
 
     #[inline]
@@ -90,6 +90,8 @@ impl FreePlace<'_> {
 impl Segment {
     pub(super) fn new(bits: u32) -> Self {
         let buckets = 1 << bits;
+        // Safe code cannot choose the alignment of a vector. The spare words let the first bucket
+        // begin at a cache line.
         let words = vec![0; buckets * WORDS + WORDS - 1];
         let base = (words.as_ptr() as usize).wrapping_neg() % 64 / 8;
         let base = base.min(WORDS - 1) as u8;
@@ -180,6 +182,7 @@ impl Segment {
                     return Some((at, place, slot));
                 }
             }
+            // A bucket without overflowed keys ends the search: most lookups read one cache line.
             let overflowed = bucket::has_overflowed(bucket);
             at = self.next_bucket(at);
             if !overflowed || at == first {
@@ -200,6 +203,7 @@ impl Segment {
 
     /// Puts `slot` into the first bucket of its probe sequence that has a free place.
     fn put_slot(&mut self, hash: u32, slot: Slot) -> Position {
+        // The loop ends, because the caller has made sure that a place is left.
         self.left -= 1;
         let first = self.first_bucket(hash);
         let mut at = first;
@@ -207,11 +211,7 @@ impl Segment {
             let bucket = self.bucket_mut(at);
             if let Some(place) = bucket::free_places(bucket).first() {
                 bucket::put_slot(bucket, place, hash, slot);
-                return if at == first {
-                    Position::in_first_bucket(place)
-                } else {
-                    Position::OVERFLOWED
-                };
+                return if at == first { Position::in_place(place) } else { Position::OVERFLOWED };
             }
             bucket::add_overflow(bucket);
             at = self.next_bucket(at);
@@ -296,6 +296,7 @@ impl Segment {
         for at in 0..self.len() {
             let (here, there) = (self.bucket(at), new.bucket_mut(at));
             let mut stay = *here;
+            // The keys that have overflowed are inserted again below, and are counted again.
             bucket::clear_overflows(&mut stay);
             for (place, (slot, hash)) in bucket::taken_places(here).zip(&mut keys) {
                 if self.first_bucket(hash) != at {

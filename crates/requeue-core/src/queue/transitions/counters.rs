@@ -82,6 +82,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the number of waiting keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
+        // After a shutdown, the deadlines that are left belong to keys that are being dropped.
         if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
     }
 
@@ -97,6 +98,8 @@ impl<K: Eq + Clone> Queue<K> {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => {
+                // A ready key or a key in flight is in that state only, even if it has a deadline
+                // as well.
                 let Counters { failing, busy_waiting, busy_failing, .. } = self.counters;
                 (self.timers.len() - busy_waiting as usize, (failing - busy_failing) as usize)
             }
@@ -135,8 +138,6 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
-        self.timers
-            .next_deadline()
-            .filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
+        self.timers.next_time().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
     }
 }

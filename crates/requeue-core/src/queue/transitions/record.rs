@@ -99,6 +99,7 @@ impl<K> Record<K> {
 
     /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new one.
     pub(in crate::queue) fn merge_asked(&mut self, asked: Asked) {
+        // Without a pending run, the priority is that of the last run, which does not count.
         let pending = if self.is_pending() { Some(self.priority) } else { None };
         self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
@@ -140,6 +141,7 @@ impl<K> Record<K> {
     /// cancelled it.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
         debug_assert!(self.phase.is_in_flight());
+        // The first reason stays. A restart must not bring back a run that was cancelled by name.
         let is_open = self.flags & (CANCELLED | RESTARTED | SEALED) == 0;
         if is_open {
             self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
@@ -191,6 +193,7 @@ impl<K> Record<K> {
     /// → InFlight. The caller has removed the key from the order.
     pub(super) fn start_delivery(&mut self, epoch: u64) {
         self.phase = Phase::InFlight;
+        // The flags of the last delivery do not apply to this one.
         self.flags = 0;
         self.link = to_link(epoch);
     }
