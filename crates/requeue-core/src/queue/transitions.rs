@@ -192,10 +192,8 @@ impl<K: Eq + Clone> Queue<K> {
         // The copy comes before any change, because a key's `clone` may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
-        // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
-        let epoch = self.counters.totals.deliveries + 1;
         if let Some(pace) = &mut self.pace {
-            pace.record_start(&record.key, record.hash, now, epoch);
+            pace.record_start(&record.key, record.hash, now, self.counters.totals.deliveries + 1);
         }
         if let Ready::Fifo(list) = &mut self.ready {
             list.pop_front(record.next_in_order());
@@ -204,13 +202,15 @@ impl<K: Eq + Clone> Queue<K> {
             record = self.records.get_mut(slot);
         }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
+        // The number of a delivery is the count of deliveries up to it, so that no number is used twice.
+        self.counters.totals.deliveries += 1;
+        let epoch = self.counters.totals.deliveries;
         record.start_delivery(epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
         let priority = record.priority;
         self.counters.ready -= 1;
         self.counters.in_flight += 1;
-        self.counters.totals.deliveries = epoch;
         Delivery {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch },
