@@ -52,10 +52,7 @@ impl<K: Eq + Clone> Queue<K> {
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
         // The copy comes before any change, because a key's `clone` may panic.
-        let order_key = match &self.ready {
-            Ready::Custom(_) if due.is_none() => Some(key.clone()),
-            _ => None,
-        };
+        let order_key = (self.ready.is_custom() && due.is_none()).then(|| key.clone());
         let tail = self.ready.tail();
         let record = Record::new(key, hash, &add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);

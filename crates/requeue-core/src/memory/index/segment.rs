@@ -233,13 +233,18 @@ impl Segment {
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
         if position == Position::OVERFLOWED {
-            self.take_slot(hash, |it| it == slot);
-            return;
+            return self.remove_overflowed(hash, slot);
         }
         let bucket = self.bucket_mut(self.first_bucket(hash));
         debug_assert!(bucket::slot_at(bucket, position.place()) == Some(slot));
         bucket::clear_place(bucket, position.place());
         self.left += 1;
+    }
+
+    // The search is out of line, so that most removals save no registers for it.
+    #[cold]
+    fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
+        self.take_slot(hash, |it| it == slot);
     }
 
     /// Removes the slot under `hash` for which `is` returns true, and returns it.
