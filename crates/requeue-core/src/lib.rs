@@ -12,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | adds, deliveries, phases, pace, slots, time |
-//! | [`wait`] | backoff and jitter |
+//! | [`wait`] | backoff and jitter; with the feature `wait`, the managers of delays |
 //! | `rule` | what happens to a key at each operation: pure functions |
 //! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
 //! | [`limiter`] | delays after failures |
