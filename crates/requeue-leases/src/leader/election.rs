@@ -188,7 +188,7 @@ impl Election {
         match (request, &self.seen) {
             (Request::Read, _) => Call::Read(self.config.name.clone()),
             (Request::Hold | Request::Release, None) => Call::Create(Lease::new_object(
-                &self.config.metadata(),
+                &self.config.metadata,
                 &self.identity,
                 seconds,
                 wall,
@@ -255,7 +255,7 @@ impl Election {
             (request, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.fencing_token() != held.token {
                     let by = lease.holder().to_owned();
-                    self.role = Role::Ended(held.gone(LeadershipLost::Taken { by }));
+                    self.role = Role::Ended(held.gone(LeadershipLost::Taken(by)));
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {

@@ -10,14 +10,15 @@ use requeue::wait::jitter_source;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::driver::Driver;
 use super::election::Election;
 use super::leadership::{Leadership, Shared, View};
 use super::lost::LeadershipLost;
 use super::status::Status;
-use super::term::{RunError, Term};
+use super::term::Term;
 use crate::clock::{self, Clock};
+use crate::error::ConfigError;
 use crate::events::Events;
 use crate::metrics::LeaseMetrics;
 use crate::requests::Requests;
@@ -72,14 +73,8 @@ impl LeaderElector {
     ///
     /// Only the first call has an effect.
     pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
-        self.shared.gauge.get_or_init(|| metrics.as_ref().leader(&self.config.name)).set(false);
+        self.shared.gauge.get_or_init(|| metrics.as_ref().leader_gauge(&self.config.name)).set(0);
         self
-    }
-
-    /// Returns the identity of this process in the Lease.
-    #[must_use]
-    pub fn identity(&self) -> &str {
-        &self.shared.identity
     }
 
     /// Returns a handle that shows the current state of the election.
@@ -217,12 +212,8 @@ impl LeaderElector {
         F: FnOnce(Leadership) -> L,
         L: Future,
     {
-        match self.run_until(pending(), lead).await {
-            Ok(Some(output)) => Ok(output),
-            Err(RunError::Lost(lost)) => Err(lost),
-            // Neither is possible without a stop.
-            Ok(None) | Err(RunError::Undrained(_)) => Err(LeadershipLost::Abandoned),
-        }
+        // Without a stop, there is an output or an error.
+        self.run_until(pending(), lead).await?.ok_or(LeadershipLost::Abandoned)
     }
 
     /// As [`run`](Self::run), until `stop` completes.
@@ -266,7 +257,11 @@ impl LeaderElector {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run_until<S, F, L>(self, stop: S, lead: F) -> Result<Option<L::Output>, RunError>
+    pub async fn run_until<S, F, L>(
+        self,
+        stop: S,
+        lead: F,
+    ) -> Result<Option<L::Output>, LeadershipLost>
     where
         S: Future<Output = ()>,
         F: FnOnce(Leadership) -> L,
@@ -285,9 +280,9 @@ impl LeaderElector {
         };
         let ended = tokio::select! {
             biased;
-            lost = term.lost() => Err(RunError::Lost(lost)),
+            lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),
-            () = drain => Err(RunError::Undrained(term.drain_timeout)),
+            () = drain => Err(LeadershipLost::Undrained(term.drain_timeout)),
         };
         match ended {
             Ok(output) => {

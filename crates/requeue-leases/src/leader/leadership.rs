@@ -1,16 +1,15 @@
 //! The leader's handle of its term, and the state that elector, term and status share.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use prometheus_client::metrics::gauge::Gauge;
 use requeue::Time;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::lost::{End, LeadershipLost};
 use crate::clock::Clock;
-use crate::metrics::LeaderGauge;
 use crate::token::FencingToken;
 
 /// The right to lead, for one term.
@@ -31,7 +30,7 @@ use crate::token::FencingToken;
 ///     }
 /// }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Leadership {
     pub(super) token: Arc<FencingToken>,
     pub(super) shared: Arc<Shared>,
@@ -39,6 +38,7 @@ pub struct Leadership {
 }
 
 /// The state that the election, the leader's work and the observers share.
+#[derive(Debug)]
 pub(super) struct Shared {
     /// The namespace and the name.
     pub(super) lease: String,
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Cancelled when every [`Leadership`] is dropped.
     pub(super) let_go: CancellationToken,
-    pub(super) gauge: OnceLock<LeaderGauge>,
+    pub(super) gauge: OnceLock<Gauge>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -90,7 +90,7 @@ impl Shared {
 
     pub(super) fn show_leading(&self, leading: bool) {
         if let Some(gauge) = self.gauge.get() {
-            gauge.set(leading);
+            gauge.set(leading.into());
         }
     }
 
@@ -146,13 +146,8 @@ impl Leadership {
         self.shared.is_leading()
     }
 
-    /// As [`is_leading`](Self::is_leading), as a `Result` for `?`.
-    ///
-    /// # Errors
-    ///
-    /// The reason why this process does not lead. A [`Leadership`] is for one term, so this is
-    /// final.
-    pub fn check(&self) -> Result<(), LeadershipLost> {
+    /// Returns the reason why this process does not lead. A [`Leadership`] is for one term, so this is final.
+    pub(crate) fn check(&self) -> Result<(), LeadershipLost> {
         if self.is_leading() {
             return Ok(());
         }
@@ -267,15 +262,5 @@ impl Leadership {
                 None => (led.renewed >= since).then_some(Ok(())),
             })
             .await
-    }
-}
-
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership")
-            .field("lease", &self.shared.lease)
-            .field("token", &self.token)
-            .field("leading", &self.is_leading())
-            .finish()
     }
 }

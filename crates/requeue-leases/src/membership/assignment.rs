@@ -1,7 +1,6 @@
 //! The object of a shard group: a Lease whose annotations contain the assignment.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
@@ -114,12 +113,6 @@ pub(super) struct GroupLease {
 /// missing or invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Unreadable(pub(super) &'static str);
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the annotation {} is missing or invalid", self.0)
-    }
-}
 
 impl GroupLease {
     pub(super) fn from_lease(lease: Lease) -> Result<Self, Unreadable> {

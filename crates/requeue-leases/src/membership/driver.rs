@@ -2,7 +2,6 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::watcher;
 use requeue::wait::jitter_source;
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::assignment::{JOINED, LABEL};
@@ -22,7 +22,7 @@ use super::protocol::{self, End, Gain, Settings, Source, Step};
 use super::watch::{Events as WatchEvents, watch_leases};
 use crate::clock::Clock;
 use crate::events::Events;
-use crate::leader::{LeaderElector, Leadership, LeadershipLost, RunError, Term};
+use crate::leader::{LeaderElector, Leadership, LeadershipLost, Term};
 use crate::metrics::GroupMeters;
 use crate::requests::{Answer, Call, Requests};
 use crate::token::FencingToken;
@@ -35,7 +35,7 @@ pub(super) struct Outputs {
     pub(super) changes: mpsc::UnboundedSender<Change>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
     pub(super) view: watch::Sender<View>,
-    pub(super) meters: Arc<GroupMeters>,
+    pub(super) meters: GroupMeters,
 }
 
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
@@ -114,7 +114,7 @@ impl<'a> Driver<'a> {
             call: None,
             joining: None,
             term: None,
-            events: shards.has_events.then(events),
+            events: lease.has_events.then(events),
             shards,
             client,
             clock,
@@ -205,10 +205,9 @@ impl<'a> Driver<'a> {
     }
 
     fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
-        let labels = [(LABEL.to_owned(), self.shards.name.clone())];
-        let annotations = [(JOINED.to_owned(), group)];
-        let config = self.shards.lease.clone();
-        let config = config.only_create(&self.member, labels.into(), annotations.into());
+        let labels = json!({ LABEL: self.shards.name });
+        let annotations = json!({ JOINED: group });
+        let config = self.shards.lease.clone().only_create(&self.member, labels, annotations);
         LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
             .map_err(MembershipError::Config)
     }
@@ -220,17 +219,14 @@ impl<'a> Driver<'a> {
             _ => return None,
         };
         let kube::Error::Api(status) = error else { return None };
-        (status.code == 403).then(|| MembershipError::Forbidden {
-            namespace: self.shards.lease.namespace.clone(),
-            verb: verb.to_owned(),
-        })
+        (status.code == 403).then(|| MembershipError::forbidden(verb, &self.shards.lease.namespace))
     }
 
     /// Updates the view of the held shards, and passes the changes on.
     fn publish_state(&mut self) {
         let count = self.shards.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
-        self.outputs.meters.held.store(held.iter().flatten().count(), Relaxed);
+        self.show_held(held.iter().flatten().count());
         let confirmed = self.group.confirmed_at();
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
@@ -260,8 +256,12 @@ impl<'a> Driver<'a> {
     }
 
     fn count_gap(&self, gap: Duration) {
-        let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
-        self.outputs.meters.unheld_nanos.fetch_add(nanos, Relaxed);
+        self.outputs.meters.unheld_seconds.inc_by(gap.as_secs_f64());
+    }
+
+    fn show_held(&self, shards: usize) {
+        // A group has at most 1,024 shards.
+        self.outputs.meters.held.set(shards as i64);
     }
 
     fn held_shard(&self, gain: &Gain) -> Option<HeldShard> {
@@ -293,7 +293,7 @@ impl<'a> Driver<'a> {
                 Source::Nobody => 2,
                 Source::Itself => continue,
             };
-            self.outputs.meters.moves[reason].fetch_add(1, Relaxed);
+            self.outputs.meters.moves[reason].inc();
         }
         let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
         for (member, count) in taken {
@@ -307,7 +307,7 @@ impl<'a> Driver<'a> {
     }
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
-        let group = self.shards.name.clone();
+        let group = &self.shards.name;
         self.hold_nothing();
         match end {
             End::Left => {
@@ -320,22 +320,18 @@ impl<'a> Driver<'a> {
                 }
                 None => LeadershipLost::Abandoned,
             })),
-            End::Deleted => Err(MembershipError::Deleted { group }),
-            End::NoNamespace => {
-                Err(MembershipError::Namespace(self.shards.lease.namespace.clone()))
-            }
+            End::Deleted => Err(MembershipError::Deleted(group.clone())),
+            End::NoNamespace => Err(MembershipError::no_namespace(&self.shards.lease.namespace)),
             End::Mismatch(stored) => {
-                Err(MembershipError::mismatch(&group, &stored, &self.shards.layout()))
+                Err(MembershipError::mismatch(group, &stored, &self.shards.layout()))
             }
-            End::Unreadable(unreadable) => {
-                Err(MembershipError::NotAGroup { group, annotation: unreadable.0 })
-            }
+            End::Unreadable(unreadable) => Err(MembershipError::not_a_group(group, unreadable)),
         }
     }
 
     fn hold_nothing(&self) {
         self.outputs.view.send_modify(View::clear);
-        self.outputs.meters.held.store(0, Relaxed);
+        self.show_held(0);
     }
 
     /// Releases and deletes the member Lease. If that fails, it expires, and another member deletes
@@ -344,8 +340,8 @@ impl<'a> Driver<'a> {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
         match term.release().await {
-            Ok(()) | Err(RunError::Undrained(_)) => {}
-            Err(RunError::Lost(error)) => {
+            Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
+            Err(error) => {
                 tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
             }
         }

@@ -189,9 +189,7 @@ impl Group {
                     }
                 } else if lease.name() != &*self.settings.member {
                     let changed = self.members.mark_absent(lease.name(), now);
-                    if changed {
-                        self.plan_again();
-                    }
+                    self.plan_again_if(changed);
                 }
             }
             Watched::Complete => {
@@ -249,6 +247,12 @@ impl Group {
         self.idle_until = Time::ZERO;
     }
 
+    fn plan_again_if(&mut self, changed: bool) {
+        if changed {
+            self.plan_again();
+        }
+    }
+
     fn longest_lease(&self) -> Duration {
         let stored = self.group.as_ref().map_or(0, |group| group.lease_seconds);
         Duration::from_secs(stored).max(self.settings.lease_duration)
@@ -275,9 +279,7 @@ impl Group {
             self.see_own(lease, now);
         } else {
             let changed = self.members.see_lease(lease, now);
-            if changed {
-                self.plan_again();
-            }
+            self.plan_again_if(changed);
         }
     }
 
@@ -297,9 +299,7 @@ impl Group {
                 true
             }
         };
-        if changed {
-            self.plan_again();
-        }
+        self.plan_again_if(changed);
     }
 
     /// Returns the members that receive shards, in the order of their names.

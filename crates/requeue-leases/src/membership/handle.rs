@@ -1,7 +1,5 @@
 //! A process's membership in a shard group: the public handle.
 
-use std::sync::Arc;
-
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -78,7 +76,7 @@ impl ShardGroup {
     /// let group = ShardGroup::new("website", "default");
     /// let client = group.client(kube::Config::infer().await?)?;
     /// let membership = group.join(client).await?;
-    /// println!("joined as {}", membership.name());
+    /// println!("joined as {}", membership.status().member);
     /// # Ok(())
     /// # }
     /// ```
@@ -117,13 +115,13 @@ impl Joining {
         let (view, seen) = watch::channel(View::default());
         let count = shards.count;
         let metrics = shards.metrics.as_ref();
-        let meters = metrics.map(|metrics| metrics.group(&shards.name)).unwrap_or_default();
+        let meters = metrics.map(|metrics| metrics.group_meters(&shards.name)).unwrap_or_default();
         let observer = Observer {
             group: shards.name.clone(),
             member: String::new(),
             clock: shards.clock.clone(),
             view: seen,
-            meters: Arc::clone(&meters),
+            meters: meters.clone(),
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
         let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
@@ -164,12 +162,6 @@ impl Drop for Joining {
 }
 
 impl Membership {
-    /// Returns the name of the member Lease, which is unique.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.observer.member
-    }
-
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {

@@ -10,6 +10,9 @@ use tokio::sync::{mpsc, watch};
 use crate::leader::{Fence, Leadership, LeadershipLost, Right};
 use crate::token::FencingToken;
 
+/// The default name of the annotation with the token of a shard.
+const ANNOTATION: &str = "requeue/shard-term";
+
 /// A change of the shards that a process holds.
 ///
 /// Each change needs its reaction, so a new kind of change would be a breaking change of this crate.
@@ -97,9 +100,6 @@ impl View {
 }
 
 impl HeldShard {
-    /// The default name of the annotation of [`fence`](Self::fence).
-    pub const ANNOTATION: &str = "requeue/shard-term";
-
     /// Returns the number of the shard, from 0.
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -123,10 +123,10 @@ impl HeldShard {
 
     /// Returns a fence, with which the API server rejects late writes of former holders.
     ///
-    /// Its annotation is [`ANNOTATION`](Self::ANNOTATION).
+    /// Its annotation is `requeue/shard-term`.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), Self::ANNOTATION)
+        Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
     }
 
     /// Returns true if the member Lease has not expired. During a release this is true, but

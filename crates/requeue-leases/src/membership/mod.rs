@@ -57,7 +57,7 @@
 //! # Members that have just joined
 //!
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
-//! period](ShardGroup::retry_period) after it joined: 2 s by default. A process in a crash loop
+//! period](crate::leader::Config::retry_period) after it joined: 2 s by default. A process in a crash loop
 //! therefore receives none. If no live member has renewed its Lease yet, all members receive
 //! shards. The first member of a group therefore takes all shards immediately.
 //!

@@ -32,10 +32,7 @@ pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), Membe
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {
-        Some((verb, _)) => Err(MembershipError::Forbidden {
-            namespace: namespace.to_owned(),
-            verb: verb.to_owned(),
-        }),
+        Some((verb, _)) => Err(MembershipError::forbidden(verb, namespace)),
         None => Ok(()),
     }
 }

@@ -1,4 +1,7 @@
-//! An API server in memory, which keeps Leases, for tests.
+//! An API server in memory, which keeps Leases, for the tests of this crate and of requeue-kube.
+//!
+//! The published crate contains it, but compiles it only with the feature `test-util`. The documentation of the crate
+//! does not show it, and it may change at any time.
 
 // As in a test: a request that cannot be read is a failure.
 #![allow(clippy::unwrap_used)]

@@ -151,16 +151,12 @@ impl Group {
                     self.see_own(lease, now);
                 } else {
                     let changed = self.members.verify_expiry(lease, sent.at, now);
-                    if changed {
-                        self.plan_again();
-                    }
+                    self.plan_again_if(changed);
                 }
             }
             (Sending::ReadMember(name), Answer::NotFound) => {
                 let changed = self.members.mark_absent(&name, now);
-                if changed {
-                    self.plan_again();
-                }
+                self.plan_again_if(changed);
                 if name == self.settings.member {
                     self.pause_after_failure(now);
                 }
@@ -175,9 +171,7 @@ impl Group {
             }
             (Sending::Delete(name), Answer::Deleted | Answer::NotFound) => {
                 let changed = self.members.mark_absent(&name, now);
-                if changed {
-                    self.plan_again();
-                }
+                self.plan_again_if(changed);
             }
             (
                 call,

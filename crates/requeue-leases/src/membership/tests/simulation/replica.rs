@@ -232,8 +232,8 @@ impl World {
                     let member = Arc::clone(&self.replica(who).member);
                     let config = self.config.clone().only_create(
                         &member,
-                        [(LABEL.to_owned(), "web".to_owned())].into(),
-                        [(JOINED.to_owned(), group)].into(),
+                        serde_json::json!({ LABEL: "web" }),
+                        serde_json::json!({ JOINED: group }),
                     );
                     let config = if self.planted == Some(Planted::JoinsAgain) {
                         config.retries()
