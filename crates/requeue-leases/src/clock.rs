@@ -46,7 +46,7 @@ impl Clock {
 
     /// Waits until this time. A suspension of the machine delays the result by at most
     /// [`MAX_SLEEP`].
-    pub(crate) async fn reach(&self, at: Time) {
+    pub(crate) async fn sleep_until(&self, at: Time) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
@@ -74,7 +74,7 @@ fn boot_time() -> Time {
 }
 
 /// Returns the host's name, which is part of the identity.
-pub(crate) fn host() -> String {
+pub(crate) fn host_name() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]

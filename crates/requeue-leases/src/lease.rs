@@ -45,7 +45,7 @@ impl Lease {
     }
 
     /// Returns the resource version. Versions of one resource are ordered.
-    pub(crate) fn version(&self) -> u64 {
+    pub(crate) fn resource_version(&self) -> u64 {
         let version = self.json["metadata"]["resourceVersion"].as_str();
         version.and_then(|version| version.parse().ok()).unwrap_or_default()
     }
@@ -60,7 +60,7 @@ impl Lease {
     }
 
     /// Returns the complete object with these annotations added or replaced.
-    pub(crate) fn annotate(&self, annotations: Map<String, Value>) -> Value {
+    pub(crate) fn with_annotations(&self, annotations: Map<String, Value>) -> Value {
         let mut json = Value::clone(&self.json);
         extend_object(&mut json["metadata"]["annotations"], annotations);
         json
@@ -132,14 +132,14 @@ impl Lease {
     }
 
     /// Returns the object that renews the Lease.
-    pub(crate) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
+    pub(crate) fn as_renewed(&self, seconds: i32, now: Timestamp) -> Value {
         self.with_spec(
             json!({ "leaseDurationSeconds": seconds, "renewTime": self.renewal_time(now) }),
         )
     }
 
     /// Returns the object that releases the Lease: another replica may take it immediately.
-    pub(crate) fn release(&self, now: Timestamp) -> Value {
+    pub(crate) fn as_released(&self, now: Timestamp) -> Value {
         let now = self.renewal_time(now);
         self.with_spec(json!({
             "holderIdentity": "",

@@ -54,7 +54,7 @@ impl Requests {
     pub(crate) async fn make_call(&self, call: Call) -> Answer {
         let deletes = matches!(call, Call::Delete { .. });
         let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
-        match self.send(call).await {
+        match self.send_call(call).await {
             Ok(_) if deletes => Answer::Deleted,
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
             Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,
@@ -69,7 +69,7 @@ impl Requests {
         }
     }
 
-    async fn send(&self, call: Call) -> Result<Value, Error> {
+    async fn send_call(&self, call: Call) -> Result<Value, Error> {
         let post = PostParams::default();
         let body = |json: &Value| json.to_string().into_bytes();
         let request = match call {

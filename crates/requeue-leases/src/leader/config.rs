@@ -73,7 +73,7 @@ impl Config {
 
     /// Lets the elector try again: a planted bug.
     #[cfg(test)]
-    pub(crate) fn retries(mut self) -> Self {
+    pub(crate) fn allow_retries(mut self) -> Self {
         self.only_create = false;
         self
     }

@@ -27,7 +27,7 @@ impl Driver {
     /// It can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
-            let ended = self.step().await.is_some();
+            let ended = self.take_step().await.is_some();
             let token = self.election.fencing_token();
             if ended || token.is_some() {
                 return token.cloned();
@@ -36,21 +36,21 @@ impl Driver {
     }
 
     /// Renews the lease until that fails, or until a release is requested.
-    pub(super) async fn hold(&mut self) -> End {
+    pub(super) async fn hold_lease(&mut self) -> End {
         loop {
-            if let Some(end) = self.step().await {
+            if let Some(end) = self.take_step().await {
                 return end;
             }
         }
     }
 
-    async fn step(&mut self) -> Option<End> {
+    async fn take_step(&mut self) -> Option<End> {
         let clock = &self.shared.clock;
         match self.election.poll(clock.now(), Timestamp::now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
                     answer = self.requests.make_call(call) => answer,
-                    () = clock.reach(until) => {
+                    () = clock.sleep_until(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
                         Answer::Failed
                     }
@@ -61,7 +61,7 @@ impl Driver {
             }
             Step::Wait(at) => {
                 tokio::select! {
-                    () = clock.reach(at) => {}
+                    () = clock.sleep_until(at) => {}
                     () = self.shared.wake.notified() => self.handle_wake(),
                 }
                 None

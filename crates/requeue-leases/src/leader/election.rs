@@ -60,7 +60,7 @@ struct Held {
 impl Held {
     /// Returns the end of a term whose Lease is gone or has another holder. During a release, the
     /// cause is our own release.
-    fn gone(&self, lost: LeadershipLost) -> End {
+    fn end_without_lease(&self, lost: LeadershipLost) -> End {
         if self.write == Request::Release { End::Released } else { End::Lost(lost) }
     }
 }
@@ -193,9 +193,9 @@ impl Election {
                 seconds,
                 wall,
             )),
-            (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.release(wall)),
+            (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.as_released(wall)),
             (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
-                Role::Leader(_) => lease.renew(seconds, wall),
+                Role::Leader(_) => lease.as_renewed(seconds, wall),
                 // The number is always new, so that no two terms of one Lease have the same number.
                 Role::Follower | Role::Ended(_) => lease.taken_by(
                     &self.identity,
@@ -255,7 +255,7 @@ impl Election {
             (request, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.fencing_token() != held.token {
                     let by = lease.holder().to_owned();
-                    self.role = Role::Ended(held.gone(LeadershipLost::Taken(by)));
+                    self.role = Role::Ended(held.end_without_lease(LeadershipLost::Taken(by)));
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
@@ -269,7 +269,7 @@ impl Election {
                 self.see_lease(lease, now);
             }
             (Request::Read, Answer::NotFound) => {
-                self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
+                self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
                 // The conflict is with our own write, whose response was lost, or with another

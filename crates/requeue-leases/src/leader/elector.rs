@@ -53,7 +53,7 @@ impl LeaderElector {
         clock: Clock,
     ) -> Result<Self, ConfigError> {
         config.check()?;
-        let host = config.host.clone().unwrap_or_else(clock::host);
+        let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
@@ -160,7 +160,7 @@ impl LeaderElector {
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
-                let end = driver.hold().await;
+                let end = driver.hold_lease().await;
                 shared.end_term(&end);
                 if let Some(events) = events {
                     // The Event reports the past. A failure to publish it is already logged.
@@ -276,7 +276,7 @@ impl LeaderElector {
         let leadership = term.leadership();
         let drain = async {
             stop.await;
-            term.shared.clock.reach(term.drained_by()).await;
+            term.shared.clock.sleep_until(term.drained_by()).await;
         };
         let ended = tokio::select! {
             biased;

@@ -174,12 +174,14 @@ impl Fence {
                 Some(_) | None => self.right.confirm().await?,
             }
         }
-        let mut operations =
-            vec![test(&["metadata", "resourceVersion"], json!(object.resource_version()))];
+        let mut operations = vec![test_operation(
+            &["metadata", "resourceVersion"],
+            json!(object.resource_version()),
+        )];
         if annotations.is_empty() {
-            operations.push(add(&["metadata", "annotations"], json!({})));
+            operations.push(add_operation(&["metadata", "annotations"], json!({})));
         }
-        operations.push(add(&self.path(), json!(ours.to_string())));
+        operations.push(add_operation(&self.annotation_path(), json!(ours.to_string())));
         Ok(Some(Patch::Json(Operations(operations))))
     }
 
@@ -189,24 +191,24 @@ impl Fence {
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
-        let mut all = vec![test(&self.path(), term)];
+        let mut all = vec![test_operation(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))
     }
 
-    fn path(&self) -> [&str; 3] {
+    fn annotation_path(&self) -> [&str; 3] {
         ["metadata", "annotations", &self.annotation]
     }
 }
 
-fn test(path: &[&str], value: Value) -> PatchOperation {
-    PatchOperation::Test(TestOperation { path: pointer(path), value })
+fn test_operation(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Test(TestOperation { path: pointer_to(path), value })
 }
 
-fn add(path: &[&str], value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation { path: pointer(path), value })
+fn add_operation(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation { path: pointer_to(path), value })
 }
 
-fn pointer(path: &[&str]) -> PointerBuf {
+fn pointer_to(path: &[&str]) -> PointerBuf {
     PointerBuf::from_tokens(path.iter().copied())
 }

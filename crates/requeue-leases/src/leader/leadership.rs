@@ -178,7 +178,7 @@ impl Leadership {
     }
 
     /// Returns a handle that does not delay the release of the lease.
-    pub(crate) fn uncounted(&self) -> Self {
+    pub(crate) fn clone_uncounted(&self) -> Self {
         Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
     }
 

@@ -83,7 +83,7 @@ impl Term {
             biased;
             lost = self.lost() => return Err(lost),
             () = self.shared.let_go.cancelled() => {}
-            () = self.shared.clock.reach(deadline) => {
+            () = self.shared.clock.sleep_until(deadline) => {
                 return Err(LeadershipLost::Undrained(self.drain_timeout));
             }
         }

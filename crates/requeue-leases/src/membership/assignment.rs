@@ -1,6 +1,5 @@
 //! The object of a shard group: a Lease whose annotations contain the assignment.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
@@ -79,22 +78,19 @@ impl Assignment {
     }
 
     fn annotations(&self) -> Map<String, Value> {
-        let mut index = BTreeMap::new();
-        for holder in self.0.iter().filter_map(|slot| slot.holder.as_deref()) {
-            index.insert(holder, 0);
-        }
-        index.values_mut().enumerate().for_each(|(at, index)| *index = at);
-        let slot = |slot: &Slot| match &slot.holder {
-            Some(holder) => format!("{}:{}", index[&**holder], slot.number),
-            None => format!("-:{}", slot.number),
+        let mut holders: Vec<_> = self.0.iter().filter_map(|slot| slot.holder.as_deref()).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        let slot = |slot: &Slot| {
+            let index = slot.holder.as_deref().and_then(|it| holders.binary_search(&it).ok());
+            let index = index.map_or("-".to_owned(), |index| index.to_string());
+            format!("{index}:{}", slot.number)
         };
         let slots: Vec<_> = self.0.iter().map(slot).collect();
-        let holders: Vec<_> = index.into_keys().collect();
-        let json = json!({ HOLDERS: holders.join(" "), ASSIGNMENT: slots.join(" ") });
-        match json {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        }
+        Map::from_iter([
+            (HOLDERS.to_owned(), json!(holders.join(" "))),
+            (ASSIGNMENT.to_owned(), json!(slots.join(" "))),
+        ])
     }
 }
 
@@ -125,7 +121,7 @@ impl GroupLease {
             by: read(BY)?.to_owned(),
             objects: read(OBJECTS)?.to_owned(),
         };
-        let version = lease.version();
+        let version = lease.resource_version();
         let lease_seconds = lease.duration_seconds().unwrap_or(0);
         Ok(Self { lease, version, layout, assignment, lease_seconds })
     }
@@ -168,7 +164,7 @@ impl GroupLease {
     ) -> Value {
         let mut annotations = assignment.annotations();
         annotations.insert(WRITER.to_owned(), json!(writer));
-        let mut json = self.lease.annotate(annotations);
+        let mut json = self.lease.with_annotations(annotations);
         json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
         // Each write changes the object. The API server does not give a new version to a write that
         // changes nothing.

@@ -245,14 +245,14 @@ impl ShardGroup {
                 && name.chars().all(|c| plain(c) || c == '-')
         };
         if !is_label(&self.name) || self.name.len() > 63 {
-            return Err(MembershipError::config(format!(
+            return Err(MembershipError::from_text(format!(
                 "invalid name of a shard group {:?}: use at most 63 lower-case letters, digits and \
                  hyphens, with no hyphen at the start or the end",
                 self.name
             )));
         }
         if !self.count.is_power_of_two() || self.count > MAX_SHARDS {
-            return Err(MembershipError::config(format!(
+            return Err(MembershipError::from_text(format!(
                 "{} shards: use a power of two from 1 to {MAX_SHARDS}",
                 self.count
             )));

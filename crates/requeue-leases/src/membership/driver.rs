@@ -1,5 +1,6 @@
 //! Runs a [`Group`] with a clock and an API server.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,29 +41,23 @@ pub(super) struct Outputs {
 
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
-pub(super) async fn run(
+pub(super) async fn run_membership(
     shards: ShardGroup,
     client: Client,
     outputs: Outputs,
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
 ) -> Result<(), MembershipError> {
-    let clock = shards.clock.clone();
+    let clock = &shards.clock;
     let mut joined = Some(joined);
     loop {
-        let mut driver = Driver::new(&shards, &client, &clock, &outputs);
-        match driver.run(&mut received, &mut joined).await {
-            Ended::Over(result) => return result,
-            // Its name must not be used again: a request may have created the Lease.
-            Ended::NotJoined => clock.reach(clock.now() + RETRY_PAUSE).await,
+        // Each attempt has another name: a request of the last one may have created its Lease.
+        let mut driver = Driver::new(&shards, &client, clock, &outputs);
+        if let Some(result) = driver.take_part(&mut received, &mut joined).await {
+            return result;
         }
+        clock.sleep_until(clock.now() + RETRY_PAUSE).await;
     }
-}
-
-enum Ended {
-    Over(Result<(), MembershipError>),
-    /// The member Lease could not be created.
-    NotJoined,
 }
 
 /// The future of a request or of the acquisition, while there is one.
@@ -124,11 +119,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    async fn run(
+    /// Takes part until the process has left the group. Returns `None` if the member Lease could not be created.
+    async fn take_part(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
         joined: &mut Option<oneshot::Sender<String>>,
-    ) -> Ended {
+    ) -> Option<Result<(), MembershipError>> {
         let mut stopping = false;
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
@@ -143,7 +139,7 @@ impl<'a> Driver<'a> {
                 Step::Join { group } => {
                     match self.member_elector(group) {
                         Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
-                        Err(error) => return Ended::Over(Err(error)),
+                        Err(error) => return Some(Err(error)),
                     }
                     continue;
                 }
@@ -155,12 +151,12 @@ impl<'a> Driver<'a> {
                     self.watch = self.new_watch();
                     continue;
                 }
-                Step::Ended(end) => return Ended::Over(self.end_with(end).await),
+                Step::Ended(end) => return Some(self.end_with(end).await),
                 Step::Wait(until) => until,
             };
             tokio::select! {
                 biased;
-                () = membership_lost(self.term.as_ref()) => return Ended::Over(self.end_with(End::Lost).await),
+                () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
                 answer = ready_or_never(&mut self.call) => {
                     self.call = None;
                     self.group.handle_answer(self.clock.now(), answer);
@@ -168,10 +164,10 @@ impl<'a> Driver<'a> {
                 term = ready_or_never(&mut self.joining) => {
                     self.joining = None;
                     let Some(term) = term else {
-                        return if stopping { Ended::Over(Ok(())) } else { Ended::NotJoined };
+                        return stopping.then_some(Ok(()));
                     };
                     // The runs are drained before the release, so nothing else delays it.
-                    let leadership = term.leadership().uncounted();
+                    let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
                         let _ = joined.send(self.member.to_string());
@@ -189,13 +185,13 @@ impl<'a> Driver<'a> {
                     Some(Ok(event)) => self.group.handle_event(self.clock.now(), event),
                     Some(Err(error)) => {
                         if self.term.is_none() && let Some(error) = self.forbidden_verb(&error) {
-                            return Ended::Over(Err(error));
+                            return Some(Err(error));
                         }
                         tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
                     }
                     None => self.watch = self.new_watch(),
                 },
-                () = self.clock.reach(until) => {}
+                () = self.clock.sleep_until(until) => {}
             }
         }
     }
@@ -219,7 +215,8 @@ impl<'a> Driver<'a> {
             _ => return None,
         };
         let kube::Error::Api(status) = error else { return None };
-        (status.code == 403).then(|| MembershipError::forbidden(verb, &self.shards.lease.namespace))
+        (status.code == 403)
+            .then(|| MembershipError::missing_permission(verb, &self.shards.lease.namespace))
     }
 
     /// Updates the view of the held shards, and passes the changes on.
@@ -278,16 +275,13 @@ impl<'a> Driver<'a> {
 
     /// Counts the gains, and publishes an Event for each member whose shards were taken over.
     fn report_gains(&self, gained: &[Gain]) {
-        let mut taken: Vec<(&str, usize)> = Vec::new();
+        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
         for gain in gained {
             let reason = match &gain.from {
                 Source::Member(_) => 0,
                 Source::Dead(member, gap) => {
                     self.count_gap(*gap);
-                    match taken.iter_mut().find(|(name, _)| **name == **member) {
-                        Some((_, count)) => *count += 1,
-                        None => taken.push((member, 1)),
-                    }
+                    *taken.entry(member).or_default() += 1;
                     1
                 }
                 Source::Nobody => 2,
@@ -323,7 +317,7 @@ impl<'a> Driver<'a> {
             End::Deleted => Err(MembershipError::Deleted(group.clone())),
             End::NoNamespace => Err(MembershipError::no_namespace(&self.shards.lease.namespace)),
             End::Mismatch(stored) => {
-                Err(MembershipError::mismatch(group, &stored, &self.shards.layout()))
+                Err(MembershipError::other_shards(group, &stored, &self.shards.layout()))
             }
             End::Unreadable(unreadable) => Err(MembershipError::not_a_group(group, unreadable)),
         }
@@ -349,7 +343,7 @@ impl<'a> Driver<'a> {
         let limit = self.clock.now() + self.shards.lease.request_limit();
         tokio::select! {
             _ = self.requests.make_call(delete) => {}
-            () = self.clock.reach(limit) => {}
+            () = self.clock.sleep_until(limit) => {}
         }
     }
 }

@@ -23,26 +23,26 @@ pub enum MembershipError {
 impl MembershipError {
     /// Returns the error for a namespace that does not exist.
     pub(super) fn no_namespace(namespace: &str) -> Self {
-        Self::config(format!(
+        Self::from_text(format!(
             "the namespace {namespace:?} of the shard group does not exist: create it, or use another"
         ))
     }
 
     /// Returns the error for a verb that is refused.
-    pub(super) fn forbidden(verb: &str, namespace: &str) -> Self {
-        Self::config(format!(
+    pub(super) fn missing_permission(verb: &str, namespace: &str) -> Self {
+        Self::from_text(format!(
             "no permission to {verb} leases.coordination.k8s.io in namespace {namespace:?}: a shard \
              group needs the verbs get, list, watch, create, update and delete"
         ))
     }
 
     /// Returns the error for a group that has another number of shards, or shards other objects.
-    pub(super) fn mismatch(group: &str, stored: &Layout, configured: &Layout) -> Self {
+    pub(super) fn other_shards(group: &str, stored: &Layout, configured: &Layout) -> Self {
         // The group of another controller may have another number of shards.
         let is_same = stored.objects == configured.objects && stored.by == configured.by;
         if is_same {
             let (stored, configured) = (stored.count, configured.count);
-            return Self::config(format!(
+            return Self::from_text(format!(
                 "the shard group {group:?} has {stored} shards, not {configured}: configure {stored}, \
                  or stop all members and delete the Lease {group:?}"
             ));
@@ -52,20 +52,20 @@ impl MembershipError {
             objects => format!("{objects} by {}", layout.by),
         };
         let (stored, configured) = (content(stored), content(configured));
-        Self::config(format!(
+        Self::from_text(format!(
             "the shard group {group:?} shards {stored}, not {configured}: use another name"
         ))
     }
 
     /// Returns the error for a Lease that is not the object of a shard group.
     pub(super) fn not_a_group(group: &str, Unreadable(annotation): Unreadable) -> Self {
-        Self::config(format!(
+        Self::from_text(format!(
             "the Lease {group:?} is not the object of a shard group: the annotation {annotation} is \
              missing or invalid; use another name, or stop all members and delete the Lease"
         ))
     }
 
-    pub(super) fn config(text: String) -> Self {
+    pub(super) fn from_text(text: String) -> Self {
         Self::Config(ConfigError(text))
     }
 }

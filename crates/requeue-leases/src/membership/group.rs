@@ -285,7 +285,7 @@ impl Group {
 
     fn see_own(&mut self, lease: Lease, now: Time) {
         let changed = match &mut self.own {
-            Some((seen, _)) if lease.version() <= seen.version() => false,
+            Some((seen, _)) if lease.resource_version() <= seen.resource_version() => false,
             Some((seen, since)) => {
                 if !seen.same_record(&lease) {
                     *since = now;
@@ -303,7 +303,7 @@ impl Group {
     }
 
     /// Returns the members that receive shards, in the order of their names.
-    fn candidates(&self, group: &GroupLease) -> Vec<Arc<str>> {
+    fn receiving_members(&self, group: &GroupLease) -> Vec<Arc<str>> {
         let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
         let own = (Arc::clone(&self.settings.member), is_renewed);
         self.members.candidates(group, (self.phase == Phase::Member).then_some(own))
@@ -316,7 +316,7 @@ impl Group {
         self.lists.lacks_group = false;
         // The watch and the responses overtake each other. An earlier version could name this replica as
         // the holder of a shard that it has given away since.
-        if self.group.as_ref().is_some_and(|group| group.version >= lease.version()) {
+        if self.group.as_ref().is_some_and(|group| group.version >= lease.resource_version()) {
             return;
         }
         if self.group.as_ref().is_some_and(|group| group.uid() != lease.uid()) {

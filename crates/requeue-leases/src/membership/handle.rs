@@ -93,8 +93,8 @@ impl ShardGroup {
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
         self.check()?;
-        rights::review(&client, &self.lease.namespace).await?;
-        let joined = joining.insert(Joining::begin(self, client)).joined().await;
+        rights::review_permissions(&client, &self.lease.namespace).await?;
+        let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
         *joining = None;
         joined
     }
@@ -108,7 +108,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    fn begin(shards: ShardGroup, client: Client) -> Self {
+    fn begin_join(shards: ShardGroup, client: Client) -> Self {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
@@ -124,12 +124,18 @@ impl Joining {
             meters: meters.clone(),
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
-        let task = tokio::spawn(driver::run(shards, client, outputs, receive_command, send_joined));
+        let task = tokio::spawn(driver::run_membership(
+            shards,
+            client,
+            outputs,
+            receive_command,
+            send_joined,
+        ));
         let membership = Membership { count, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }
     }
 
-    async fn joined(&mut self) -> Result<Membership, MembershipError> {
+    async fn wait_until_joined(&mut self) -> Result<Membership, MembershipError> {
         let name = (&mut self.joined).await;
         let abandoned = MembershipError::Lost(LeadershipLost::Abandoned);
         let Some(mut membership) = self.membership.take() else { return Err(abandoned) };
@@ -139,7 +145,7 @@ impl Joining {
                 Ok(membership)
             }
             // The task has ended before.
-            Err(_) => Err(membership.end().await.err().unwrap_or(abandoned)),
+            Err(_) => Err(membership.wait_for_end().await.err().unwrap_or(abandoned)),
         }
     }
 
@@ -210,7 +216,7 @@ impl Membership {
     pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
         match self.changes.recv().await {
             Some(change) => Ok(Some(change)),
-            None => self.end().await.map(|()| None),
+            None => self.wait_for_end().await.map(|()| None),
         }
     }
 
@@ -241,7 +247,7 @@ impl Membership {
         }
     }
 
-    async fn end(&mut self) -> Result<(), MembershipError> {
+    async fn wait_for_end(&mut self) -> Result<(), MembershipError> {
         if self.ended.is_none() {
             let ended = (&mut self.task).await;
             // The runtime is shutting down.

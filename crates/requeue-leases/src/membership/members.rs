@@ -139,7 +139,7 @@ impl Members {
         };
         member.unlisted = false;
         member.gone = false;
-        if lease.version() <= member.lease.version() {
+        if lease.resource_version() <= member.lease.resource_version() {
             return false;
         }
         let before = member.standing();
@@ -174,7 +174,7 @@ impl Members {
             // stored after the read was sent, when the member's right had ended.
             Some(member) => {
                 member.state = State::Dead;
-                if lease.version() > member.lease.version() {
+                if lease.resource_version() > member.lease.resource_version() {
                     member.lease = lease;
                 }
                 true

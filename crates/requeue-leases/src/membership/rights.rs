@@ -15,7 +15,10 @@ const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// Returns an error for the first verb that is refused. If the server does not answer a review, the
 /// requests themselves show whether the permission exists.
-pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), MembershipError> {
+pub(super) async fn review_permissions(
+    client: &Client,
+    namespace: &str,
+) -> Result<(), MembershipError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let allowed = join_all(VERBS.map(async |verb| {
         let attributes = ResourceAttributes {
@@ -32,7 +35,7 @@ pub(super) async fn review(client: &Client, namespace: &str) -> Result<(), Membe
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {
-        Some((verb, _)) => Err(MembershipError::forbidden(verb, namespace)),
+        Some((verb, _)) => Err(MembershipError::missing_permission(verb, namespace)),
         None => Ok(()),
     }
 }

@@ -67,7 +67,7 @@ impl Sharding {
         };
         let mut task = JoinSet::new();
         let drive = async move {
-            let result = driver.drive(stopped).await;
+            let result = driver.apply_changes(stopped).await;
             // It fails only if the controllers have ended.
             _ = send.send(Some(result));
         };
@@ -77,7 +77,7 @@ impl Sharding {
 
     /// Waits until the membership is lost.
     pub async fn lost(&self) -> MembershipError {
-        match self.ended().await {
+        match self.wait_for_end().await {
             Err(error) => error,
             Ok(()) => pending().await,
         }
@@ -91,7 +91,7 @@ impl Sharding {
     /// Hands all shards over. Returns false if runs in flight exceed `limit`.
     pub async fn leave(&self, limit: Duration) -> bool {
         self.begin_to_leave();
-        timeout(limit, self.ended()).await.is_ok()
+        timeout(limit, self.wait_for_end()).await.is_ok()
     }
 
     /// Cancels the runs in flight, so that the handover completes.
@@ -108,7 +108,7 @@ impl Sharding {
         }
     }
 
-    async fn ended(&self) -> Result<(), MembershipError> {
+    async fn wait_for_end(&self) -> Result<(), MembershipError> {
         let mut ended = self.ended.clone();
         let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
         // Without a result, the driver has panicked.
@@ -141,7 +141,7 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    async fn drive(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
+    async fn apply_changes(mut self, stop: CancellationToken) -> Result<(), MembershipError> {
         let mut stopping = false;
         loop {
             let change = tokio::select! {
@@ -153,21 +153,21 @@ impl Driver {
                     continue;
                 }
                 Some((shards, number)) = self.releases.next() => {
-                    self.released(shards, number);
+                    self.report_released(shards, number);
                     continue;
                 }
             };
             match change {
                 Some(Change::Gained(gained)) => self.work.gain(&gained),
-                Some(Change::Release(shards)) => self.release(shards),
-                Some(Change::Cancel(shards)) => self.cancel(shards),
-                Some(Change::Lost(shards)) => self.lose(shards),
+                Some(Change::Release(shards)) => self.release_shards(shards),
+                Some(Change::Cancel(shards)) => self.cancel_shards(shards),
+                Some(Change::Lost(shards)) => self.lose_shards(shards),
                 None => return Ok(()),
             }
         }
     }
 
-    fn release(&mut self, shards: Vec<u32>) {
+    fn release_shards(&mut self, shards: Vec<u32>) {
         // Shards without runs are released together, so that one write hands them over. Shards with
         // runs do not wait for each other.
         let (idle, busy): (Vec<_>, Vec<_>) =
@@ -179,7 +179,7 @@ impl Driver {
         }
     }
 
-    fn cancel(&mut self, shards: Vec<u32>) {
+    fn cancel_shards(&mut self, shards: Vec<u32>) {
         for shard in shards {
             if self.releasing.contains_key(&shard) {
                 let cancelled = self.work.cancel(&[shard]);
@@ -188,7 +188,7 @@ impl Driver {
         }
     }
 
-    fn lose(&mut self, shards: Vec<u32>) {
+    fn lose_shards(&mut self, shards: Vec<u32>) {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
@@ -203,7 +203,7 @@ impl Driver {
         self.releases.push(released.map(move |()| (shards, number)).boxed());
     }
 
-    fn released(&mut self, mut shards: Vec<u32>, number: u64) {
+    fn report_released(&mut self, mut shards: Vec<u32>, number: u64) {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);

@@ -163,12 +163,12 @@ impl Inner {
                 Some(stored) if kind == "MODIFIED" => stored.clone(),
                 _ => json!({ "metadata": {
                     "name": lease.name(), "uid": lease.uid(),
-                    "resourceVersion": lease.version().to_string(),
+                    "resourceVersion": lease.resource_version().to_string(),
                 } }),
             };
             let line = json!({ "type": kind, "object": object }).to_string() + "\n";
             self.watches.retain(|watch| watch.send(line.clone()).is_ok());
-            self.lines.push((lease.version(), line));
+            self.lines.push((lease.resource_version(), line));
         }
     }
 }

@@ -60,7 +60,7 @@ impl Server {
                     return Answer::NotFound;
                 };
                 // Version 0 is no precondition.
-                if stored.uid() != uid || (version != 0 && stored.version() != version) {
+                if stored.uid() != uid || (version != 0 && stored.resource_version() != version) {
                     return Answer::Conflict;
                 }
                 self.delete(&name);

@@ -72,7 +72,7 @@ impl Group {
         let Some(group) = &self.group else { return };
         let desired = match self.desired.take() {
             Some(desired) => desired,
-            None => balance::desired_holders(&group.assignment, &self.candidates(group)),
+            None => balance::desired_holders(&group.assignment, &self.receiving_members(group)),
         };
         let mut release = Vec::new();
         let mut cancel = Vec::new();

@@ -206,11 +206,12 @@ impl Group {
 
     fn announce_stop(&mut self, now: Time) -> Step {
         match &self.own {
-            Some((lease, _)) if self.requests.announce_conflict != Some(lease.version()) => {
-                let mut annotations = Map::new();
-                annotations.insert(STOPPING.to_owned(), Value::from("true"));
-                let version = lease.version();
-                let json = lease.annotate(annotations);
+            Some((lease, _))
+                if self.requests.announce_conflict != Some(lease.resource_version()) =>
+            {
+                let annotations = Map::from_iter([(STOPPING.to_owned(), Value::from("true"))]);
+                let version = lease.resource_version();
+                let json = lease.with_annotations(annotations);
                 self.send_call(now, Sending::Announce { version }, Call::Replace(json))
             }
             _ => {
@@ -259,14 +260,14 @@ impl Group {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);
         self.members.forget_gone(group.uid(), holds, self.longest_lease(), now);
-        if self.candidates(group).first() != Some(&self.settings.member) {
+        if self.receiving_members(group).first() != Some(&self.settings.member) {
             return None;
         }
         let lease = &self.members.next_garbage(holds)?.lease;
         let call = Call::Delete {
             name: lease.name().to_owned(),
             uid: lease.uid().to_owned(),
-            version: lease.version(),
+            version: lease.resource_version(),
         };
         let name = Arc::from(lease.name());
         Some(self.send_call(now, Sending::Delete(name), call))

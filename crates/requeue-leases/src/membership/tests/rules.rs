@@ -208,7 +208,7 @@ fn renew(server: &mut Server, member: &str, group: &str, time: i64) {
     let stamp = Timestamp::from_second(1_700_000_000 + time).unwrap();
     match server.leases.get(member).map(lease) {
         None => server.call(Call::Create(Lease::new_object(&metadata, member, 15, stamp))),
-        Some(lease) => server.call(Call::Replace(lease.renew(15, stamp))),
+        Some(lease) => server.call(Call::Replace(lease.as_renewed(15, stamp))),
     };
 }
 

@@ -265,8 +265,8 @@ impl World {
                         && lease.name() != "web"
                     {
                         let joined = serde_json::json!(group.uid());
-                        let json =
-                            lease.annotate([(JOINED.to_owned(), joined)].into_iter().collect());
+                        let json = lease
+                            .with_annotations([(JOINED.to_owned(), joined)].into_iter().collect());
                         *lease = Lease::from_json(json).unwrap();
                     }
                     if counts_new && lease.name() != "web" {
@@ -339,9 +339,9 @@ impl World {
 
 /// Returns an earlier version of a Lease, so that it looks renewed: a planted bug.
 fn before_renewal(lease: &Lease) -> Lease {
-    let mut json = lease.annotate(Map::new());
+    let mut json = lease.with_annotations(Map::new());
     json["spec"]["renewTime"] = Value::Null;
-    json["metadata"]["resourceVersion"] = Value::from((lease.version() - 1).to_string());
+    json["metadata"]["resourceVersion"] = Value::from((lease.resource_version() - 1).to_string());
     Lease::from_json(json).unwrap()
 }
 

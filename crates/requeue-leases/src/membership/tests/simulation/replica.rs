@@ -236,7 +236,7 @@ impl World {
                         serde_json::json!({ JOINED: group }),
                     );
                     let config = if self.planted == Some(Planted::JoinsAgain) {
-                        config.retries()
+                        config.allow_retries()
                     } else {
                         config
                     };
