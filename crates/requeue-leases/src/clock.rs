@@ -52,6 +52,7 @@ impl Clock {
             if left.is_zero() {
                 return;
             }
+            // The runtime's timers stand still during a suspension, so this clock is read after each short sleep.
             tokio::time::sleep(left.min(MAX_SLEEP)).await;
         }
     }
@@ -68,6 +69,7 @@ fn boot_time() -> Time {
     const CLOCK: ClockId = ClockId::Monotonic;
 
     let time = clock_gettime(CLOCK);
+    // The kernel returns no negative time since the start of the machine.
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
     Time::ZERO + Duration::new(seconds, nanos)

@@ -32,6 +32,7 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
+        // Required: without a uid there is no fencing token, and two Leases with one name look the same.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }
@@ -81,6 +82,7 @@ impl Lease {
     }
 
     pub(crate) fn duration_seconds(&self) -> Option<u64> {
+        // Another program may have written a negative duration, which counts as none.
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }
 
@@ -143,6 +145,7 @@ impl Lease {
         let now = self.renewal_time(now);
         self.with_spec(json!({
             "holderIdentity": "",
+            // As client-go: a standby that ignores the empty holder waits for a second only.
             "leaseDurationSeconds": 1,
             "acquireTime": now,
             "renewTime": now,

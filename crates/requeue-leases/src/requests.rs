@@ -55,6 +55,7 @@ impl Requests {
         let deletes = matches!(call, Call::Delete { .. });
         let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
         match self.send_call(call).await {
+            // The response to a delete is the object or a status. Both mean that it succeeded.
             Ok(_) if deletes => Answer::Deleted,
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
             Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,
@@ -81,6 +82,7 @@ impl Requests {
             }
             Call::Delete { name, uid, version } => {
                 let resource_version = (version != 0).then(|| version.to_string());
+                // Without the uid, a delete that is late could remove a later Lease with the same name.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version });
                 let delete = DeleteParams { preconditions, ..DeleteParams::default() };
                 self.request.delete(&name, &delete)

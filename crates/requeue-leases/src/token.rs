@@ -20,6 +20,7 @@ impl FencingToken {
 
     /// Returns the token with this text, as [`Display`](fmt::Display) writes it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
+        // The annotation may contain anything: every client that writes the object can change it.
         let (uid, transitions) = text.split_once('/').filter(|(uid, _)| !uid.is_empty())?;
         Some(Self::new(uid, transitions.parse().ok()?))
     }

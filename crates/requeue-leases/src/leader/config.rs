@@ -67,6 +67,7 @@ impl Config {
         name.clone_into(&mut self.name);
         self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
         self.only_create = true;
+        // The Events of a group report takeovers, and not the terms of its members.
         self.has_events = false;
         self
     }
@@ -154,6 +155,7 @@ impl Config {
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         let mut config = self.limit_requests(config);
         config.read_timeout = config.write_timeout;
+        // The time limit begins with each request: a connection that was idle is not late.
         config.reset_reader_on_write = true;
         Client::try_from(config)
     }
@@ -170,6 +172,7 @@ impl Config {
     /// Returns the time limit of a request. A leader's request ends with its lease, if that is
     /// earlier.
     pub(crate) fn request_limit(&self) -> Duration {
+        // Half of the deadline: a renewal whose request hangs still has a second attempt.
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 

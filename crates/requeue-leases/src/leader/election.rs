@@ -146,6 +146,7 @@ impl Election {
     /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
     pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
+        // A read that is planned comes first: its result decides whether there is something to release.
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
             self.plan = Plan { request: Request::Release, at: Time::ZERO };
@@ -154,6 +155,7 @@ impl Election {
 
     /// Renews now, without waiting for the retry period.
     pub(super) fn renew_now(&mut self) {
+        // Any time in the past is due at the next poll.
         self.plan.at = Time::ZERO;
     }
 
@@ -240,6 +242,7 @@ impl Election {
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
+        // Standbys that have seen the same renewal must not all poll simultaneously. The factor is client-go's.
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
@@ -287,6 +290,7 @@ impl Election {
 
     fn see_lease(&mut self, lease: Lease, now: Time) {
         let since = match &self.seen {
+            // Only a change of the record shows that the holder lives, and restarts the wait for its lease.
             Some(seen) if seen.lease.same_record(&lease) => seen.since,
             Some(_) | None => now,
         };

@@ -56,6 +56,7 @@ impl LeaderElector {
         let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
+            // Unique: a process that starts again on a host must not take the term of its predecessor for its own.
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             lease_duration: config.lease_duration,
             retry_period: config.retry_period,
@@ -155,8 +156,10 @@ impl LeaderElector {
         let leadership = Leadership {
             token: Arc::clone(&token),
             shared: Arc::clone(&shared),
+            // The drop of the last clone cancels `let_go`, on which the release waits.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
+        // A separate task: work that is busy between two `await`s must not delay a renewal.
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
@@ -270,6 +273,7 @@ impl LeaderElector {
         let mut stop = pin!(stop);
         let term = tokio::select! {
             biased;
+            // A stop wins over a term that begins simultaneously: no work has started yet.
             () = &mut stop => return Ok(None),
             term = self.acquire() => term,
         };
@@ -280,6 +284,7 @@ impl LeaderElector {
         };
         let ended = tokio::select! {
             biased;
+            // The loss comes first: work of a term that is over must not complete as if it led.
             lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),
             () = drain => Err(LeadershipLost::Undrained(term.drain_timeout)),

@@ -174,14 +174,14 @@ impl Fence {
                 Some(_) | None => self.right.confirm().await?,
             }
         }
-        let mut operations = vec![test_operation(
-            &["metadata", "resourceVersion"],
-            json!(object.resource_version()),
-        )];
+        // Without this test, a late claim would overwrite the claim of a later term.
+        let mut operations =
+            vec![test_op(&["metadata", "resourceVersion"], json!(object.resource_version()))];
         if annotations.is_empty() {
-            operations.push(add_operation(&["metadata", "annotations"], json!({})));
+            // A JSON patch cannot add an entry to a map that does not exist.
+            operations.push(add_op(&["metadata", "annotations"], json!({})));
         }
-        operations.push(add_operation(&self.annotation_path(), json!(ours.to_string())));
+        operations.push(add_op(&self.annotation_path(), json!(ours.to_string())));
         Ok(Some(Patch::Json(Operations(operations))))
     }
 
@@ -191,7 +191,7 @@ impl Fence {
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
-        let mut all = vec![test_operation(&self.annotation_path(), term)];
+        let mut all = vec![test_op(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))
     }
@@ -201,11 +201,11 @@ impl Fence {
     }
 }
 
-fn test_operation(path: &[&str], value: Value) -> PatchOperation {
+fn test_op(path: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Test(TestOperation { path: pointer_to(path), value })
 }
 
-fn add_operation(path: &[&str], value: Value) -> PatchOperation {
+fn add_op(path: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Add(AddOperation { path: pointer_to(path), value })
 }
 

@@ -85,6 +85,7 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
+        // The clock is read after the right. Otherwise a right that ends in between would look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
@@ -98,6 +99,7 @@ impl Shared {
     pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
         self.change_term(|led| {
+            // The task that renews and the drop of the term both report the end.
             first = !led.ended;
             led.ended = true;
             match end {
@@ -124,6 +126,7 @@ impl Shared {
     pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
+            // Marked as seen before the check, so that a change after the check wakes this loop.
             let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
             if let Some(it) = it {
                 return it;
@@ -253,6 +256,7 @@ impl Leadership {
     /// }
     /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
+        // Before the request: a renewal that was sent earlier proves nothing about the time of this call.
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared

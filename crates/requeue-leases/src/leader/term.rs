@@ -81,6 +81,7 @@ impl Term {
         self.leadership = None;
         tokio::select! {
             biased;
+            // The loss comes first: another replica may hold the Lease by now.
             lost = self.lost() => return Err(lost),
             () = self.shared.let_go.cancelled() => {}
             () = self.shared.clock.sleep_until(deadline) => {
@@ -109,6 +110,7 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
+        // No renewal follows. Then every clone learns that the term is over.
         self.task.abort();
         self.shared.end_term(&End::Lost(LeadershipLost::Abandoned));
     }

@@ -79,6 +79,7 @@ impl Assignment {
 
     fn annotations(&self) -> Map<String, Value> {
         let mut holders: Vec<_> = self.0.iter().filter_map(|slot| slot.holder.as_deref()).collect();
+        // Sorted, so that equal assignments have equal texts.
         holders.sort_unstable();
         holders.dedup();
         let slot = |slot: &Slot| {

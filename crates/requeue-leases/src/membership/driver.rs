@@ -129,10 +129,12 @@ impl<'a> Driver<'a> {
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right, Timestamp::now());
+            // Before the next wait, so that a shard which is about to be given away does not look held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
+                    // Not awaited here: events and commands must not wait for a slow response.
                     self.call = Some(Box::pin(async move { requests.make_call(call).await }));
                     continue;
                 }
@@ -156,6 +158,7 @@ impl<'a> Driver<'a> {
             };
             tokio::select! {
                 biased;
+                // The loss comes first: from now on, others may act on the shards.
                 () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
                 answer = ready_or_never(&mut self.call) => {
                     self.call = None;
@@ -170,6 +173,7 @@ impl<'a> Driver<'a> {
                     let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
+                        // It fails if the join was dropped, which also stops this membership.
                         let _ = joined.send(self.member.to_string());
                     }
                 }
@@ -302,6 +306,7 @@ impl<'a> Driver<'a> {
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
         let group = &self.shards.name;
+        // First of all: no shard may look held while the rest takes its time.
         self.hold_nothing();
         match end {
             End::Left => {
@@ -324,7 +329,7 @@ impl<'a> Driver<'a> {
     }
 
     fn hold_nothing(&self) {
-        self.outputs.view.send_modify(View::clear);
+        self.outputs.view.send_modify(|view| view.held.clear());
         self.show_held(0);
     }
 
@@ -333,12 +338,14 @@ impl<'a> Driver<'a> {
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
+        // The release comes before the delete: even if the delete fails, others take over immediately.
         match term.release().await {
             Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
             Err(error) => {
                 tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
             }
         }
+        // The release has changed the version. The uid is enough, because no Lease has this name again.
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.shards.lease.request_limit();
         tokio::select! {

@@ -148,6 +148,7 @@ impl Group {
             return Step::Ended(end.clone());
         }
         let right = right.unwrap_or(Time::NEVER);
+        // The driver polls after each event of the watch, and most of them are renewals without a consequence.
         if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
             return Step::Wait(right.min(self.idle_until));
         }
@@ -177,12 +178,12 @@ impl Group {
     /// Handles an event of the watch.
     pub(super) fn handle_event(&mut self, now: Time, event: Watched) {
         match event {
-            Watched::Restart => {
+            Watched::Init => {
                 self.members.begin_list();
                 self.lists.lacks_group = true;
             }
-            Watched::Listed(lease) | Watched::Applied(lease) => self.see_lease(lease, now),
-            Watched::Deleted(lease) => {
+            Watched::InitApply(lease) | Watched::Apply(lease) => self.see_lease(lease, now),
+            Watched::Delete(lease) => {
                 if lease.name() == self.settings.name {
                     if self.group.as_ref().is_some_and(|group| group.uid() == lease.uid()) {
                         self.group_deleted();
@@ -192,7 +193,7 @@ impl Group {
                     self.plan_again_if(changed);
                 }
             }
-            Watched::Complete => {
+            Watched::InitDone => {
                 self.lists.is_complete = true;
                 self.members.end_list(now);
                 self.plan_again();
@@ -334,6 +335,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
+            // The writer is not the former holder, so it knew that the former holder is dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder
                 && group.writer() != Some(holder)
@@ -360,6 +362,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         if self.group.take().is_some() || self.is_member() {
             self.phase = match &self.phase {
+                // A replica that has not joined yet waits for the next object, or creates it.
                 Phase::Looking => Phase::Looking,
                 Phase::Joining { .. } | Phase::Member | Phase::Stopping => {
                     Phase::Ended(End::Deleted)

@@ -92,6 +92,7 @@ impl ShardGroup {
         client: Client,
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
+        // In this order, so that nothing is written for a member that can never work.
         self.check()?;
         rights::review_permissions(&client, &self.lease.namespace).await?;
         let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
@@ -124,13 +125,8 @@ impl Joining {
             meters: meters.clone(),
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
-        let task = tokio::spawn(driver::run_membership(
-            shards,
-            client,
-            outputs,
-            receive_command,
-            send_joined,
-        ));
+        let run = driver::run_membership(shards, client, outputs, receive_command, send_joined);
+        let task = tokio::spawn(run);
         let membership = Membership { count, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }
     }
@@ -160,6 +156,7 @@ impl Joining {
 impl Drop for Joining {
     fn drop(&mut self) {
         if let Some(membership) = self.membership.take()
+            // Without a runtime, no request can be sent. The Lease then expires.
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(membership.leave());
@@ -252,6 +249,7 @@ impl Membership {
             let ended = (&mut self.task).await;
             // The runtime is shutting down.
             let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
+            // Kept, because a task can be awaited once, and `next` can be called again.
             self.ended = Some(ended.unwrap_or_else(lost));
         }
         self.ended.clone().unwrap_or(Ok(()))

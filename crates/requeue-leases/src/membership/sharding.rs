@@ -146,6 +146,7 @@ impl Driver {
         loop {
             let change = tokio::select! {
                 biased;
+                // Changes come first: a loss must reach the work before a stop hands shards over.
                 change = self.membership.next() => change?,
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
@@ -207,6 +208,7 @@ impl Driver {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);
+        // Last: as soon as the shards are drained, another member may act on them.
         self.membership.drained(shards);
     }
 }

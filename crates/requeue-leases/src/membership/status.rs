@@ -53,11 +53,12 @@ impl Observer {
     /// Returns the state of the group as this process has last seen it.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
+        // Before the lock of the view, which the driver needs.
         let now = self.clock.now();
         let view = self.view.borrow();
         let shards = view.holders.iter().enumerate().map(|(shard, holder)| ShardStatus {
             holder: holder.as_deref().map(str::to_owned),
-            held_for: view.since.get(shard).copied().flatten().map(|at| now.since(at)),
+            held_for: view.held.get(shard).copied().flatten().map(|(_, at)| now.since(at)),
         });
         let [handovers, takeovers, first] = self.meters.moves.each_ref().map(|count| count.get());
         GroupStatus {

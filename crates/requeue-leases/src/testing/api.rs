@@ -155,8 +155,8 @@ impl Inner {
     fn publish(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
             let (kind, lease) = match &event {
-                Watched::Applied(lease) => ("MODIFIED", lease),
-                Watched::Deleted(lease) => ("DELETED", lease),
+                Watched::Apply(lease) => ("MODIFIED", lease),
+                Watched::Delete(lease) => ("DELETED", lease),
                 _ => continue,
             };
             let object = match self.server.leases.get(lease.name()) {

@@ -61,6 +61,7 @@ pub(super) enum Sending {
 impl Group {
     /// Returns the next request that is due.
     pub(super) fn next_request(&mut self, now: Time, wall: Timestamp) -> Option<Step> {
+        // An incomplete list hides members that live.
         if !self.lists.is_complete {
             return None;
         }
@@ -193,7 +194,9 @@ impl Group {
 
     fn send_call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
         debug_assert!(self.requests.sent.is_none(), "one request at a time");
+        // The API server may still execute a call that counts as failed.
         let until = now + self.settings.request_limit;
+        // A reader that begins to wait from now on needs a later read than this call.
         self.requests.read_again = false;
         self.requests.sent = Some(Sent { call: sending, at: now, until });
         Step::Call(call)
@@ -205,12 +208,10 @@ impl Group {
     }
 
     fn announce_stop(&mut self, now: Time) -> Step {
-        match &self.own {
-            Some((lease, _))
-                if self.requests.announce_conflict != Some(lease.resource_version()) =>
-            {
+        let own = self.own.as_ref().map(|(lease, _)| (lease, lease.resource_version()));
+        match own {
+            Some((lease, version)) if self.requests.announce_conflict != Some(version) => {
                 let annotations = Map::from_iter([(STOPPING.to_owned(), Value::from("true"))]);
-                let version = lease.resource_version();
                 let json = lease.with_annotations(annotations);
                 self.send_call(now, Sending::Announce { version }, Call::Replace(json))
             }

@@ -259,7 +259,7 @@ impl World {
                 let counts_new = self.planted == Some(Planted::CountsNew);
                 let replica = self.replica(who);
                 let mut event = event;
-                if let Watched::Applied(lease) | Watched::Listed(lease) = &mut event {
+                if let Watched::Apply(lease) | Watched::InitApply(lease) = &mut event {
                     if let Some(group) = replica.group.group()
                         && ignores_foreign
                         && lease.name() != "web"
@@ -270,11 +270,11 @@ impl World {
                         *lease = Lease::from_json(json).unwrap();
                     }
                     if counts_new && lease.name() != "web" {
-                        replica.group.handle_event(local, Watched::Applied(before_renewal(lease)));
+                        replica.group.handle_event(local, Watched::Apply(before_renewal(lease)));
                     }
                     replica.shown.insert(lease.name().to_owned(), lease.clone());
                 }
-                if again && matches!(event, Watched::Applied(_) | Watched::Deleted(_)) {
+                if again && matches!(event, Watched::Apply(_) | Watched::Delete(_)) {
                     replica.group.handle_event(local, event.clone());
                 }
                 replica.group.handle_event(local, event);

@@ -159,7 +159,7 @@ impl World {
         let local = self.time(who);
         let replica = self.replica(who);
         (replica.watch, replica.watching) = (watch, false);
-        replica.group.handle_event(local, Watched::Restart);
+        replica.group.handle_event(local, Watched::Init);
         let epoch = replica.epoch;
         self.at(at, Event::ListArrives { who, epoch, watch });
     }
