@@ -28,8 +28,8 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 /// use requeue_leases::range::ShardBy;
 /// use requeue_leases::membership::ShardGroup;
 ///
-/// let shards = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
-/// # let _ = shards;
+/// let group = ShardGroup::new("website", "default").count(128).by(ShardBy::Namespace);
+/// # let _ = group;
 /// ```
 #[derive(Clone)]
 #[must_use = "a group is joined by `join`"]
@@ -99,11 +99,11 @@ impl ShardGroup {
     /// ```
     /// use requeue_leases::membership::ShardGroup;
     ///
-    /// let shards = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
+    /// let group = ShardGroup::new("tenant", "default").count(4).shard_of(|namespace, _name| match namespace {
     ///     Some("large-tenant") => 0,
     ///     namespace => 1 + namespace.map_or(0, |namespace| namespace.len() as u32 % 3),
     /// });
-    /// # let _ = shards;
+    /// # let _ = group;
     /// ```
     pub fn shard_of(
         mut self,
@@ -157,9 +157,9 @@ impl ShardGroup {
     /// use requeue_leases::membership::ShardGroup;
     ///
     /// let seconds = Duration::from_secs;
-    /// let shards = ShardGroup::new("website", "default")
+    /// let group = ShardGroup::new("website", "default")
     ///     .lease(|lease| lease.lease_duration(seconds(30)).renew_deadline(seconds(20)));
-    /// # let _ = shards;
+    /// # let _ = group;
     /// ```
     pub fn lease(mut self, configure: impl FnOnce(Config) -> Config) -> Self {
         self.lease = configure(self.lease);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn invalid_names_and_counts_are_refused() {
-        let check = |shards: ShardGroup| shards.check().map_err(|error| error.to_string());
+        let check = |group: ShardGroup| group.check().map_err(|error| error.to_string());
         assert_eq!(check(ShardGroup::new("website", "default")), Ok(()));
         for count in [0, 3, 63, 1025, 2048] {
             let error = check(ShardGroup::new("website", "default").count(count)).unwrap_err();

@@ -42,17 +42,17 @@ pub(super) struct Outputs {
 /// Takes part in the group until the process has left it. Sends the name of the member Lease when
 /// it has joined.
 pub(super) async fn run_membership(
-    shards: ShardGroup,
+    config: ShardGroup,
     client: Client,
     outputs: Outputs,
     mut received: mpsc::UnboundedReceiver<Command>,
     joined: oneshot::Sender<String>,
 ) -> Result<(), MembershipError> {
-    let clock = &shards.clock;
+    let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
         // Each attempt has another name: a request of the last one may have created its Lease.
-        let mut driver = Driver::new(&shards, &client, clock, &outputs);
+        let mut driver = Driver::new(&config, &client, &outputs);
         if let Some(result) = driver.take_part(&mut received, &mut joined).await {
             return result;
         }
@@ -69,7 +69,7 @@ async fn ready_or_never<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
 }
 
 struct Driver<'a> {
-    shards: &'a ShardGroup,
+    config: &'a ShardGroup,
     client: &'a Client,
     clock: &'a Clock,
     outputs: &'a Outputs,
@@ -84,22 +84,17 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(
-        shards: &'a ShardGroup,
-        client: &'a Client,
-        clock: &'a Clock,
-        outputs: &'a Outputs,
-    ) -> Self {
-        let ShardGroup { name, lease, .. } = shards;
+    fn new(config: &'a ShardGroup, client: &'a Client, outputs: &'a Outputs) -> Self {
+        let ShardGroup { name, lease, clock, .. } = config;
         let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
         let settings = Settings {
             name: name.clone(),
             member: Arc::clone(&member),
-            layout: shards.layout(),
+            layout: config.layout(),
             lease_duration: lease.lease_duration,
             renew_deadline: lease.renew_deadline,
             request_limit: lease.request_limit(),
-            handover_limit: shards.handover_timeout,
+            handover_limit: config.handover_timeout,
         };
         let requests = Requests::new(client.clone(), &lease.namespace, "shard group", name);
         let events = || Events::new(client.clone(), &lease.namespace, name, &member);
@@ -110,7 +105,7 @@ impl<'a> Driver<'a> {
             joining: None,
             term: None,
             events: lease.has_events.then(events),
-            shards,
+            config,
             client,
             clock,
             outputs,
@@ -147,7 +142,7 @@ impl<'a> Driver<'a> {
                 }
                 Step::Relist => {
                     tracing::warn!(
-                        group = self.shards.name,
+                        group = self.config.name,
                         "the watch of the shard group is silent"
                     );
                     self.watch = self.new_watch();
@@ -191,7 +186,7 @@ impl<'a> Driver<'a> {
                         if self.term.is_none() && let Some(error) = self.forbidden_verb(&error) {
                             return Some(Err(error));
                         }
-                        tracing::warn!(group = self.shards.name, %error, "the watch of the shard group failed");
+                        tracing::warn!(group = self.config.name, %error, "the watch of the shard group failed");
                     }
                     None => self.watch = self.new_watch(),
                 },
@@ -201,13 +196,13 @@ impl<'a> Driver<'a> {
     }
 
     fn new_watch(&self) -> WatchEvents {
-        watch_leases(self.client.clone(), &self.shards.lease.namespace, &self.shards.name)
+        watch_leases(self.client.clone(), &self.config.lease.namespace, &self.config.name)
     }
 
     fn member_elector(&self, group: String) -> Result<LeaderElector, MembershipError> {
-        let labels = json!({ LABEL: self.shards.name });
+        let labels = json!({ LABEL: self.config.name });
         let annotations = json!({ JOINED: group });
-        let config = self.shards.lease.clone().only_create(&self.member, labels, annotations);
+        let config = self.config.lease.clone().only_create(&self.member, labels, annotations);
         LeaderElector::with_clock(self.client.clone(), config, self.clock.clone())
             .map_err(MembershipError::Config)
     }
@@ -220,12 +215,12 @@ impl<'a> Driver<'a> {
         };
         let kube::Error::Api(status) = error else { return None };
         (status.code == 403)
-            .then(|| MembershipError::missing_permission(verb, &self.shards.lease.namespace))
+            .then(|| MembershipError::missing_permission(verb, &self.config.lease.namespace))
     }
 
     /// Updates the view of the held shards, and passes the changes on.
     fn publish_state(&mut self) {
-        let count = self.shards.count as usize;
+        let count = self.config.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
         self.show_held(held.iter().flatten().count());
         let confirmed = self.group.confirmed_at();
@@ -295,7 +290,7 @@ impl<'a> Driver<'a> {
         }
         let uid = self.group.group().map(|group| group.uid()).unwrap_or_default();
         for (member, count) in taken {
-            tracing::info!(group = self.shards.name, member, count, "took shards over");
+            tracing::info!(group = self.config.name, member, count, "took shards over");
             if let Some(events) = &self.events {
                 let note = format!("{} took over {count} shards of {member}", self.member);
                 // Does not wait: the Event is published in a separate task.
@@ -305,7 +300,7 @@ impl<'a> Driver<'a> {
     }
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
-        let group = &self.shards.name;
+        let group = &self.config.name;
         // First of all: no shard may look held while the rest takes its time.
         self.hold_nothing();
         match end {
@@ -320,9 +315,9 @@ impl<'a> Driver<'a> {
                 None => LeadershipLost::Abandoned,
             })),
             End::Deleted => Err(MembershipError::Deleted(group.clone())),
-            End::NoNamespace => Err(MembershipError::no_namespace(&self.shards.lease.namespace)),
+            End::NoNamespace => Err(MembershipError::no_namespace(&self.config.lease.namespace)),
             End::Mismatch(stored) => {
-                Err(MembershipError::other_shards(group, &stored, &self.shards.layout()))
+                Err(MembershipError::other_shards(group, &stored, &self.config.layout()))
             }
             End::Unreadable(unreadable) => Err(MembershipError::not_a_group(group, unreadable)),
         }
@@ -347,7 +342,7 @@ impl<'a> Driver<'a> {
         }
         // The release has changed the version. The uid is enough, because no Lease has this name again.
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
-        let limit = self.clock.now() + self.shards.lease.request_limit();
+        let limit = self.clock.now() + self.config.lease.request_limit();
         tokio::select! {
             _ = self.requests.make_call(delete) => {}
             () = self.clock.sleep_until(limit) => {}

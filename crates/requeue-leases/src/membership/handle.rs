@@ -25,9 +25,9 @@ use crate::leader::LeadershipLost;
 /// use requeue_leases::membership::{Change, ShardGroup};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let shards = ShardGroup::new("website", "default");
-/// let client = shards.client(kube::Config::infer().await?)?;
-/// let mut membership = shards.join(client).await?;
+/// let group = ShardGroup::new("website", "default");
+/// let client = group.client(kube::Config::infer().await?)?;
+/// let mut membership = group.join(client).await?;
 /// while let Some(change) = membership.next().await? {
 ///     match change {
 ///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
@@ -109,23 +109,23 @@ pub struct Joining {
 }
 
 impl Joining {
-    fn begin_join(shards: ShardGroup, client: Client) -> Self {
+    fn begin_join(group: ShardGroup, client: Client) -> Self {
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
         let (view, seen) = watch::channel(View::default());
-        let count = shards.count;
-        let metrics = shards.metrics.as_ref();
-        let meters = metrics.map(|metrics| metrics.group_meters(&shards.name)).unwrap_or_default();
+        let count = group.count;
+        let metrics = group.metrics.as_ref();
+        let meters = metrics.map(|metrics| metrics.group_meters(&group.name)).unwrap_or_default();
         let observer = Observer {
-            group: shards.name.clone(),
+            group: group.name.clone(),
             member: String::new(),
-            clock: shards.clock.clone(),
+            clock: group.clock.clone(),
             view: seen,
             meters: meters.clone(),
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
-        let run = driver::run_membership(shards, client, outputs, receive_command, send_joined);
+        let run = driver::run_membership(group, client, outputs, receive_command, send_joined);
         let task = tokio::spawn(run);
         let membership = Membership { count, observer, changes, commands, task, ended: None };
         Self { membership: Some(membership), joined }

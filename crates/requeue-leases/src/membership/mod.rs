@@ -22,9 +22,9 @@
 //! use requeue_leases::membership::{Change, ShardGroup};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let shards = ShardGroup::new("website", "default").count(64);
-//! let client = shards.client(kube::Config::infer().await?)?;
-//! let mut membership = shards.join(client).await?;
+//! let group = ShardGroup::new("website", "default").count(64);
+//! let client = group.client(kube::Config::infer().await?)?;
+//! let mut membership = group.join(client).await?;
 //! while let Some(change) = membership.next().await? {
 //!     match change {
 //!         Change::Gained(held) => println!("start to work on {} shards", held.len()),

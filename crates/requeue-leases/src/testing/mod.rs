@@ -37,6 +37,6 @@ pub fn elector(client: Client, config: Config) -> (LeaderElector, Arc<AtomicU64>
 }
 
 /// Returns the group with the runtime's clock, which a test can pause.
-pub fn with_runtime_clock(shards: ShardGroup) -> ShardGroup {
-    shards.clock(Clock::Test(Instant::now(), Arc::default()))
+pub fn with_runtime_clock(group: ShardGroup) -> ShardGroup {
+    group.clock(Clock::Test(Instant::now(), Arc::default()))
 }

@@ -20,8 +20,8 @@ fn group() -> ShardGroup {
     })
 }
 
-async fn refused(fake: &Fake, shards: ShardGroup) -> MembershipError {
-    shards.join(fake.client()).await.expect_err("refused")
+async fn refused(fake: &Fake, group: ShardGroup) -> MembershipError {
+    group.join(fake.client()).await.expect_err("refused")
 }
 
 fn now() -> Timestamp {
