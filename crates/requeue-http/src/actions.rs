@@ -119,7 +119,7 @@ pub(crate) async fn pause(
 ) -> Result<Response, Response> {
     let remote = client(&site, &request).map_err(|refusal| *refusal)?;
     let action = if paused { "pause" } else { "resume" };
-    site.set_paused(paused).await.map_err(Problem::into_response)?;
+    site.source.set_paused(paused).await.map_err(Problem::into_response)?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }
@@ -310,7 +310,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::{Control, History, RefusedKey, Run, Site};
+    use crate::{Control, History, Run, Site};
 
     /// Keeps events as lines.
     #[derive(Clone, Default)]
@@ -386,12 +386,8 @@ mod tests {
     struct Two(Queue<String>);
 
     impl Control<String> for Two {
-        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, RefusedKey> {
-            if self.0.len() < 2 {
-                Ok(self.0.add(key))
-            } else {
-                Err(RefusedKey::new("two are enough"))
-            }
+        fn add(&self, key: String, _: Option<Duration>, _: i32) -> Result<Added, String> {
+            if self.0.len() < 2 { Ok(self.0.add(key)) } else { Err("two are enough".to_owned()) }
         }
 
         fn cancel(&self, _: &String) -> bool {

@@ -15,7 +15,7 @@ use crate::samples::Samples;
 use crate::sections::Section;
 use crate::site::Site;
 use crate::source::{DetailOf, Parts, Source};
-use crate::state::{Jobs, Pausing, Settings, SiteState, keep_sampling};
+use crate::state::{Jobs, Settings, SiteState, keep_sampling};
 use crate::time::unix_time;
 use crate::turns::Turns;
 
@@ -44,7 +44,6 @@ impl<K> Builder<K> {
             detail: Box::new(|_| Detail::new()),
             title: None,
             settings: Settings {
-                pausing: None,
                 jobs: None,
                 hint: None,
                 sections: Vec::new(),
@@ -185,24 +184,9 @@ impl<K> Builder<K> {
     /// Sets the control that changes a queue in memory, instead of the queue itself.
     ///
     /// It has no effect on a queue in a store.
+    #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
         self.control = Some(Box::new(control));
-        self
-    }
-
-    /// Sets the functions that pause and resume the workers of this program, instead of the queue:
-    /// [`Queue::pause`](requeue::Queue::pause).
-    ///
-    /// A queue in a store is then paused for this program only. Without this, the site pauses the queue in the store, for
-    /// the workers of all programs.
-    ///
-    /// `set` returns false if the program cannot pause or resume now.
-    pub fn pausing(
-        mut self,
-        set: impl Fn(bool) -> bool + Send + Sync + 'static,
-        is_paused: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.settings.pausing = Some(Pausing { set: Box::new(set), get: Box::new(is_paused) });
         self
     }
 

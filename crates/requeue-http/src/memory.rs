@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use requeue::{Added, Cursor, Entry, Filter, Key, Phase, Queue};
 
 use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
@@ -281,8 +282,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 }
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
-                    let added =
-                        added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
+                    let added = added.map_err(|error| Problem::parameter("keys", &error))?;
                     Ok(added != Added::Refused && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -325,7 +325,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     fn add_one(&self, key: K, new: &NewKey) -> Result<AddResult, Problem> {
         let added = self.control.add(key, new.delay, new.priority);
-        let added = added.map_err(|error| Problem::parameter("keys", &error.to_string()))?;
+        let added = added.map_err(|error| Problem::parameter("keys", &error))?;
         let was_parked = added != Added::Refused
             && self.history.as_ref().is_some_and(|history| history.unpark(&new.key));
         Ok(match added {
@@ -432,11 +432,9 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
-        if paused {
-            self.queue.pause();
-        } else {
-            self.queue.resume();
-        }
-        Box::pin(ready(Ok(())))
+        let is_done = if paused { self.control.pause() } else { self.control.resume() };
+        let error = "this process is stopping: there is nothing to pause";
+        let refusal = || Problem::new(StatusCode::CONFLICT, error);
+        Box::pin(ready(is_done.then_some(()).ok_or_else(refusal)))
     }
 }

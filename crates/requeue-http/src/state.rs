@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -11,7 +10,6 @@ use tokio::time::MissedTickBehavior;
 use crate::admin::Admin;
 use crate::api::{Busy, Sample, Status, Summary};
 use crate::hosts::Hosts;
-use crate::params::Problem;
 use crate::samples::Samples;
 use crate::sections::MakeSection;
 use crate::source::Source;
@@ -27,16 +25,8 @@ pub(crate) struct Jobs {
     pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// Pauses and resumes the workers of a program.
-pub(crate) struct Pausing {
-    pub(crate) set: Box<dyn Fn(bool) -> bool + Send + Sync>,
-    pub(crate) get: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
 /// The settings of a site that do not depend on its queue.
 pub(crate) struct Settings {
-    /// `None` if the queue itself is paused.
-    pub(crate) pausing: Option<Pausing>,
     pub(crate) jobs: Option<Jobs>,
     /// The example of an empty dashboard.
     pub(crate) hint: Option<String>,
@@ -67,30 +57,12 @@ pub(crate) struct SiteState {
 }
 
 impl SiteState {
-    /// Pauses or resumes deliveries.
-    pub(crate) async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
-        match &self.settings.pausing {
-            Some(pausing) if (pausing.set)(paused) => Ok(()),
-            Some(_) => {
-                let error = "this process is stopping: there is nothing to pause";
-                Err(Problem::new(StatusCode::CONFLICT, error))
-            }
-            None => self.source.set_paused(paused).await,
-        }
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
     pub(crate) fn status(&self) -> Status {
-        match self.source.status() {
-            _ if self.has_ended() => Status::Ended,
-            Status::Open if self.settings.pausing.as_ref().is_some_and(|it| (it.get)()) => {
-                Status::Paused
-            }
-            status => status,
-        }
+        if self.has_ended() { Status::Ended } else { self.source.status() }
     }
 
     pub(crate) fn summary_json(&self) -> String {
