@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::de::DeserializeOwned;
 
 use crate::admin::Remote;
@@ -94,19 +94,14 @@ fn few<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
 type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
-fn client(site: &SiteState, request: &Request) -> Result<Remote, Box<Response>> {
-    match &site.admin {
-        Some(admin) => admin.check(request),
-        // Not reached: the routes do not exist without a token.
-        None => Err(Box::new(StatusCode::NOT_FOUND.into_response())),
-    }
+fn client(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
+    // Not reached: the routes do not exist without a token.
+    let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
+    site.admin.as_ref().ok_or_else(no_token)?.check(request)
 }
 
-pub(crate) async fn authenticate(
-    State(site): Site,
-    request: Request,
-) -> Result<Response, Response> {
-    client(&site, &request).map_err(|refusal| *refusal)?;
+pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<Response, Problem> {
+    client(&site, &request)?;
     let mut actions: Vec<_> = Action::names().collect();
     actions.extend(["add", "pause", "resume"]);
     Ok(json(&Allowed { actions }))
@@ -116,10 +111,10 @@ pub(crate) async fn pause(
     State(site): Site,
     request: Request,
     paused: bool,
-) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
+) -> Result<Response, Problem> {
+    let remote = client(&site, &request)?;
     let action = if paused { "pause" } else { "resume" };
-    site.source.set_paused(paused).await.map_err(Problem::into_response)?;
+    site.source.set_paused(paused).await?;
     tracing::info!(%remote, "{action}");
     Ok(json(&NewStatus { status: site.status() }))
 }
@@ -176,49 +171,43 @@ impl Drop for Log {
     }
 }
 
-pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
-    let added = async {
-        let Adds { keys } = body(request).await?;
-        let keys = few(keys)?.into_iter().map(|key| {
-            let AddedKey { key, key_base64, after, priority, revive } = key;
-            let delay = after.map(Duration::try_from_secs_f64).transpose();
-            let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
-            let key = NamedKey { key, key_base64 }.bytes()?;
-            Ok(NewKey { key, delay, priority, revive })
-        });
-        let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
-        let mut log = Log::new(remote, "add");
-        let results = log.run(keys.len(), site.source.add(keys)).await?;
-        log.changed = results.len();
-        log.complete();
-        Ok(json(&AddResults { results }))
-    };
-    added.await.map_err(Problem::into_response)
+pub(crate) async fn add(State(site): Site, request: Request) -> Result<Response, Problem> {
+    let remote = client(&site, &request)?;
+    let Adds { keys } = body(request).await?;
+    let keys = few(keys)?.into_iter().map(|key| {
+        let AddedKey { key, key_base64, after, priority, revive } = key;
+        let delay = after.map(Duration::try_from_secs_f64).transpose();
+        let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
+        let key = NamedKey { key, key_base64 }.bytes()?;
+        Ok(NewKey { key, delay, priority, revive })
+    });
+    let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
+    let mut log = Log::new(remote, "add");
+    let results = log.run(keys.len(), site.source.add(keys)).await?;
+    log.changed = results.len();
+    log.complete();
+    Ok(json(&AddResults { results }))
 }
 
 pub(crate) async fn act(
     State(site): Site,
     request: Request,
     action: Action,
-) -> Result<Response, Response> {
-    let remote = client(&site, &request).map_err(|refusal| *refusal)?;
-    let change = body::<Change>(request).await.map_err(Problem::into_response)?;
+) -> Result<Response, Problem> {
+    let remote = client(&site, &request)?;
+    let change = body::<Change>(request).await?;
     let mut log = Log::new(remote, action.name());
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
+        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await?,
         (None, Some(matching), Some(expected)) => {
-            let Some(_turn) = site.walks.take().await else {
-                return Err(Problem::busy("too many requests for keys"));
-            };
-            act_on_matching(&site, action, matching, expected, &mut log).await
+            let _turn = site.take_turn().await?;
+            act_on_matching(&site, action, matching, expected, &mut log).await?
         }
         _ => {
             let error = "pass either keys, or matching and expected";
-            Err(Problem::new(StatusCode::BAD_REQUEST, error))
+            return Err(Problem::new(StatusCode::BAD_REQUEST, error));
         }
     };
-    let changed = changed.map_err(Problem::into_response)?;
     log.complete();
     Ok(json(&changed))
 }
@@ -285,18 +274,16 @@ async fn matching_keys(
 
 /// Counts the keys on which an action would have an effect. It needs no token: every client can list the same keys with
 /// their states.
-pub(crate) async fn count(State(site): Site, RawQuery(query): RawQuery) -> Response {
-    let Some(_turn) = site.walks.take().await else {
-        return Problem::busy("too many requests for keys");
-    };
-    let counted = async {
-        let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
-        let action = params.named::<Action>("action")?;
-        let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
-        let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
-        Ok::<_, Problem>(json(&Matched { matched: keys.len() }))
-    };
-    counted.await.unwrap_or_else(Problem::into_response)
+pub(crate) async fn count(
+    State(site): Site,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
+    let params = Params::parse(query.as_deref(), &["action", "state", "q", "failed"])?;
+    let action = params.named::<Action>("action")?;
+    let action = action.ok_or_else(|| Problem::parameter("action", "missing"))?;
+    let keys = matching_keys(&site, action, &Selection::from_params(&params)?).await?;
+    Ok(json(&Matched { matched: keys.len() }))
 }
 
 #[cfg(test)]

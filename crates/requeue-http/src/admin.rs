@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, Request};
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::response::{IntoResponse, Response};
+use axum::http::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use subtle::ConstantTimeEq;
 
 use crate::params::Problem;
@@ -142,7 +141,7 @@ impl Admin {
     }
 
     /// Checks the token of a request. Returns the address of the client, or the refusal.
-    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Box<Response>> {
+    pub(crate) fn check(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
@@ -151,20 +150,19 @@ impl Admin {
         };
         let Some(token) = token else {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
-            return Err(Box::new(refusal("Bearer", error)));
+            return Err(refusal("Bearer", error));
         };
         // Checked before the token: otherwise, an answer would tell whether a guess is right.
         if let Some(wait) = self.limited(remote) {
             self.log(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error);
-            let wait = (wait.as_secs() + 1).to_string();
-            return Err(Box::new(([(RETRY_AFTER, wait)], problem).into_response()));
+            return Err(problem.with_header(RETRY_AFTER, wait.as_secs() + 1));
         }
         if !self.token.is(token) {
             self.count_wrong(remote);
             self.log(remote, "wrong token");
-            return Err(Box::new(refusal("Bearer error=\"invalid_token\"", "wrong token")));
+            return Err(refusal("Bearer error=\"invalid_token\"", "wrong token"));
         }
         Ok(remote)
     }
@@ -217,14 +215,15 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
-fn refusal(challenge: &'static str, error: &str) -> Response {
-    let problem = Problem::new(StatusCode::UNAUTHORIZED, error);
-    ([(WWW_AUTHENTICATE, challenge)], problem).into_response()
+fn refusal(challenge: &'static str, error: &str) -> Problem {
+    let challenge = HeaderValue::from_static(challenge);
+    Problem::new(StatusCode::UNAUTHORIZED, error).with_header(WWW_AUTHENTICATE, challenge)
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::response::IntoResponse;
 
     use super::*;
 
@@ -239,7 +238,7 @@ mod tests {
                 assert_eq!(remote, Remote(Some(address)));
                 200
             }
-            Err(response) => response.status().as_u16(),
+            Err(problem) => problem.into_response().status().as_u16(),
         }
     }
 

@@ -9,14 +9,17 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use requeue::Key;
 
-/// A key that is text or bytes.
+/// A key that is text or bytes: `String`, `Vec<u8>`, and the boxes and `Arc`s of `str` and `[u8]`.
 ///
 /// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ByteKey: Key {
+    // Hidden: `Site::builder_with` takes functions for all other keys.
     /// Returns the bytes that are shown. Different keys must have different bytes.
+    #[doc(hidden)]
     fn to_bytes(&self) -> Cow<'_, [u8]>;
 
     /// Returns the key with these bytes; `None` if no key has them.
+    #[doc(hidden)]
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 

@@ -92,38 +92,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
-    async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let Walk { selection, limit, begin } = walk;
-        let cursor = match begin {
-            Begin::Start => None,
-            Begin::Cursor(cursor) => Some(&**cursor),
-            Begin::Sorted(sort) => return Ok(self.sorted(selection, *limit, *sort).await),
-        };
-        let lists_parked = matches!(selection.state, None | Some(State::Parked));
-        let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
-        let mut walked = Walked::default();
-        let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
-        if below.is_none() {
-            walked = match filter(selection.state) {
-                Some(filter) => self.walk_queue(walk, filter, cursor).await?,
-                None if cursor.is_some() => return Err(Walk::bad_cursor()),
-                None => walked,
-            };
-            below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
-        }
-        for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked(selection, it)) {
-            if walked.rows.len() == *limit {
-                let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
-                walked.next = Some(next);
-                break;
-            }
-            walked.looked_at += 1;
-            walked.rows.push(self.parked_row(&key, &past));
-        }
-        walked.more = walked.next.is_some();
-        Ok(walked)
-    }
-
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
         Row::past(key, past, detail.unwrap_or_default())
@@ -239,36 +207,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
-    async fn collect(&self, action: Action, selection: &Selection, most: usize) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        let visited = self.visit(selection, usize::MAX, |entry| {
-            if action.applies(State::of_entry(&entry), runs_again(&entry)) {
-                keys.push((self.show)(&entry.key).into_owned());
-            }
-            keys.len() < most
-        });
-        visited.await;
-        if action.applies(State::Parked, false)
-            && matches!(selection.state, None | Some(State::Parked))
-        {
-            let parked = self.parked(selection, u32::MAX);
-            keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
-            keys.truncate(most);
-        }
-        keys
-    }
-
-    /// Changes keys until one is refused. No key is changed if one of them is invalid.
-    fn change_all(&self, action: Action, bytes: &[Vec<u8>]) -> Result<Vec<bool>, Problem> {
-        let keys = bytes.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let mut results = Vec::with_capacity(keys.len());
-        for (key, bytes) in keys.into_iter().zip(bytes) {
-            let changed = self.change(action, key, bytes);
-            results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
-        }
-        Ok(results)
-    }
-
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
     fn change(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
@@ -300,24 +238,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         })
     }
 
-    /// Adds keys until one is refused. No key is added if one of them is invalid.
-    fn add_all(&self, new: &[NewKey]) -> Result<Vec<AddResult>, Problem> {
-        let read = new.iter().map(|new| self.read_key(&new.key));
-        let keys = read.collect::<Result<Vec<_>, _>>()?;
-        let mut results = Vec::with_capacity(keys.len());
-        for (key, one) in keys.into_iter().zip(new) {
-            match self.add_one(key, one) {
-                Ok(result) => results.push(result),
-                Err(problem) => {
-                    let mut results: Vec<_> = results.into_iter().map(Some).collect();
-                    results.resize(new.len(), None);
-                    return Err(problem.with_results(results));
-                }
-            }
-        }
-        Ok(results)
-    }
-
     fn read_key(&self, bytes: &[u8]) -> Result<K, Problem> {
         let wrong = || Problem::parameter("keys", "not a valid key of this queue");
         (self.read)(bytes).ok_or_else(wrong)
@@ -336,20 +256,6 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Added::Refused => AddResult::Refused,
             _ => AddResult::Coalesced,
         })
-    }
-
-    fn page(&self, bytes: &[u8]) -> Found {
-        let Some(key) = (self.read)(bytes) else { return Found::NoKey };
-        let past = self.history.as_ref().and_then(|history| history.past(bytes));
-        let entry = self.queue.look_up(&key);
-        let row = match (entry, &past) {
-            (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
-                self.row(&entry, bytes)
-            }
-            (_, Some(past)) => self.parked_row(bytes, past),
-            (_, None) => return Found::Nothing,
-        };
-        Found::Page(Box::new(KeyPage::new(row, past)))
     }
 }
 
@@ -407,11 +313,53 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(self.pages(walk))
+        Box::pin(async move {
+            let Walk { selection, limit, begin } = walk;
+            let cursor = match begin {
+                Begin::Start => None,
+                Begin::Cursor(cursor) => Some(&**cursor),
+                Begin::Sorted(sort) => return Ok(self.sorted(selection, *limit, *sort).await),
+            };
+            let lists_parked = matches!(selection.state, None | Some(State::Parked));
+            let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
+            let mut walked = Walked::default();
+            let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
+            if below.is_none() {
+                walked = match filter(selection.state) {
+                    Some(filter) => self.walk_queue(walk, filter, cursor).await?,
+                    None if cursor.is_some() => return Err(Walk::bad_cursor()),
+                    None => walked,
+                };
+                below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
+            }
+            for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked(selection, it)) {
+                if walked.rows.len() == *limit {
+                    let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
+                    walked.next = Some(next);
+                    break;
+                }
+                walked.looked_at += 1;
+                walked.rows.push(self.parked_row(&key, &past));
+            }
+            walked.more = walked.next.is_some();
+            Ok(walked)
+        })
     }
 
-    fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(ready(Ok(self.page(key))))
+    fn find<'a>(&'a self, bytes: &'a [u8]) -> Answer<'a, Found> {
+        Box::pin(async move {
+            let Some(key) = (self.read)(bytes) else { return Ok(Found::NoKey) };
+            let past = self.history.as_ref().and_then(|history| history.past(bytes));
+            let entry = self.queue.look_up(&key);
+            let row = match (entry, &past) {
+                (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
+                    self.row(&entry, bytes)
+                }
+                (_, Some(past)) => self.parked_row(bytes, past),
+                (_, None) => return Ok(Found::Nothing),
+            };
+            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+        })
     }
 
     fn matching<'a>(
@@ -420,15 +368,58 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         selection: &'a Selection,
         most: usize,
     ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(async move { Ok(self.collect(action, selection, most).await) })
+        Box::pin(async move {
+            let mut keys = Vec::new();
+            let visited = self.visit(selection, usize::MAX, |entry| {
+                if action.applies(State::of_entry(&entry), runs_again(&entry)) {
+                    keys.push((self.show)(&entry.key).into_owned());
+                }
+                keys.len() < most
+            });
+            visited.await;
+            if action.applies(State::Parked, false)
+                && matches!(selection.state, None | Some(State::Parked))
+            {
+                let parked = self.parked(selection, u32::MAX);
+                keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
+                keys.truncate(most);
+            }
+            Ok(keys)
+        })
     }
 
-    fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(ready(self.change_all(action, &keys)))
+    fn act(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+        Box::pin(async move {
+            // Until one is refused. No key is changed if one of them is invalid.
+            let keys =
+                all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
+            let mut results = Vec::with_capacity(keys.len());
+            for (key, bytes) in keys.into_iter().zip(&all) {
+                let changed = self.change(action, key, bytes);
+                results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
+            }
+            Ok(results)
+        })
     }
 
-    fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(ready(self.add_all(&keys)))
+    fn add(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
+        Box::pin(async move {
+            // Until one is refused. No key is added if one of them is invalid.
+            let read = new.iter().map(|new| self.read_key(&new.key));
+            let keys = read.collect::<Result<Vec<_>, _>>()?;
+            let mut results = Vec::with_capacity(keys.len());
+            for (key, one) in keys.into_iter().zip(&new) {
+                match self.add_one(key, one) {
+                    Ok(result) => results.push(result),
+                    Err(problem) => {
+                        let mut results: Vec<_> = results.into_iter().map(Some).collect();
+                        results.resize(new.len(), None);
+                        return Err(problem.with_results(results));
+                    }
+                }
+            }
+            Ok(results)
+        })
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {

@@ -1,6 +1,7 @@
 //! The parameters of a request, and error responses.
 
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
@@ -10,22 +11,29 @@ use crate::api::{AddResult, Failure, Named};
 /// An error response.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    failure: Failure,
+    failure: Box<Failure>,
     /// The number of keys that are known to have been changed before the error.
     changed: usize,
     status: StatusCode,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { failure: Failure { error: error.into(), ..Failure::default() }, changed: 0, status }
+        let failure = Box::new(Failure { error: error.into(), ..Failure::default() });
+        Self { failure, changed: 0, status, header: None }
     }
 
-    /// Returns a response for too many requests at the same time.
-    pub(crate) fn busy(error: &str) -> Response {
-        let problem =
-            Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"));
-        ([(header::RETRY_AFTER, "5")], problem).into_response()
+    /// Adds a header to the response.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Self {
+        self.header = Some((name, value.into()));
+        self
+    }
+
+    /// Returns the error for too many requests at the same time.
+    pub(crate) fn busy(error: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"))
+            .with_header(header::RETRY_AFTER, 5)
     }
 
     /// Returns the refusal of a change of another number of keys than the user has confirmed.
@@ -76,7 +84,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.status, json(&self.failure)).into_response()
+        (self.status, self.header.map(|header| [header]), json(&self.failure)).into_response()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
@@ -104,9 +103,9 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 async fn guard(State(site): Site, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&site, &request) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+    let mut response = match check_access(&site, &request) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) => next.run(request).await,
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -114,7 +113,8 @@ async fn guard(State(site): Site, request: Request, next: Next) -> Response {
     response
 }
 
-fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
+/// Returns the refusal of a request from another site, or with a method that does not fit.
+fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
@@ -122,25 +122,21 @@ fn refusal(site: &SiteState, request: &Request) -> Option<Response> {
     if let Some(host) = hosts.find(|host| !site.settings.hosts.allows(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
-        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+        return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
     if is_foreign(request) {
         let error = "request from another site refused; open this address in a new tab";
-        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+        return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
-    if site.admin.is_some() && is_action(request.uri().path()) {
-        if request.method() == Method::POST {
-            return None;
-        }
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "an action needs POST");
-        return Some(([(header::ALLOW, "POST")], problem).into_response());
-    }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let error = "read-only: only GET and HEAD are allowed";
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
-        return Some(([(header::ALLOW, "GET, HEAD")], problem).into_response());
-    }
-    None
+    let is_action = site.admin.is_some() && is_action(request.uri().path());
+    let (error, allowed) = match *request.method() {
+        Method::POST if is_action => return Ok(()),
+        Method::GET | Method::HEAD if !is_action => return Ok(()),
+        _ if is_action => ("an action needs POST", "POST"),
+        _ => ("read-only: only GET and HEAD are allowed", "GET, HEAD"),
+    };
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
+    Err(problem.with_header(header::ALLOW, HeaderValue::from_static(allowed)))
 }
 
 /// Returns true if a page of another site sent the request.
@@ -204,23 +200,16 @@ fn html_escaped(text: &str) -> String {
 
 // --- Metrics and API -----------------------------------------------------------------------------
 
-async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
-    let Some(registry) = &site.settings.registry else {
-        return Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry")
-            .into_response();
-    };
+async fn metrics(State(site): Site, headers: HeaderMap) -> Result<Response, Problem> {
+    let no_registry = || Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry");
+    let registry = site.settings.registry.as_ref().ok_or_else(no_registry)?;
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = Format::accepted(accept);
+    let format = Format::negotiate(accept);
     let mut body = String::new();
-    match text::encode(&mut body, registry) {
-        Ok(()) => {
-            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
-            (headers, Body::from(format.encode(body))).into_response()
-        }
-        Err(error) => {
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
-        }
-    }
+    text::encode(&mut body, registry)
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
+    Ok((headers, format.encode(body)).into_response())
 }
 
 async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
@@ -250,21 +239,13 @@ async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Respon
     Ok(json(&Sections::read(&site.settings.sections)))
 }
 
-async fn events(State(site): Site) -> Response {
-    match events::events(site) {
-        Some(events) => events.into_response(),
-        None => Problem::busy("too many event streams"),
-    }
+async fn events(State(site): Site) -> Result<Response, Problem> {
+    let events = events::events(site).ok_or_else(|| Problem::busy("too many event streams"))?;
+    Ok(events.into_response())
 }
 
-async fn keys(site: Site, query: RawQuery) -> Response {
-    match site.walks.take().await {
-        Some(_turn) => walk(&site, query).await.into_response(),
-        None => Problem::busy("too many requests for keys"),
-    }
-}
-
-async fn walk(site: &SiteState, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
     let sort = sort(&params)?;

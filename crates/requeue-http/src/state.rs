@@ -10,11 +10,12 @@ use tokio::time::MissedTickBehavior;
 use crate::admin::Admin;
 use crate::api::{Busy, Sample, Status, Summary};
 use crate::hosts::Hosts;
+use crate::params::Problem;
 use crate::samples::Samples;
 use crate::sections::MakeSection;
 use crate::source::Source;
 use crate::time::seconds;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -57,6 +58,11 @@ pub(crate) struct SiteState {
 }
 
 impl SiteState {
+    /// Waits for a turn to search through keys.
+    pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
+        self.walks.take().await.ok_or_else(|| Problem::busy("too many requests for keys"))
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }

@@ -97,26 +97,6 @@ impl Stored {
         Row::stored(entry, detail_of(&self.detail, &entry.key))
     }
 
-    async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
-        let Walk { selection, limit, begin } = walk;
-        let after = match begin {
-            Begin::Start => None,
-            Begin::Cursor(cursor) => {
-                let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
-                Some(Key::from(key))
-            }
-            Begin::Sorted(sort) => return self.sorted(selection, *limit, *sort).await,
-        };
-        let mut rows = Vec::new();
-        let visited = self.visit(selection, after, LOOKS, |entry| {
-            rows.push(self.row(entry));
-            rows.len() < *limit
-        });
-        let (looked_at, next) = visited.await?;
-        let next = next.map(|key| to_base64(&key));
-        Ok(Walked { rows, more: next.is_some(), next, looked_at })
-    }
-
     async fn sorted(
         &self,
         selection: &Selection,
@@ -190,93 +170,6 @@ impl Stored {
             size = next_size(size, took, (most - looked_at).min(LOOKS));
         }
     }
-
-    async fn collect(
-        &self,
-        action: Action,
-        selection: &Selection,
-        most: usize,
-    ) -> Result<Vec<Vec<u8>>, Problem> {
-        let mut keys = Vec::new();
-        let visited = self.visit(selection, None, usize::MAX, |entry| {
-            if action.applies(RowState::stored(entry.state), runs_again(entry)) {
-                keys.push(entry.key.to_vec());
-            }
-            keys.len() < most
-        });
-        visited.await?;
-        Ok(keys)
-    }
-
-    async fn change(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
-        let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
-        match action {
-            Action::Cancel => self.queue.cancel_keys(keys).await.map_err(failed),
-            Action::Revive => self.queue.revive_keys(keys).await.map_err(failed),
-            Action::CancelRun => {
-                let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
-                let (mut results, mut problem) = (Vec::new(), None);
-                for run in join_all(cancels).await {
-                    match run {
-                        Ok(run) => results.push(run == CancelledRun::Cancelled),
-                        Err(error) => problem = Some(failed(error)),
-                    }
-                }
-                match problem {
-                    Some(problem) => Err(problem.with_changed(count_of(&results))),
-                    None => Ok(results),
-                }
-            }
-            Action::RunNow => self.queue.run_now_keys(keys).await.map_err(failed),
-        }
-    }
-
-    async fn add_all(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
-        let adds = keys.into_iter().map(|new| {
-            let add = Add::after(new.delay.unwrap_or_default());
-            let add = add.priority(Priority::from_number(new.priority));
-            Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
-        });
-        let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
-        let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
-        let (mut results, mut problem) = (Vec::new(), None);
-        for added in join_all(adds).await {
-            results.push(match added {
-                Ok(Added::New) => Some(AddResult::New),
-                Ok(Added::Dirty) => Some(AddResult::Dirty),
-                Ok(Added::BackingOff) => Some(AddResult::Held),
-                Ok(Added::Revived) => Some(AddResult::Revived),
-                Ok(Added::Parked) => Some(AddResult::Parked),
-                Ok(_) => Some(AddResult::Coalesced),
-                Err(error) => {
-                    let result = error.may_have_happened().then_some(AddResult::Unknown);
-                    problem = Some(failed(error));
-                    result
-                }
-            });
-        }
-        match problem {
-            Some(problem) => Err(problem.with_results(results)),
-            None => Ok(results.into_iter().flatten().collect()),
-        }
-    }
-
-    async fn look_up(&self, key: &[u8]) -> Result<Found, Problem> {
-        if key.len() > Key::MAX_LENGTH {
-            return Ok(Found::NoKey);
-        }
-        let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
-        let past = self.history.as_ref().and_then(|history| history.past(key));
-        let row = match (found, &past) {
-            (Some(entry), _) => self.row(&entry),
-            // Only the store knows whether a key is parked.
-            (None, Some(past)) if past.parked_for().is_none() => {
-                Row::past(key, past, detail_of(&self.detail, &Key::from(key)))
-            }
-            (None, _) => return Ok(Found::Nothing),
-        };
-        Ok(Found::Page(Box::new(KeyPage::new(row, past))))
-    }
 }
 
 impl Source for Stored {
@@ -325,11 +218,44 @@ impl Source for Stored {
     }
 
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
-        Box::pin(self.pages(walk))
+        Box::pin(async move {
+            let Walk { selection, limit, begin } = walk;
+            let after = match begin {
+                Begin::Start => None,
+                Begin::Cursor(cursor) => {
+                    let key = from_base64(cursor.as_bytes()).ok_or_else(Walk::bad_cursor)?;
+                    Some(Key::from(key))
+                }
+                Begin::Sorted(sort) => return self.sorted(selection, *limit, *sort).await,
+            };
+            let mut rows = Vec::new();
+            let visited = self.visit(selection, after, LOOKS, |entry| {
+                rows.push(self.row(entry));
+                rows.len() < *limit
+            });
+            let (looked_at, next) = visited.await?;
+            let next = next.map(|key| to_base64(&key));
+            Ok(Walked { rows, more: next.is_some(), next, looked_at })
+        })
     }
 
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
-        Box::pin(self.look_up(key))
+        Box::pin(async move {
+            if key.len() > Key::MAX_LENGTH {
+                return Ok(Found::NoKey);
+            }
+            let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
+            let past = self.history.as_ref().and_then(|history| history.past(key));
+            let row = match (found, &past) {
+                (Some(entry), _) => self.row(&entry),
+                // Only the store knows whether a key is parked.
+                (None, Some(past)) if past.parked_for().is_none() => {
+                    Row::past(key, past, detail_of(&self.detail, &Key::from(key)))
+                }
+                (None, _) => return Ok(Found::Nothing),
+            };
+            Ok(Found::Page(Box::new(KeyPage::new(row, past))))
+        })
     }
 
     fn matching<'a>(
@@ -338,15 +264,74 @@ impl Source for Stored {
         selection: &'a Selection,
         most: usize,
     ) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(self.collect(action, selection, most))
+        Box::pin(async move {
+            let mut keys = Vec::new();
+            let visited = self.visit(selection, None, usize::MAX, |entry| {
+                if action.applies(RowState::stored(entry.state), runs_again(entry)) {
+                    keys.push(entry.key.to_vec());
+                }
+                keys.len() < most
+            });
+            visited.await?;
+            Ok(keys)
+        })
     }
 
     fn act(&self, action: Action, keys: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
-        Box::pin(self.change(action, keys))
+        Box::pin(async move {
+            let keys: Vec<Key> = keys.into_iter().map(key).collect::<Result<_, _>>()?;
+            match action {
+                Action::Cancel => self.queue.cancel_keys(keys).await.map_err(failed),
+                Action::Revive => self.queue.revive_keys(keys).await.map_err(failed),
+                Action::CancelRun => {
+                    let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
+                    let (mut results, mut problem) = (Vec::new(), None);
+                    for run in join_all(cancels).await {
+                        match run {
+                            Ok(run) => results.push(run == CancelledRun::Cancelled),
+                            Err(error) => problem = Some(failed(error)),
+                        }
+                    }
+                    match problem {
+                        Some(problem) => Err(problem.with_changed(count_of(&results))),
+                        None => Ok(results),
+                    }
+                }
+                Action::RunNow => self.queue.run_now_keys(keys).await.map_err(failed),
+            }
+        })
     }
 
     fn add(&self, keys: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
-        Box::pin(self.add_all(keys))
+        Box::pin(async move {
+            let adds = keys.into_iter().map(|new| {
+                let add = Add::after(new.delay.unwrap_or_default());
+                let add = add.priority(Priority::from_number(new.priority));
+                Ok((key(new.key)?, if new.revive { add.revive() } else { add }))
+            });
+            let adds = adds.collect::<Result<Vec<_>, Problem>>()?;
+            let adds = adds.into_iter().map(|(key, add)| self.queue.add_with(key, add));
+            let (mut results, mut problem) = (Vec::new(), None);
+            for added in join_all(adds).await {
+                results.push(match added {
+                    Ok(Added::New) => Some(AddResult::New),
+                    Ok(Added::Dirty) => Some(AddResult::Dirty),
+                    Ok(Added::BackingOff) => Some(AddResult::Held),
+                    Ok(Added::Revived) => Some(AddResult::Revived),
+                    Ok(Added::Parked) => Some(AddResult::Parked),
+                    Ok(_) => Some(AddResult::Coalesced),
+                    Err(error) => {
+                        let result = error.may_have_happened().then_some(AddResult::Unknown);
+                        problem = Some(failed(error));
+                        result
+                    }
+                });
+            }
+            match problem {
+                Some(problem) => Err(problem.with_results(results)),
+                None => Ok(results.into_iter().flatten().collect()),
+            }
+        })
     }
 
     fn set_paused(&self, paused: bool) -> Answer<'_, ()> {
