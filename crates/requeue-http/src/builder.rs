@@ -236,7 +236,7 @@ impl<K> Builder<K> {
     ///
     /// `host` has no port. May be called for several hosts.
     pub fn host(mut self, host: &str) -> Self {
-        self.settings.hosts.allow(host);
+        self.settings.hosts.allow_host(host);
         self
     }
 
@@ -292,7 +292,7 @@ impl<K> Builder<K> {
             streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
             walks: Turns::new(max_connections),
         });
-        state.tick();
+        state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         Site { state }
     }

@@ -30,18 +30,18 @@ struct History {
 }
 
 /// Returns the stream of a client; `None` if there are too many streams.
-pub(crate) fn events(
+pub(crate) fn event_stream(
     site: Arc<SiteState>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let stream = Arc::clone(&site.streams).try_acquire_owned().ok()?;
     Some(Sse::new(unfold((site, stream, Next::History), async |(site, stream, next)| {
-        let (event, next) = site.event(next).await?;
+        let (event, next) = site.next_event(next).await?;
         Some((Ok(event), (site, stream, next)))
     })))
 }
 
 impl SiteState {
-    async fn event(&self, next: Next) -> Option<(Event, Next)> {
+    async fn next_event(&self, next: Next) -> Option<(Event, Next)> {
         match next {
             Next::History => {
                 // Subscribing first misses no sample; at worst, one is sent twice.

@@ -27,10 +27,10 @@ impl Format {
     }
 
     /// Converts a text in OpenMetrics to this format.
-    pub(crate) fn encode(self, open_metrics: String) -> String {
+    pub(crate) fn convert_from(self, open_metrics: String) -> String {
         match self {
             Self::OpenMetrics => open_metrics,
-            Self::Classic => classic(&open_metrics),
+            Self::Classic => to_classic(&open_metrics),
         }
     }
 }
@@ -53,7 +53,7 @@ fn accepts_open_metrics(range: &str) -> bool {
 
 /// Converts OpenMetrics to the classic format. In the classic format, the headers of counters and infos also have the
 /// suffix, and there are no units, no exemplars and no end marker.
-fn classic(open_metrics: &str) -> String {
+fn to_classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
@@ -160,13 +160,13 @@ mod tests {
         text::encode(&mut open_metrics, &registry).unwrap();
         assert!(open_metrics.contains(" # {") && open_metrics.contains("# UNIT"));
         assert_eq!(
-            classic(&open_metrics),
+            to_classic(&open_metrics),
             "# HELP runs_total Runs.\n# TYPE runs_total counter\nruns_total 2\n\
              # HELP wait_seconds Time.\n# TYPE wait_seconds gauge\nwait_seconds 0\n\
              # HELP build_info Build.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n\
              # HELP odd_total Odd.\n# TYPE odd_total counter\n\
              odd_total{key=\"a \\\\ \\\" # {b} 1\\n\"} 1\n"
         );
-        assert_eq!(classic("# EOF\n"), "");
+        assert_eq!(to_classic("# EOF\n"), "");
     }
 }

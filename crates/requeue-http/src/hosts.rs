@@ -17,8 +17,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    pub(crate) fn allow(&mut self, name: &str) {
-        self.names.insert(canonical(name));
+    pub(crate) fn allow_host(&mut self, name: &str) {
+        self.names.insert(canonical_name(name));
     }
 
     pub(crate) const fn allow_any_address(&mut self) {
@@ -30,12 +30,12 @@ impl Hosts {
     }
 
     /// Returns true if requests to this host, with or without a port, are answered.
-    pub(crate) fn allows(&self, host: &str) -> bool {
+    pub(crate) fn is_allowed(&self, host: &str) -> bool {
         if self.any {
             return true;
         }
         let Some(name) = without_port(host) else { return false };
-        let name = canonical(name);
+        let name = canonical_name(name);
         if self.names.contains(&name) {
             return true;
         }
@@ -56,7 +56,7 @@ fn without_port(host: &str) -> Option<&str> {
     (ends && !name.is_empty()).then_some(name)
 }
 
-fn canonical(name: &str) -> String {
+fn canonical_name(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     match name.parse::<IpAddr>() {
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn only_names_of_this_machine_and_those_allowed_are_answered() {
         let mut hosts = Hosts::default();
-        hosts.allow("Build.Example.org");
-        hosts.allow("[2001:db8::1]");
+        hosts.allow_host("Build.Example.org");
+        hosts.allow_host("[2001:db8::1]");
         for host in [
             "localhost",
             "LOCALHOST:80",
@@ -88,7 +88,7 @@ mod tests {
             "build.example.org.",
             "[2001:DB8:0::1]:80",
         ] {
-            assert!(hosts.allows(host), "{host}");
+            assert!(hosts.is_allowed(host), "{host}");
         }
         for host in [
             "",
@@ -107,7 +107,7 @@ mod tests {
             "[::1]x",
             "127.0.0.1 ",
         ] {
-            assert!(!hosts.allows(host), "{host}");
+            assert!(!hosts.is_allowed(host), "{host}");
         }
     }
 
@@ -115,9 +115,9 @@ mod tests {
     fn any_address_is_no_name_and_any_host_is_all() {
         let mut hosts = Hosts::default();
         hosts.allow_any_address();
-        assert!(hosts.allows("10.0.0.1:80") && hosts.allows("[2001:db8::2]"));
-        assert!(!hosts.allows("example.org"));
+        assert!(hosts.is_allowed("10.0.0.1:80") && hosts.is_allowed("[2001:db8::2]"));
+        assert!(!hosts.is_allowed("example.org"));
         hosts.allow_any();
-        assert!(hosts.allows("example.org"));
+        assert!(hosts.is_allowed("example.org"));
     }
 }

@@ -58,7 +58,7 @@ bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
 pub(crate) const SHOWN: usize = 4096;
 
 /// Formats bytes as printable text on one line. Different bytes give different texts.
-pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
+pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
     let is_plain = |char: char| match char {
         '\\' => false,
         // A shortcut for most keys: `escape_debug` searches a table.
@@ -121,7 +121,7 @@ mod tests {
             ("größe".as_bytes(), "größe"),
             ("\u{202e}gnp.exe".as_bytes(), r"\u{202e}gnp.exe"),
         ] {
-            assert_eq!(escaped(key), text);
+            assert_eq!(escape_key(key), text);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::api::{Action, AddResult, KeyPage, Row, State, Status};
 use crate::control::Control;
 use crate::cursors::{Cursors, Order};
 use crate::history::{History, Past};
-use crate::keys::escaped;
+use crate::keys::escape_key;
 use crate::params::Problem;
 use crate::rows::next_due;
 use crate::source::{
@@ -41,7 +41,7 @@ enum Listed<K> {
 }
 
 /// Returns the filter that selects the keys in a state, and perhaps others; `None` if the queue has no such state.
-const fn filter(state: Option<State>) -> Option<Filter> {
+const fn state_filter(state: Option<State>) -> Option<Filter> {
     match state {
         None => Some(Filter::All),
         Some(State::Ready) => Some(Filter::Phase(Phase::Ready)),
@@ -54,47 +54,48 @@ const fn filter(state: Option<State>) -> Option<Filter> {
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
-    fn error(&self, bytes: &[u8]) -> Option<String> {
-        self.history.as_ref()?.error(bytes)
+    fn last_error(&self, bytes: &[u8]) -> Option<String> {
+        self.history.as_ref()?.last_error(bytes)
     }
 
     fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
         let row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
-        row.with_error(|| self.error(bytes))
+        row.with_error(|| self.last_error(bytes))
     }
 
     fn rows(&self, entries: Vec<Entry<K>>, selection: &Selection) -> Vec<Row> {
         let row = |entry: Entry<K>| {
-            self.takes(selection, &entry).then(|| self.row(&entry, &(self.show)(&entry.key)))
+            self.is_selected(selection, &entry).then(|| self.row(&entry, &(self.show)(&entry.key)))
         };
         entries.into_iter().filter_map(row).collect()
     }
 
-    fn takes(&self, selection: &Selection, entry: &Entry<K>) -> bool {
-        selection.takes(State::of_entry(entry), entry.failures, || {
-            escaped(&(self.show)(&entry.key)).into_owned().into()
+    fn is_selected(&self, selection: &Selection, entry: &Entry<K>) -> bool {
+        selection.selects(State::of_entry(entry), entry.failures, || {
+            escape_key(&(self.show)(&entry.key)).into_owned().into()
         })
     }
 
     /// Returns the parked keys below a place, the newest first.
-    fn parked(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
+    fn parked_below(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
         let Some(history) = &self.history else { return Vec::new() };
         let mut parked = history.parked_below(below);
         parked.retain(|(_, key, past)| {
-            selection.takes(State::Parked, past.attempts(), || escaped(key)) && !self.has(key)
+            selection.selects(State::Parked, past.attempts(), || escape_key(key))
+                && !self.is_queued(key)
         });
         parked
     }
 
     /// Returns true if a key is ready, waiting or in flight.
-    fn has(&self, bytes: &[u8]) -> bool {
+    fn is_queued(&self, bytes: &[u8]) -> bool {
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
-        Row::past(key, past, detail.unwrap_or_default())
+        Row::of_past(key, past, detail.unwrap_or_default())
     }
 
     async fn walk_queue(
@@ -149,20 +150,20 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Calls `visit` for up to `most` keys with their own state, until it returns false. Returns the number of keys
     /// that were read, and whether there are more.
-    async fn visit(
+    async fn visit_keys(
         &self,
         selection: &Selection,
         most: usize,
         mut visit: impl FnMut(Entry<K>) -> bool + Send,
     ) -> (usize, bool) {
-        let Some(filter) = filter(selection.state) else { return (0, false) };
+        let Some(filter) = state_filter(selection.state) else { return (0, false) };
         let (mut next, mut looked_at) = (Some(Cursor::default()), 0);
         while let Some(at) = next
             && looked_at < most
         {
             let page = self.queue.snapshot(filter, at, SLICE);
             for entry in page.entries {
-                if self.takes(selection, &entry) && !visit(entry) {
+                if self.is_selected(selection, &entry) && !visit(entry) {
                     return (looked_at, true);
                 }
             }
@@ -172,7 +173,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         (looked_at, next.is_some())
     }
 
-    async fn sorted(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
+    async fn sorted_page(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
         let mut first = First::new(sort, limit);
         let (column, now) = (first.column(), self.queue.now());
         let rank = |entry: &Entry<K>| match column {
@@ -182,12 +183,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Column::Attempt => Rank::Number(u128::from(entry.failures) + 1),
             Column::DueIn => Rank::of_time(next_due(entry, now).map(|due| due.since(now))),
         };
-        let visited = self.visit(selection, LOOKS, |entry| {
+        let visited = self.visit_keys(selection, LOOKS, |entry| {
             first.push(rank(&entry), Listed::Known(entry));
             true
         });
         let (mut looked_at, unread) = visited.await;
-        for (_, key, past) in self.parked(selection, u32::MAX) {
+        for (_, key, past) in self.parked_below(selection, u32::MAX) {
             looked_at += 1;
             let rank = match column {
                 Column::Key => Rank::Key(key.to_vec()),
@@ -198,7 +199,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             };
             first.push(rank, Listed::Parked(key, past));
         }
-        let (listed, more) = first.finish();
+        let (listed, more) = first.into_first();
         let row = |listed| match listed {
             Listed::Known(entry) => self.row(&entry, &(self.show)(&entry.key)),
             Listed::Parked(key, past) => self.parked_row(&key, &past),
@@ -208,7 +209,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 
     /// Changes a key that may have left its state since it was listed. Returns true if it was changed.
-    fn change(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
+    fn change_key(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {
             let Some(history) = &self.history else { return Ok(false) };
@@ -278,16 +279,16 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         }
     }
 
-    fn gauges(&self) -> Gauges {
+    fn read_gauges(&self) -> Gauges {
         let queue = &self.queue;
         let parked = self.history.as_ref().map(|history| {
             // A parked key that was added again is no longer parked.
             for key in history.parked_keys() {
-                if self.has(&key) {
+                if self.is_queued(&key) {
                     history.unpark(&key);
                 }
             }
-            history.parked()
+            history.parked_count()
         });
         let states = queue.states();
         Gauges {
@@ -308,31 +309,33 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         }
     }
 
-    fn longest(&self, limit: usize) -> Vec<Row> {
+    fn longest_running(&self, limit: usize) -> Vec<Row> {
         self.rows(self.queue.entries_in_flight(0, limit).unwrap_or_default(), &Selection::default())
     }
 
-    fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
+    fn read_page<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
         Box::pin(async move {
             let Walk { selection, limit, begin } = walk;
             let cursor = match begin {
                 Begin::Start => None,
                 Begin::Cursor(cursor) => Some(&**cursor),
-                Begin::Sorted(sort) => return Ok(self.sorted(selection, *limit, *sort).await),
+                Begin::Sorted(sort) => return Ok(self.sorted_page(selection, *limit, *sort).await),
             };
             let lists_parked = matches!(selection.state, None | Some(State::Parked));
             let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
             let mut walked = Walked::default();
             let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
             if below.is_none() {
-                walked = match filter(selection.state) {
+                walked = match state_filter(selection.state) {
                     Some(filter) => self.walk_queue(walk, filter, cursor).await?,
                     None if cursor.is_some() => return Err(Walk::bad_cursor()),
                     None => walked,
                 };
                 below = (lists_parked && walked.next.is_none()).then_some(u32::MAX);
             }
-            for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked(selection, it)) {
+            for (place, key, past) in
+                below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
+            {
                 if walked.rows.len() == *limit {
                     let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
                     walked.next = Some(next);
@@ -346,10 +349,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         })
     }
 
-    fn find<'a>(&'a self, bytes: &'a [u8]) -> Answer<'a, Found> {
+    fn find_key<'a>(&'a self, bytes: &'a [u8]) -> Answer<'a, Found> {
         Box::pin(async move {
             let Some(key) = (self.read)(bytes) else { return Ok(Found::NoKey) };
-            let past = self.history.as_ref().and_then(|history| history.past(bytes));
+            let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
             let entry = self.queue.look_up(&key);
             let row = match (entry, &past) {
                 (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
@@ -362,7 +365,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         })
     }
 
-    fn matching<'a>(
+    fn matching_keys<'a>(
         &'a self,
         action: Action,
         selection: &'a Selection,
@@ -370,7 +373,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     ) -> Answer<'a, Vec<Vec<u8>>> {
         Box::pin(async move {
             let mut keys = Vec::new();
-            let visited = self.visit(selection, usize::MAX, |entry| {
+            let visited = self.visit_keys(selection, usize::MAX, |entry| {
                 if action.applies(State::of_entry(&entry), runs_again(&entry)) {
                     keys.push((self.show)(&entry.key).into_owned());
                 }
@@ -380,7 +383,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             if action.applies(State::Parked, false)
                 && matches!(selection.state, None | Some(State::Parked))
             {
-                let parked = self.parked(selection, u32::MAX);
+                let parked = self.parked_below(selection, u32::MAX);
                 keys.extend(parked.into_iter().map(|(_, key, _)| key.to_vec()));
                 keys.truncate(most);
             }
@@ -388,21 +391,21 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         })
     }
 
-    fn act(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
+    fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Answer<'_, Vec<bool>> {
         Box::pin(async move {
             // Until one is refused. No key is changed if one of them is invalid.
             let keys =
                 all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
             let mut results = Vec::with_capacity(keys.len());
             for (key, bytes) in keys.into_iter().zip(&all) {
-                let changed = self.change(action, key, bytes);
+                let changed = self.change_key(action, key, bytes);
                 results.push(changed.map_err(|problem| problem.with_changed(count_of(&results)))?);
             }
             Ok(results)
         })
     }
 
-    fn add(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
+    fn add_keys(&self, new: Vec<NewKey>) -> Answer<'_, Vec<AddResult>> {
         Box::pin(async move {
             // Until one is refused. No key is added if one of them is invalid.
             let read = new.iter().map(|new| self.read_key(&new.key));

@@ -37,7 +37,7 @@ impl Problem {
     }
 
     /// Returns the refusal of a change of another number of keys than the user has confirmed.
-    pub(crate) fn matched(matched: usize, expected: usize) -> Self {
+    pub(crate) fn other_count(matched: usize, expected: usize) -> Self {
         let error = format!(
             "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
         );
@@ -72,7 +72,7 @@ impl Problem {
     }
 
     /// Returns the number of keys that are known to have been changed before the error.
-    pub(crate) const fn changed(&self) -> usize {
+    pub(crate) const fn changed_count(&self) -> usize {
         self.changed
     }
 
@@ -106,7 +106,7 @@ impl Params {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = String::from_utf8_lossy(&decoded(name)).into_owned();
+            let name = String::from_utf8_lossy(&decode_value(name)).into_owned();
             if !known.contains(&&*name) {
                 let known = match known {
                     [] => "this path has no parameters".to_owned(),
@@ -117,19 +117,19 @@ impl Params {
             if params.iter().any(|(other, _)| *other == name) {
                 return Err(Problem::parameter(&name, "given more than once"));
             }
-            params.push((name, decoded(value)));
+            params.push((name, decode_value(value)));
         }
         Ok(Self(params))
     }
 
-    pub(crate) fn bytes(&self, name: &str) -> Option<&[u8]> {
+    pub(crate) fn value_of(&self, name: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value)
     }
 
     /// Returns a parameter that must be text; `None` if it is missing or empty.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
-        match self.bytes(name) {
+    pub(crate) fn text_of(&self, name: &str) -> Result<Option<&str>, Problem> {
+        match self.value_of(name) {
             None | Some([]) => Ok(None),
             Some(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(text)),
@@ -139,8 +139,8 @@ impl Params {
     }
 
     /// Returns the value that a parameter names; `None` if it is missing or empty.
-    pub(crate) fn named<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
+    pub(crate) fn named_value<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.text_of(name)? else { return Ok(None) };
         match T::named(text) {
             Some(value) => Ok(Some(value)),
             None => {
@@ -153,7 +153,7 @@ impl Params {
     }
 }
 
-fn decoded(text: &str) -> Vec<u8> {
+fn decode_value(text: &str) -> Vec<u8> {
     percent_decode(text.replace('+', " ").as_bytes()).collect()
 }
 
@@ -170,7 +170,7 @@ mod tests {
             problem.failure.error,
             "no answer; 1 of 3 keys were added, and 1 may have been added"
         );
-        assert_eq!(problem.changed(), 1);
+        assert_eq!(problem.changed_count(), 1);
         let problem = failed().with_results(vec![Some(AddResult::New), None]);
         assert_eq!(problem.failure.error, "no answer; 1 of 2 keys were added");
     }
@@ -178,11 +178,11 @@ mod tests {
     #[test]
     fn parameters_are_bytes_and_the_wrong_ones_are_named() {
         let params = Params::parse(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
-        assert_eq!(params.bytes("key"), Some(&b"\xff a+"[..]));
-        assert_eq!(params.bytes("x"), Some(&b""[..]));
-        assert!(params.text("q").unwrap().is_none());
+        assert_eq!(params.value_of("key"), Some(&b"\xff a+"[..]));
+        assert_eq!(params.value_of("x"), Some(&b""[..]));
+        assert!(params.text_of("q").unwrap().is_none());
         let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().failure.parameter;
-        assert_eq!(named(params.text("key")).as_deref(), Some("key"));
+        assert_eq!(named(params.text_of("key")).as_deref(), Some("key"));
         for (query, name) in [("kye=a", "kye"), ("q=1&q=2", "q")] {
             let problem = Params::parse(Some(query), &["key", "q"]).unwrap_err();
             assert_eq!(problem.failure.parameter.as_deref(), Some(name));

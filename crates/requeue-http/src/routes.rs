@@ -25,63 +25,69 @@ use crate::time::unix_time;
 type Site = State<Arc<SiteState>>;
 
 /// The routes of a site with a token.
-fn actions() -> Router<Arc<SiteState>> {
+fn action_routes() -> Router<Arc<SiteState>> {
     let mut router = Router::new()
-        .route("/api/v1/count", get(actions::count))
+        .route("/api/v1/count", get(actions::count_keys))
         .route("/api/v1/authenticate", post(actions::authenticate))
-        .route("/api/v1/add", post(actions::add))
-        .route("/api/v1/pause", post(|site, request| actions::pause(site, request, true)))
-        .route("/api/v1/resume", post(|site, request| actions::pause(site, request, false)));
+        .route("/api/v1/add", post(actions::add_keys))
+        .route("/api/v1/pause", post(|site, request| actions::set_paused(site, request, true)))
+        .route("/api/v1/resume", post(|site, request| actions::set_paused(site, request, false)));
     for &(name, action) in Action::NAMES {
         let path = format!("/api/v1/{name}");
-        router =
-            router.route(&path, post(move |site, request| actions::act(site, request, action)));
+        router = router
+            .route(&path, post(move |site, request| actions::change_keys(site, request, action)));
     }
     router
 }
 
 pub(crate) fn router(site: Arc<SiteState>) -> Router {
-    let actions = if site.admin.is_some() { actions() } else { Router::new() };
+    let actions = if site.admin.is_some() { action_routes() } else { Router::new() };
     Router::new()
         .merge(actions)
-        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
-        .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
-        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
-        .route("/", get(page))
-        .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
-        .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
-        .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
-        .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
-        .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
-        .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
-        .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
-        .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
-        .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
-        .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
-        .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
-        .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
+        .route(
+            "/api/v1/openapi.json",
+            get(|| serve_asset(JSON, include_str!("../assets/openapi.json"))),
+        )
+        .route("/admin.js", get(|| serve_asset(SCRIPT, include_str!("../assets/admin.js"))))
+        .route("/admin.css", get(|| serve_asset(STYLE, include_str!("../assets/admin.css"))))
+        .route("/", get(serve_page))
+        .route("/style.css", get(|| serve_asset(STYLE, include_str!("../assets/style.css"))))
+        .route("/plot.css", get(|| serve_asset(STYLE, include_str!("../assets/plot.css"))))
+        .route("/keys.css", get(|| serve_asset(STYLE, include_str!("../assets/keys.css"))))
+        .route("/app.js", get(|| serve_asset(SCRIPT, include_str!("../assets/app.js"))))
+        .route("/format.js", get(|| serve_asset(SCRIPT, include_str!("../assets/format.js"))))
+        .route("/plot.js", get(|| serve_asset(SCRIPT, include_str!("../assets/plot.js"))))
+        .route("/api.js", get(|| serve_asset(SCRIPT, include_str!("../assets/api.js"))))
+        .route("/view.js", get(|| serve_asset(SCRIPT, include_str!("../assets/view.js"))))
+        .route("/key.js", get(|| serve_asset(SCRIPT, include_str!("../assets/key.js"))))
+        .route("/table.js", get(|| serve_asset(SCRIPT, include_str!("../assets/table.js"))))
+        .route("/sections.js", get(|| serve_asset(SCRIPT, include_str!("../assets/sections.js"))))
+        .route(
+            "/icon.svg",
+            get(|| serve_asset("image/svg+xml", include_str!("../assets/icon.svg"))),
+        )
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/api/v1/summary", get(summary))
-        .route("/api/v1/keys", get(keys))
-        .route("/api/v1/key", get(key))
-        .route("/api/v1/sections", get(sections))
-        .route("/api/v1/events", get(events))
+        .route("/api/v1/keys", get(list_keys))
+        .route("/api/v1/key", get(show_key))
+        .route("/api/v1/sections", get(list_sections))
+        .route("/api/v1/events", get(stream_events))
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "no such path; the dashboard is at /")
         })
-        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .layer(from_fn_with_state(Arc::clone(&site), guard_request))
         .with_state(site)
 }
 
 /// The routes on the connections that are reserved for probes.
-pub(crate) fn probes(site: Arc<SiteState>) -> Router {
+pub(crate) fn probe_router(site: Arc<SiteState>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .fallback(async || Problem::busy("too many connections"))
-        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .layer(from_fn_with_state(Arc::clone(&site), guard_request))
         .with_state(site)
 }
 
@@ -102,7 +108,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
 ];
 
-async fn guard(State(site): Site, request: Request, next: Next) -> Response {
+async fn guard_request(State(site): Site, request: Request, next: Next) -> Response {
     let mut response = match check_access(&site, &request) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
@@ -119,7 +125,7 @@ fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so that a request without one is allowed.
-    if let Some(host) = hosts.find(|host| !site.settings.hosts.allows(host)) {
+    if let Some(host) = hosts.find(|host| !site.settings.hosts.is_allowed(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
         return Err(Problem::new(StatusCode::FORBIDDEN, error));
@@ -159,17 +165,17 @@ const STYLE: &str = "text/css; charset=utf-8";
 const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-async fn asset(kind: &'static str, text: &'static str) -> Response {
+async fn serve_asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
+async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
     // The dashboard loads relative paths. If its own path does not end in a slash, they would be one level too high.
     let beside = match uri.path().rsplit_once('/') {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     };
-    let gauges = site.source.gauges();
+    let gauges = site.source.read_gauges();
     let hidden = |is_shown: bool| if is_shown { "" } else { "hidden" };
     let hint = site.settings.hint.as_deref().unwrap_or("queue.add(key);");
     let html = include_str!("../assets/index.html")
@@ -209,7 +215,7 @@ async fn metrics(State(site): Site, headers: HeaderMap) -> Result<Response, Prob
     text::encode(&mut body, registry)
         .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
-    Ok((headers, format.encode(body)).into_response())
+    Ok((headers, format.convert_from(body)).into_response())
 }
 
 async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
@@ -234,23 +240,24 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
     Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
 }
 
-async fn sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
-    Ok(json(&Sections::read(&site.settings.sections)))
+    Ok(json(&Sections::read_all(&site.settings.sections)))
 }
 
-async fn events(State(site): Site) -> Result<Response, Problem> {
-    let events = events::events(site).ok_or_else(|| Problem::busy("too many event streams"))?;
+async fn stream_events(State(site): Site) -> Result<Response, Problem> {
+    let events =
+        events::event_stream(site).ok_or_else(|| Problem::busy("too many event streams"))?;
     Ok(events.into_response())
 }
 
-async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
-    let sort = sort(&params)?;
+    let sort = read_sort(&params)?;
     let most = if sort.is_some() { MOST_SORTED } else { MOST_ROWS };
-    let limit = match params.text("limit")?.map(str::parse) {
+    let limit = match params.text_of("limit")?.map(str::parse) {
         None => 100,
         Some(Ok(limit)) if (1..=most).contains(&limit) => limit,
         Some(_) => {
@@ -258,7 +265,7 @@ async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, 
             return Err(Problem::parameter("limit", &error));
         }
     };
-    let begin = match (params.text("cursor")?, sort) {
+    let begin = match (params.text_of("cursor")?, sort) {
         (None, None) => Begin::Start,
         (Some(cursor), None) => Begin::Cursor(cursor.to_owned()),
         (None, Some(sort)) => Begin::Sorted(sort),
@@ -268,7 +275,7 @@ async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, 
         }
     };
     let walk = Walk { selection: Selection::from_params(&params)?, limit, begin };
-    let walked = site.source.walk(&walk).await?;
+    let walked = site.source.read_page(&walk).await?;
     Ok(json(&KeyList {
         now: unix_time(),
         keys: walked.rows,
@@ -282,33 +289,35 @@ async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, 
 const MOST_ROWS: usize = 256;
 const MOST_SORTED: usize = 1_000;
 
-fn sort(params: &Params) -> Result<Option<Sort>, Problem> {
-    let descends = match params.text("order")? {
+fn read_sort(params: &Params) -> Result<Option<Sort>, Problem> {
+    let descends = match params.text_of("order")? {
         None | Some("asc") => false,
         Some("desc") => true,
         Some(_) => return Err(Problem::parameter("order", "expected asc or desc")),
     };
-    let by = params.named::<Column>("sort")?;
+    let by = params.named_value::<Column>("sort")?;
     if by.is_none() && descends {
         return Err(Problem::parameter("order", "pass sort too"));
     }
     Ok(by.map(|by| Sort { by, descends }))
 }
 
-async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn show_key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &["key", "key_base64"])?;
-    let (name, bytes) = match (params.bytes("key"), params.bytes("key_base64")) {
+    let (name, bytes) = match (params.value_of("key"), params.value_of("key_base64")) {
         (Some(key), None) => ("key", key.to_vec()),
         (None, Some(base64)) => {
             let bytes = from_base64(base64);
             ("key_base64", bytes.ok_or_else(|| Problem::parameter("key_base64", "not base64"))?)
         }
-        (None, None) => return Err(Problem::parameter("key", "missing; pass key or key_base64")),
+        (None, None) => {
+            return Err(Problem::parameter("key", "missing; pass key or key_base64"));
+        }
         (Some(_), Some(_)) => {
             return Err(Problem::parameter("key_base64", "pass either key or key_base64"));
         }
     };
-    match site.source.find(&bytes).await? {
+    match site.source.find_key(&bytes).await? {
         Found::Page(page) => Ok(json(&page)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, NOT_IN_QUEUE)),
         Found::NoKey => Err(Problem::parameter(name, "not a valid key of this queue")),

@@ -53,7 +53,7 @@ pub(crate) struct Sections {
 
 impl Sections {
     /// Reads all sections. If the function of a section panics, the section is omitted.
-    pub(crate) fn read(all: &[MakeSection]) -> Self {
+    pub(crate) fn read_all(all: &[MakeSection]) -> Self {
         let read = |make: &MakeSection| catch_unwind(AssertUnwindSafe(make)).ok().flatten();
         Self { sections: all.iter().filter_map(read).collect() }
     }

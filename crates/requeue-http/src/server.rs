@@ -77,8 +77,14 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             true => (&mut all, &router, true),
             false => (&mut reserved, &probes, false),
         };
-        let connection = places.connection();
-        tasks.spawn(connection.serve(stream, client, router.clone(), keeps_alive, ended.clone()));
+        let connection = places.new_connection();
+        tasks.spawn(connection.serve_requests(
+            stream,
+            client,
+            router.clone(),
+            keeps_alive,
+            ended.clone(),
+        ));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -99,7 +105,7 @@ impl Places {
     /// Returns true if a place is free, or has a connection that can be closed.
     fn has_place(&mut self) -> bool {
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
-        self.connections.len() < self.most || self.replaceable().is_some()
+        self.connections.len() < self.most || self.find_replaceable().is_some()
     }
 
     /// Returns true if at least [`RESERVED`] connections, or all of them, are too new to be judged.
@@ -113,15 +119,15 @@ impl Places {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
 
-    fn replaceable(&self) -> Option<usize> {
+    fn find_replaceable(&self) -> Option<usize> {
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
     /// Returns a new connection. If no place is free for it, closes another one.
-    fn connection(&mut self) -> Arc<Connection> {
+    fn new_connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
-            && let Some(other) = self.replaceable().and_then(|at| self.connections.remove(at))
+            && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
             other.close.notify_one();
         }
@@ -156,7 +162,7 @@ impl Connection {
         self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
 
-    async fn serve(
+    async fn serve_requests(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         client: Option<SocketAddr>,
@@ -167,7 +173,7 @@ impl Connection {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            let answered = InFlight::begin(&self);
+            let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
                 request.extensions_mut().insert(ConnectInfo(client));
@@ -204,7 +210,7 @@ impl Connection {
 struct InFlight(Arc<Connection>);
 
 impl InFlight {
-    fn begin(connection: &Arc<Connection>) -> Self {
+    fn begin_request(connection: &Arc<Connection>) -> Self {
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))

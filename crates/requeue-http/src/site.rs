@@ -171,7 +171,7 @@ impl Site {
     pub async fn serve<L: Listener<Addr: 'static>>(&self, listener: L) -> io::Result<()> {
         let ended = self.state.ended.subscribe();
         let mut over = ended.clone();
-        let (router, probes) = (self.router(), routes::probes(Arc::clone(&self.state)));
+        let (router, probes) = (self.router(), routes::probe_router(Arc::clone(&self.state)));
         let server =
             server::serve(listener, router, probes, self.state.settings.max_connections, ended);
         tokio::select! {
@@ -189,7 +189,7 @@ impl Site {
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
-        self.state.tick();
+        self.state.take_sample();
         self.state.ended.send_replace(true);
     }
 }

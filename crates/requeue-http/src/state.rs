@@ -60,7 +60,7 @@ pub(crate) struct SiteState {
 impl SiteState {
     /// Waits for a turn to search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
-        self.walks.take().await.ok_or_else(|| Problem::busy("too many requests for keys"))
+        self.walks.wait_turn().await.ok_or_else(|| Problem::busy("too many requests for keys"))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -72,7 +72,7 @@ impl SiteState {
     }
 
     pub(crate) fn summary_json(&self) -> String {
-        let gauges = self.source.gauges();
+        let gauges = self.source.read_gauges();
         let times = gauges.times.is_some();
         serde_json::to_string(&Summary {
             title: self.title.clone(),
@@ -86,7 +86,7 @@ impl SiteState {
             times,
             oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
             longest_running: times.then(|| seconds(gauges.longest_running)),
-            longest: self.source.longest(10),
+            longest: self.source.longest_running(10),
             jobs: self
                 .settings
                 .jobs
@@ -98,10 +98,10 @@ impl SiteState {
     }
 
     /// Takes a sample, and sends it to event streams.
-    pub(crate) fn tick(self: &Arc<Self>) {
+    pub(crate) fn take_sample(self: &Arc<Self>) {
         // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let gauges = self.source.gauges();
+            let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
             if self.ticks.receiver_count() > 0 {
                 self.ticks.send_replace(self.summary_json().into());
@@ -117,6 +117,6 @@ pub(crate) async fn keep_sampling(site: Weak<SiteState>) {
     loop {
         interval.tick().await;
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
-        site.tick();
+        site.take_sample();
     }
 }
