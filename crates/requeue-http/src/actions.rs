@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::admin::Remote;
 use crate::api::{
-    Action, AddResults, AddedKey, Adds, Allowed, Change, Changed, Matched, Matching, Named,
-    NamedKey, NewStatus, State as RowState,
+    Action, AddResults, AddedKey, Adds, Change, Changed, Matched, Matching, Named, NamedKey,
+    NewStatus, State as RowState,
 };
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
@@ -104,7 +104,7 @@ pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<
     check_token(&site, &request)?;
     let mut actions: Vec<_> = Action::names().collect();
     actions.extend(["add", "pause", "resume"]);
-    Ok(json(&Allowed { actions }))
+    Ok(json(&serde_json::json!({ "actions": actions })))
 }
 
 pub(crate) async fn set_paused(
@@ -149,7 +149,7 @@ impl Log {
     ) -> Result<T, Problem> {
         self.keys = keys;
         ran.await.inspect_err(|problem| {
-            self.changed = problem.changed_count();
+            self.changed = problem.changed;
             self.is_done = problem.is_refusal();
         })
     }
@@ -248,7 +248,7 @@ async fn act_on_matching(
         let results = site.source.change_keys(action, part).await;
         log.changed += match &results {
             Ok(results) => count_of(results),
-            Err(problem) => problem.changed_count(),
+            Err(problem) => problem.changed,
         };
         results?;
         tokio::task::yield_now().await;

@@ -245,7 +245,7 @@ impl<K> Builder<K> {
     /// Use this for a listener at `0.0.0.0` or `[::]`. Unlike a name, an address cannot be redirected to this machine by
     /// another site (DNS rebinding).
     pub fn any_address(mut self) -> Self {
-        self.settings.hosts.allow_any_address();
+        self.settings.hosts.any_address = true;
         self
     }
 
@@ -253,7 +253,7 @@ impl<K> Builder<K> {
     ///
     /// Use this only behind a proxy that authenticates: otherwise scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
-        self.settings.hosts.allow_any();
+        self.settings.hosts.any = true;
         self
     }
 

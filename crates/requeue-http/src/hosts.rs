@@ -11,22 +11,14 @@ use std::net::IpAddr;
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
     /// All names and addresses.
-    any: bool,
+    pub(crate) any: bool,
     /// All addresses.
-    any_address: bool,
+    pub(crate) any_address: bool,
 }
 
 impl Hosts {
     pub(crate) fn allow_host(&mut self, name: &str) {
         self.names.insert(canonical_name(name));
-    }
-
-    pub(crate) const fn allow_any_address(&mut self) {
-        self.any_address = true;
-    }
-
-    pub(crate) const fn allow_any(&mut self) {
-        self.any = true;
     }
 
     /// Returns true if requests to this host, with or without a port, are answered.
@@ -114,10 +106,10 @@ mod tests {
     #[test]
     fn any_address_is_no_name_and_any_host_is_all() {
         let mut hosts = Hosts::default();
-        hosts.allow_any_address();
+        hosts.any_address = true;
         assert!(hosts.is_allowed("10.0.0.1:80") && hosts.is_allowed("[2001:db8::2]"));
         assert!(!hosts.is_allowed("example.org"));
-        hosts.allow_any();
+        hosts.any = true;
         assert!(hosts.is_allowed("example.org"));
     }
 }

@@ -54,13 +54,12 @@ const fn state_filter(state: Option<State>) -> Option<Filter> {
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
-    fn last_error(&self, bytes: &[u8]) -> Option<String> {
-        self.history.as_ref()?.last_error(bytes)
-    }
-
     fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
-        let row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
-        row.with_error(|| self.last_error(bytes))
+        let mut row = Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key));
+        if row.failures > 0 || row.attempt > 1 {
+            row.error = self.history.as_ref().and_then(|history| history.last_error(bytes));
+        }
+        row
     }
 
     fn rows(&self, entries: Vec<Entry<K>>, selection: &Selection) -> Vec<Row> {
@@ -175,8 +174,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     async fn sorted_page(&self, selection: &Selection, limit: usize, sort: Sort) -> Walked {
         let mut first = First::new(sort, limit);
-        let (column, now) = (first.column(), self.queue.now());
-        let rank = |entry: &Entry<K>| match column {
+        let now = self.queue.now();
+        let rank = |entry: &Entry<K>| match sort.by {
             Column::Key => Rank::Key((self.show)(&entry.key).into_owned()),
             Column::State => Rank::State(State::of_entry(entry)),
             Column::Age => Rank::of_time(entry.since.map(|since| now.since(since))),
@@ -190,7 +189,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let (mut looked_at, unread) = visited.await;
         for (_, key, past) in self.parked_below(selection, u32::MAX) {
             looked_at += 1;
-            let rank = match column {
+            let rank = match sort.by {
                 Column::Key => Rank::Key(key.to_vec()),
                 Column::State => Rank::State(State::Parked),
                 Column::Age => Rank::of_time(past.parked_for()),

@@ -13,7 +13,7 @@ use crate::api::{AddResult, Failure, Named};
 pub(crate) struct Problem {
     failure: Box<Failure>,
     /// The number of keys that are known to have been changed before the error.
-    changed: usize,
+    pub(crate) changed: usize,
     status: StatusCode,
     header: Option<(HeaderName, HeaderValue)>,
 }
@@ -69,11 +69,6 @@ impl Problem {
     pub(crate) const fn with_changed(mut self, changed: usize) -> Self {
         self.changed = changed;
         self
-    }
-
-    /// Returns the number of keys that are known to have been changed before the error.
-    pub(crate) const fn changed_count(&self) -> usize {
-        self.changed
     }
 
     /// Returns true if the request was wrong, and no key was changed.
@@ -170,7 +165,7 @@ mod tests {
             problem.failure.error,
             "no answer; 1 of 3 keys were added, and 1 may have been added"
         );
-        assert_eq!(problem.changed_count(), 1);
+        assert_eq!(problem.changed, 1);
         let problem = failed().with_results(vec![Some(AddResult::New), None]);
         assert_eq!(problem.failure.error, "no answer; 1 of 2 keys were added");
     }

@@ -17,7 +17,7 @@ use crate::events;
 use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
-use crate::sections::Sections;
+use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
 use crate::state::SiteState;
 use crate::time::unix_time;
@@ -242,7 +242,8 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
 
 async fn list_sections(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     Params::parse(query.as_deref(), &[])?;
-    Ok(json(&Sections::read_all(&site.settings.sections)))
+    let sections = read_sections(&site.settings.sections);
+    Ok(json(&serde_json::json!({ "sections": sections })))
 }
 
 async fn stream_events(State(site): Site) -> Result<Response, Problem> {

@@ -121,14 +121,6 @@ impl Row {
         }
     }
 
-    /// Sets the error of a key that has failed.
-    pub(crate) fn with_error(mut self, error: impl FnOnce() -> Option<String>) -> Self {
-        if self.error.is_none() && (self.failures > 0 || self.attempt > 1) {
-            self.error = error();
-        }
-        self
-    }
-
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of_entry(entry);
         let (key, key_base64) = shown_key(bytes);

@@ -209,10 +209,6 @@ impl<T> First<T> {
         Self { sort, limit, kept: Vec::new(), seen: 0 }
     }
 
-    pub(crate) const fn column(&self) -> Column {
-        self.sort.by
-    }
-
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));

@@ -104,9 +104,8 @@ impl Stored {
         sort: Sort,
     ) -> Result<Walked, Problem> {
         let mut first = First::new(sort, limit);
-        let column = first.column();
         let visited = self.visit_keys(selection, None, LOOKS, |entry| {
-            let rank = match column {
+            let rank = match sort.by {
                 Column::Key => Rank::Key(entry.key.to_vec()),
                 Column::State => Rank::State(RowState::stored(entry.state)),
                 Column::Age => Rank::of_time(entry.since),
