@@ -63,10 +63,12 @@ impl Matching {
 async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    // A page of another site cannot send this type: the browser would ask this server first.
     if !kind.eq_ignore_ascii_case("application/json") {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
+    // A client must not keep a connection busy by a body that never ends.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
@@ -150,6 +152,7 @@ impl Log {
         self.keys = keys;
         ran.await.inspect_err(|problem| {
             self.changed = problem.changed;
+            // Nothing was changed, so the drop has nothing to report.
             self.is_done = problem.is_refusal();
         })
     }
@@ -234,6 +237,7 @@ async fn act_on_matching(
 ) -> Result<Changed, Problem> {
     let keys = matching_keys(site, action, &matching.into_selection()?).await?;
     let matched = keys.len();
+    // The user has confirmed a number. Keys come and go, but not by a tenth.
     if !is_near(matched, expected) {
         return Err(Problem::other_count(matched, expected));
     }
@@ -246,11 +250,13 @@ async fn act_on_matching(
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
         let results = site.source.change_keys(action, part).await;
+        // Counted before the error is returned, so that the drop of the log reports it.
         log.changed += match &results {
             Ok(results) => count_of(results),
             Err(problem) => problem.changed,
         };
         results?;
+        // Other requests have their turn between two parts.
         tokio::task::yield_now().await;
     }
 }

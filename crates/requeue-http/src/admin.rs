@@ -53,6 +53,7 @@ impl AdminToken {
     }
 
     fn is_equal_to(&self, other: &[u8]) -> bool {
+        // In constant time, so that the time of the answer does not reveal a part of the token.
         self.0.as_bytes().ct_eq(other).into()
     }
 }
@@ -143,6 +144,7 @@ impl Admin {
     /// Checks the token of a request. Returns the address of the client, or the refusal.
     pub(crate) fn check_token(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
+        // Exactly one header: a proxy and this server must not read different ones.
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
             (Some(value), None) => bearer_token(value),
@@ -189,6 +191,7 @@ impl Admin {
 
     fn count_wrong(&self, remote: Remote) {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        // Bounds the memory: each address is forgotten after its window.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
         let place = limited_address(remote);
         if !wrong.contains_key(&place) && wrong.len() >= MOST_ADDRESSES {
@@ -206,6 +209,7 @@ impl Admin {
 fn limited_address(Remote(remote): Remote) -> Option<IpAddr> {
     remote.map(|remote| match remote.ip().to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        // The first 64 bits name the network of a client.
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,
     })

@@ -289,9 +289,11 @@ impl<K> Builder<K> {
             started: unix_time(),
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
+            // The other half of the connections is left to requests that end.
             streams: Arc::new(Semaphore::new(max_connections.div_ceil(2))),
             walks: Turns::new(max_connections),
         });
+        // The first sample, so that the dashboard is not empty for a second.
         state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         Site { state }

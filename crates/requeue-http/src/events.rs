@@ -37,6 +37,7 @@ impl SiteState {
         &self,
         mut ticks: watch::Receiver<Arc<str>>,
     ) -> Option<(Event, Option<watch::Receiver<Arc<str>>>)> {
+        // A new receiver has not seen the end yet, and `wait_for` checks the present value first.
         let mut ended = self.ended.subscribe();
         tokio::select! {
             // The end comes first: a client that reads slowly must not miss it behind ticks.

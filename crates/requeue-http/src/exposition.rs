@@ -45,6 +45,7 @@ fn accepts_open_metrics(range: &str) -> bool {
             match name.trim().to_ascii_lowercase().as_str() {
                 // A quality of 0 excludes the range.
                 "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
+                // A parser of another version may reject the text.
                 "version" => value == "1.0.0",
                 _ => true,
             }
@@ -66,6 +67,7 @@ fn to_classic(open_metrics: &str) -> String {
                 "info" => ("_info", "gauge"),
                 "stateset" => ("", "gauge"),
                 "gauge" | "histogram" | "summary" => ("", kind),
+                // The classic format has no other types.
                 _ => ("", "untyped"),
             };
             let words = help.take().and_then(|help| help.strip_prefix(name)).map(str::trim_start);

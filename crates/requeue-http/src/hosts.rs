@@ -32,6 +32,7 @@ impl Hosts {
             return true;
         }
         match name.parse::<IpAddr>() {
+            // An address cannot be redirected to this machine by the name server of another site.
             Ok(address) => self.any_address || address.to_canonical().is_loopback(),
             Err(_) => name == "localhost" || name.ends_with(".localhost"),
         }
@@ -44,12 +45,14 @@ fn without_port(host: &str) -> Option<&str> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
+    // A text that is no port could hide another host behind it.
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !name.is_empty()).then_some(name)
 }
 
 fn canonical_name(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    // A name with a dot at its end is the same name.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     match name.parse::<IpAddr>() {
         Ok(address) => address.to_string(),

@@ -59,6 +59,7 @@ pub(crate) const SHOWN: usize = 4096;
 
 /// Formats bytes as printable text on one line. Different bytes give different texts.
 pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
+    // One line of printable text: a key must not control the terminal or the direction of the text.
     let is_plain = |char: char| match char {
         '\\' => false,
         // A shortcut for most keys: `escape_debug` searches a table.

@@ -88,11 +88,13 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Returns true if a key is ready, waiting or in flight.
     fn is_queued(&self, bytes: &[u8]) -> bool {
+        // A key that was added again is shown by the queue. The history only knows that it was parked.
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
+        // A key of the history may be one that the queue no longer accepts.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
         Row::of_past(key, past, detail.unwrap_or_default())
     }
@@ -103,6 +105,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         filter: Filter,
         cursor: Option<&str>,
     ) -> Result<Walked, Problem> {
+        // Without times there is no order by age.
         let keeps_times = self.queue.entries_in_flight(0, 0).is_some();
         let order = match filter {
             Filter::Running if keeps_times => Order::LongestFirst,
@@ -221,6 +224,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
                     let added = added.map_err(|error| Problem::parameter("keys", &error))?;
+                    // After the add, so that a key which is refused stays parked.
                     Ok(added != Added::Refused && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -323,6 +327,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             let lists_parked = matches!(selection.state, None | Some(State::Parked));
             let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
             let mut walked = Walked::default();
+            // Parked keys come after those of the queue. A cursor of them skips the queue.
             let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
             if below.is_none() {
                 walked = match state_filter(selection.state) {
@@ -336,6 +341,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
                 below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
             {
                 if walked.rows.len() == *limit {
+                    // The next page begins with this key, and `parked_below` excludes its bound.
                     let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
                     walked.next = Some(next);
                     break;

@@ -102,6 +102,7 @@ impl Params {
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = String::from_utf8_lossy(&decode_value(name)).into_owned();
+            // A misspelled filter would otherwise select all keys.
             if !known.contains(&&*name) {
                 let known = match known {
                     [] => "this path has no parameters".to_owned(),
@@ -109,6 +110,7 @@ impl Params {
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }
+            // A proxy might read the first value, and this server the last.
             if params.iter().any(|(other, _)| *other == name) {
                 return Err(Problem::parameter(&name, "given more than once"));
             }
@@ -149,6 +151,7 @@ impl Params {
 }
 
 fn decode_value(text: &str) -> Vec<u8> {
+    // A form encodes a space as `+`.
     percent_decode(text.replace('+', " ").as_bytes()).collect()
 }
 

@@ -44,28 +44,22 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
     let actions = if site.admin.is_some() { action_routes() } else { Router::new() };
     Router::new()
         .merge(actions)
-        .route(
-            "/api/v1/openapi.json",
-            get(|| serve_asset(JSON, include_str!("../assets/openapi.json"))),
-        )
-        .route("/admin.js", get(|| serve_asset(SCRIPT, include_str!("../assets/admin.js"))))
-        .route("/admin.css", get(|| serve_asset(STYLE, include_str!("../assets/admin.css"))))
+        .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
+        .route("/admin.js", get(|| asset(SCRIPT, include_str!("../assets/admin.js"))))
+        .route("/admin.css", get(|| asset(STYLE, include_str!("../assets/admin.css"))))
         .route("/", get(serve_page))
-        .route("/style.css", get(|| serve_asset(STYLE, include_str!("../assets/style.css"))))
-        .route("/plot.css", get(|| serve_asset(STYLE, include_str!("../assets/plot.css"))))
-        .route("/keys.css", get(|| serve_asset(STYLE, include_str!("../assets/keys.css"))))
-        .route("/app.js", get(|| serve_asset(SCRIPT, include_str!("../assets/app.js"))))
-        .route("/format.js", get(|| serve_asset(SCRIPT, include_str!("../assets/format.js"))))
-        .route("/plot.js", get(|| serve_asset(SCRIPT, include_str!("../assets/plot.js"))))
-        .route("/api.js", get(|| serve_asset(SCRIPT, include_str!("../assets/api.js"))))
-        .route("/view.js", get(|| serve_asset(SCRIPT, include_str!("../assets/view.js"))))
-        .route("/key.js", get(|| serve_asset(SCRIPT, include_str!("../assets/key.js"))))
-        .route("/table.js", get(|| serve_asset(SCRIPT, include_str!("../assets/table.js"))))
-        .route("/sections.js", get(|| serve_asset(SCRIPT, include_str!("../assets/sections.js"))))
-        .route(
-            "/icon.svg",
-            get(|| serve_asset("image/svg+xml", include_str!("../assets/icon.svg"))),
-        )
+        .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
+        .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
+        .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
+        .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
+        .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
+        .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
+        .route("/api.js", get(|| asset(SCRIPT, include_str!("../assets/api.js"))))
+        .route("/view.js", get(|| asset(SCRIPT, include_str!("../assets/view.js"))))
+        .route("/key.js", get(|| asset(SCRIPT, include_str!("../assets/key.js"))))
+        .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
+        .route("/sections.js", get(|| asset(SCRIPT, include_str!("../assets/sections.js"))))
+        .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -113,6 +107,7 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
+    // Also on errors: a page of an error must not be framed either.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -121,6 +116,7 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
 
 /// Returns the refusal of a request from another site, or with a method that does not fit.
 fn check_access(site: &SiteState, request: &Request) -> Result<(), Problem> {
+    // All of them, and the one in the URI: a proxy and this server must not choose different ones.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
@@ -165,7 +161,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-async fn serve_asset(kind: &'static str, text: &'static str) -> Response {
+async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
@@ -185,6 +181,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
         .replace("{hint}", &html_escaped(hint))
         .replace("{beside}", &html_escaped(&beside))
+        // Last, because a title may look like a placeholder.
         .replace("{title}", &html_escaped(&site.title));
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
 }
@@ -230,6 +227,7 @@ async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
+        // After the states of the queue, which are certain. `ready` is code of the user.
         _ if !(site.settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -253,6 +251,7 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 }
 
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    // Before anything is parsed: a flood of searches is refused at the lowest cost.
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;

@@ -61,6 +61,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
         // While connections in `all` are too new to be judged, wait for them instead of using a reserved place.
         let is_full = !has_place && (all.are_new() || !reserved.has_place());
         let (stream, client) = tokio::select! {
+            // The end comes first, then free places: a task that has ended may make room for the next connection.
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
@@ -86,6 +87,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             ended.clone(),
         ));
     }
+    // Each task ends after its response, because it has seen the end as well.
     while tasks.join_next().await.is_some() {}
 }
 
@@ -104,6 +106,7 @@ impl Places {
 
     /// Returns true if a place is free, or has a connection that can be closed.
     fn has_place(&mut self) -> bool {
+        // The task of a connection has the other reference, and drops it at its end.
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         self.connections.len() < self.most || self.find_replaceable().is_some()
     }
@@ -120,6 +123,7 @@ impl Places {
     }
 
     fn find_replaceable(&self) -> Option<usize> {
+        // Silent ones first: an idle connection belongs to a client that has already sent a request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
@@ -129,6 +133,7 @@ impl Places {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
+            // It keeps a permit, so that a task which does not wait yet is notified as well.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -171,8 +176,10 @@ impl Connection {
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
+        // A client that reads nothing would otherwise keep the response in memory.
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+            // From the head of the request on: the connection is busy before the router sees it.
             let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
@@ -211,6 +218,7 @@ struct InFlight(Arc<Connection>);
 
 impl InFlight {
     fn begin_request(connection: &Arc<Connection>) -> Self {
+        // Relaxed: no data depends on these values, which only select a connection to close.
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))

@@ -179,6 +179,7 @@ impl Site {
             () = async {
                 // The sender exists as long as `self`.
                 let _ = over.wait_for(|&ended| ended).await;
+                // A client that reads slowly must not delay the end of the program.
                 tokio::time::sleep(GRACE).await;
             } => {}
         }
@@ -189,6 +190,7 @@ impl Site {
     ///
     /// Call it at the end of the program. Further calls have no effect on servers.
     pub fn shutdown(&self) {
+        // A last sample, which open dashboards show after the end.
         self.state.take_sample();
         self.state.ended.send_replace(true);
     }

@@ -212,6 +212,7 @@ impl<T> First<T> {
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
+        // Sorted only now and then: each key then costs a constant time on average.
         if self.kept.len() >= 2 * self.limit + 256 {
             self.sort_and_truncate();
         }
@@ -282,6 +283,7 @@ impl Part {
     pub(crate) fn is_in(&self, text: &str) -> bool {
         let first = self.0.first().map_or(0, |&byte| byte);
         text.as_bytes().windows(self.0.len()).any(|window| {
+            // The first byte rules most windows out before the comparison of the rest.
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
     }

@@ -52,7 +52,9 @@ impl Seen {
     /// Records the state that the store has returned; `None` if it has not answered in time, or with an error. The
     /// counts have no part in it: those of a large queue may take long.
     fn take_state(&mut self, is_paused: Option<bool>, pauses: u64) {
+        // A store that answers with an error is as unreachable for workers as one that is silent.
         self.is_away = is_paused.is_none();
+        // A read that began before a pause of this site must not undo what the dashboard shows.
         if let Some(is_paused) = is_paused.filter(|_| self.pauses == pauses) {
             self.is_paused = is_paused;
         }
@@ -283,6 +285,7 @@ impl Source for Stored {
                 Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
                 Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
                 Action::CancelRun => {
+                    // Concurrently, because the store may be far away.
                     let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                     let (mut results, mut problem) = (Vec::new(), None);
                     for run in join_all(cancels).await {
@@ -409,6 +412,7 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
             // The age of these counts, or of newer ones.
             let age = queue.sample().and_then(|sample| sample.counts_age);
+            // Upgraded after the wait: a site that was dropped in the meantime ends this task.
             let Some(source) = seen.upgrade() else { return };
             lock(&source).take_counts(counts, age.unwrap_or_default());
             drop(source);
