@@ -108,8 +108,7 @@ mod tests {
 
     #[test]
     fn any_address_is_no_name_and_any_host_is_all() {
-        let mut hosts = Hosts::default();
-        hosts.any_address = true;
+        let mut hosts = Hosts { any_address: true, ..Hosts::default() };
         assert!(hosts.is_allowed("10.0.0.1:80") && hosts.is_allowed("[2001:db8::2]"));
         assert!(!hosts.is_allowed("example.org"));
         hosts.any = true;
