@@ -31,7 +31,7 @@ pub(crate) struct Election {
     role: Role,
     plan: Plan,
     /// The request in flight.
-    sent: Option<Sent>,
+    sent: Option<Plan>,
 }
 
 /// The Lease as last read, and the time at which its current record was first read.
@@ -73,13 +73,8 @@ enum Request {
     Release,
 }
 
-/// The next request, and its time.
+/// A request, and the time at which it is due or was sent.
 struct Plan {
-    request: Request,
-    at: Time,
-}
-
-struct Sent {
     request: Request,
     at: Time,
 }
@@ -125,7 +120,7 @@ impl Election {
             return Step::Wait(self.plan.at.min(end));
         }
         let request = self.plan.request;
-        self.sent = Some(Sent { request, at: now });
+        self.sent = Some(Plan { request, at: now });
         Step::Call {
             call: self.write_or_read(request, wall),
             until: (now + self.config.request_limit()).min(end),
@@ -209,7 +204,7 @@ impl Election {
         }
     }
 
-    fn handle_as_follower(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_follower(&mut self, sent: Plan, now: Time, answer: Answer) {
         match (sent.request, answer) {
             (Request::Read, Answer::Lease(lease)) => {
                 self.see_lease(lease, now);
@@ -247,7 +242,7 @@ impl Election {
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
 
-    fn handle_as_leader(&mut self, sent: Sent, now: Time, answer: Answer) {
+    fn handle_as_leader(&mut self, sent: Plan, now: Time, answer: Answer) {
         let Role::Leader(held) = &mut self.role else { return };
         let later = sent.at + self.config.retry_period;
         match (sent.request, answer) {

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Fuse, FutureExt};
 use futures_util::stream::StreamExt;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -60,14 +60,6 @@ pub(super) async fn run_membership(
     }
 }
 
-/// The future of a request or of the acquisition, while there is one.
-async fn ready_or_never<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => pending().await,
-    }
-}
-
 struct Driver<'a> {
     config: &'a ShardGroup,
     client: &'a Client,
@@ -77,8 +69,10 @@ struct Driver<'a> {
     group: Group,
     requests: Requests,
     watch: WatchEvents,
-    call: Option<BoxFuture<'static, Answer>>,
-    joining: Option<BoxFuture<'static, Option<Term>>>,
+    /// The request in flight. Never ready without one.
+    call: Fuse<BoxFuture<'static, Answer>>,
+    /// The acquisition of the member Lease. Never ready without one.
+    joining: Fuse<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
     events: Option<Events>,
 }
@@ -101,8 +95,8 @@ impl<'a> Driver<'a> {
         Self {
             group: Group::new(settings, jitter_source(), clock.now()),
             watch: watch_leases(client.clone(), &lease.namespace, name),
-            call: None,
-            joining: None,
+            call: Fuse::terminated(),
+            joining: Fuse::terminated(),
             term: None,
             events: lease.has_events.then(events),
             config,
@@ -130,12 +124,12 @@ impl<'a> Driver<'a> {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
                     // Not awaited here: events and commands must not wait for a slow response.
-                    self.call = Some(Box::pin(async move { requests.make_call(call).await }));
+                    self.call = async move { requests.make_call(call).await }.boxed().fuse();
                     continue;
                 }
                 Step::Join { group } => {
                     match self.member_elector(group) {
-                        Ok(elector) => self.joining = Some(Box::pin(elector.try_acquire())),
+                        Ok(elector) => self.joining = elector.try_acquire().boxed().fuse(),
                         Err(error) => return Some(Err(error)),
                     }
                     continue;
@@ -155,12 +149,8 @@ impl<'a> Driver<'a> {
                 biased;
                 // The loss comes first: from now on, others may act on the shards.
                 () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
-                answer = ready_or_never(&mut self.call) => {
-                    self.call = None;
-                    self.group.handle_answer(self.clock.now(), answer);
-                }
-                term = ready_or_never(&mut self.joining) => {
-                    self.joining = None;
+                answer = &mut self.call => self.group.handle_answer(self.clock.now(), answer),
+                term = &mut self.joining => {
                     let Some(term) = term else {
                         return stopping.then_some(Ok(()));
                     };

@@ -1,9 +1,11 @@
 //! A process's membership in a shard group: the public handle.
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::config::ShardGroup;
 use super::driver::{self, Outputs};
@@ -45,8 +47,20 @@ pub struct Membership {
     observer: Observer,
     changes: mpsc::UnboundedReceiver<Change>,
     commands: mpsc::UnboundedSender<Command>,
-    task: JoinHandle<Result<(), MembershipError>>,
-    ended: Option<Result<(), MembershipError>>,
+    ended: Ended,
+}
+
+/// The end of a task, for any number of calls. The task is aborted when this and its clones are dropped.
+pub(super) type Ended = Shared<BoxFuture<'static, Result<(), MembershipError>>>;
+
+/// Runs a part of a membership as a task.
+pub(super) fn spawn_until_dropped(
+    part: impl Future<Output = Result<(), MembershipError>> + Send + 'static,
+) -> Ended {
+    let task = AbortOnDropHandle::new(tokio::spawn(part));
+    // The runtime is shutting down, or the task has panicked.
+    let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
+    task.map(move |ended| ended.unwrap_or_else(lost)).boxed().shared()
 }
 
 impl ShardGroup {
@@ -126,8 +140,8 @@ impl Joining {
         };
         let outputs = Outputs { changes: send_change, commands: commands.clone(), view, meters };
         let run = driver::run_membership(group, client, outputs, receive_command, send_joined);
-        let task = tokio::spawn(run);
-        let membership = Membership { count, observer, changes, commands, task, ended: None };
+        let ended = spawn_until_dropped(run);
+        let membership = Membership { count, observer, changes, commands, ended };
         Self { membership: Some(membership), joined }
     }
 
@@ -141,7 +155,7 @@ impl Joining {
                 Ok(membership)
             }
             // The task has ended before.
-            Err(_) => Err(membership.wait_for_end().await.err().unwrap_or(abandoned)),
+            Err(_) => Err(membership.ended.clone().await.err().unwrap_or(abandoned)),
         }
     }
 
@@ -213,7 +227,7 @@ impl Membership {
     pub async fn next(&mut self) -> Result<Option<Change>, MembershipError> {
         match self.changes.recv().await {
             Some(change) => Ok(Some(change)),
-            None => self.wait_for_end().await.map(|()| None),
+            None => self.ended.clone().await.map(|()| None),
         }
     }
 
@@ -242,22 +256,5 @@ impl Membership {
                 self.drained(shards);
             }
         }
-    }
-
-    async fn wait_for_end(&mut self) -> Result<(), MembershipError> {
-        if self.ended.is_none() {
-            let ended = (&mut self.task).await;
-            // The runtime is shutting down.
-            let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
-            // Kept, because a task can be awaited once, and `next` can be called again.
-            self.ended = Some(ended.unwrap_or_else(lost));
-        }
-        self.ended.clone().unwrap_or(Ok(()))
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -242,8 +242,8 @@ impl Members {
 
     /// Returns true if a member of an earlier group object with the same name may still act.
     pub(super) fn has_foreign(&self, group: &str, longest: Duration, now: Time) -> bool {
-        let foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
-        foreign.into_iter().any(|(name, _)| !self.is_dead(name, longest, now))
+        let mut foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
+        foreign.any(|(name, _)| !self.is_dead(name, longest, now))
     }
 
     /// Returns a member whose Lease must be read: it seems to have expired, or it holds a shard and

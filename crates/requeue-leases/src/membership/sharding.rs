@@ -9,16 +9,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::error::MembershipError;
-use super::handle::Membership;
+use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
-use crate::leader::LeadershipLost;
 
 /// The time that a member has to leave its group if no run of it is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,10 +41,9 @@ pub trait ShardedWork: Send + Sync {
 /// The membership of controllers that run. Dropping it ends the membership without a handover.
 pub struct Sharding {
     stop: CancellationToken,
-    ended: watch::Receiver<Option<Result<(), MembershipError>>>,
+    ended: Ended,
     work: Arc<dyn ShardedWork>,
     count: u32,
-    _task: JoinSet<()>,
 }
 
 impl Sharding {
@@ -56,8 +52,6 @@ impl Sharding {
     pub fn begin(membership: Membership, work: Arc<dyn ShardedWork>) -> Self {
         let count = membership.count();
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let (send, ended) = watch::channel(None);
         let driver = Driver {
             membership,
             work: Arc::clone(&work),
@@ -65,19 +59,13 @@ impl Sharding {
             releases: FuturesUnordered::new(),
             last_release: 0,
         };
-        let mut task = JoinSet::new();
-        let drive = async move {
-            let result = driver.apply_changes(stopped).await;
-            // It fails only if the controllers have ended.
-            _ = send.send(Some(result));
-        };
-        task.spawn(drive.in_current_span());
-        Self { stop, ended, work, count, _task: task }
+        let ended = spawn_until_dropped(driver.apply_changes(stop.clone()).in_current_span());
+        Self { stop, ended, work, count }
     }
 
     /// Waits until the membership is lost.
     pub async fn lost(&self) -> MembershipError {
-        match self.wait_for_end().await {
+        match self.ended.clone().await {
             Err(error) => error,
             Ok(()) => pending().await,
         }
@@ -91,7 +79,7 @@ impl Sharding {
     /// Hands all shards over. Returns false if runs in flight exceed `limit`.
     pub async fn leave(&self, limit: Duration) -> bool {
         self.begin_to_leave();
-        timeout(limit, self.wait_for_end()).await.is_ok()
+        timeout(limit, self.ended.clone()).await.is_ok()
     }
 
     /// Cancels the runs in flight, so that the handover completes.
@@ -106,13 +94,6 @@ impl Sharding {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
         }
-    }
-
-    async fn wait_for_end(&self) -> Result<(), MembershipError> {
-        let mut ended = self.ended.clone();
-        let result = ended.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        // Without a result, the driver has panicked.
-        result.unwrap_or(Err(MembershipError::Lost(LeadershipLost::Abandoned)))
     }
 }
 
