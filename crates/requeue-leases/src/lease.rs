@@ -163,6 +163,7 @@ impl Lease {
 
     /// Returns the complete object, with these fields of `spec` replaced.
     fn with_spec(&self, fields: Value) -> Value {
+        // A copy of the whole object: fields that this version does not know are written back.
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
             extend_object(&mut json["spec"], fields);

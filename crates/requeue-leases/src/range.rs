@@ -141,6 +141,7 @@ impl Shard {
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 self.contains(object.meta()).then_some(event)
             }
+            // These concern the list as a whole.
             Event::Init | Event::InitDone => Some(event),
         }
     }

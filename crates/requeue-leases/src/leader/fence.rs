@@ -191,6 +191,7 @@ impl Fence {
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
+        // The test comes first: the API server stops at the first operation that fails.
         let mut all = vec![test_op(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))

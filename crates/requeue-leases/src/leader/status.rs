@@ -63,6 +63,7 @@ impl Status {
     pub fn check(&self) -> Result<(), Overdue> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
+        // The last renewal counts: other replicas may lead one lease after it.
         let since = self.0.clock.now().since(led.renewed);
         if self.0.let_go.is_cancelled() || since <= self.0.lease_duration + TOLERANCE {
             return Ok(());

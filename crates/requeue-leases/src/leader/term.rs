@@ -49,6 +49,7 @@ impl Term {
     /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
+        // The first request counts: a second one must not extend the time.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
         stopping_since + self.drain_timeout
     }

@@ -58,6 +58,7 @@ impl Assignment {
     pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
+            // The number never decreases, so that an earlier token is never valid again.
             slot.number = slot.number.saturating_add(1);
         }
         slot.holder = holder;

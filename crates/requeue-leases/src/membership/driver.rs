@@ -217,6 +217,7 @@ impl<'a> Driver<'a> {
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
         let now = self.clock.now();
+        // Most polls change nothing, and must not wake those that wait for the view.
         self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
         while let Some(change) = self.group.next_change() {
             let number =

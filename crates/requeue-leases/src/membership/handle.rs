@@ -124,6 +124,7 @@ pub struct Joining {
 
 impl Joining {
     fn begin_join(group: ShardGroup, client: Client) -> Self {
+        // Unbounded: a consumer that is slow must not keep the driver from renewing.
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();

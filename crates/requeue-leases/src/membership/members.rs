@@ -275,6 +275,7 @@ impl Members {
 
     /// Returns a dead member whose Lease can be deleted.
     pub(super) fn next_garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
+        // The Lease of a holder stays: a replica that joins now learns of the death from it.
         let mut garbage = self
             .seen
             .iter()

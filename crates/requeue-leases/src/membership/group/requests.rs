@@ -131,6 +131,7 @@ impl Group {
                 Answer::Lease(lease),
             ) => {
                 self.see_group(lease, now);
+                // A reader that began to wait during this call needs another read.
                 self.requests.read = std::mem::take(&mut self.requests.read_again);
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
