@@ -30,7 +30,6 @@ use crate::requests::Requests;
 #[must_use = "an elector does nothing until it is run"]
 pub struct LeaderElector {
     client: Client,
-    config: Config,
     shared: Arc<Shared>,
 }
 
@@ -58,15 +57,14 @@ impl LeaderElector {
             lease: format!("{}/{}", config.namespace, config.name),
             // Unique: a process that starts again on a host must not take the term of its predecessor for its own.
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
-            lease_duration: config.lease_duration,
-            retry_period: config.retry_period,
+            config,
             clock,
             view: watch::Sender::new(View::default()),
             wake: Notify::new(),
             let_go: CancellationToken::new(),
             gauge: OnceLock::new(),
         };
-        Ok(Self { client, config, shared: Arc::new(shared) })
+        Ok(Self { client, shared: Arc::new(shared) })
     }
 
     /// Sets the metrics whose gauge `leader_election_master_status` shows whether this process
@@ -74,7 +72,10 @@ impl LeaderElector {
     ///
     /// Only the first call has an effect.
     pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
-        self.shared.gauge.get_or_init(|| metrics.as_ref().leader_gauge(&self.config.name)).set(0);
+        self.shared
+            .gauge
+            .get_or_init(|| metrics.as_ref().leader_gauge(&self.shared.config.name))
+            .set(0);
         self
     }
 
@@ -129,14 +130,15 @@ impl LeaderElector {
 
     /// As [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
     pub(crate) async fn try_acquire(self) -> Option<Term> {
-        let Self { client, config, shared } = self;
-        let Config { namespace, name, drain_timeout, .. } = config.clone();
+        let Self { client, shared } = self;
+        let config = shared.config.clone();
+        let Config { namespace, name, .. } = &shared.config;
         let events = config
             .has_events
-            .then(|| Events::new(client.clone(), &namespace, &name, &shared.identity));
+            .then(|| Events::new(client.clone(), namespace, name, &shared.identity));
         let now = shared.clock.now();
         let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
-        let requests = Requests::new(client, &namespace, "leader election", &name);
+        let requests = Requests::new(client, namespace, "leader election", name);
         let shared_by_driver = Arc::clone(&shared);
         let mut driver =
             Driver { election, requests, shared: shared_by_driver, has_reported: false };
@@ -172,7 +174,7 @@ impl LeaderElector {
                 end
             }
         });
-        Some(Term { leadership: Some(leadership), shared, task, drain_timeout })
+        Some(Term { leadership: Some(leadership), shared, task })
     }
 
     /// Waits until this process leads, and runs `lead` as long as it does.
@@ -287,7 +289,7 @@ impl LeaderElector {
             // The loss comes first: work of a term that is over must not complete as if it led.
             lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),
-            () = drain => Err(LeadershipLost::Undrained(term.drain_timeout)),
+            () = drain => Err(LeadershipLost::Undrained(term.shared.config.drain_timeout)),
         };
         match ended {
             Ok(output) => {
@@ -306,9 +308,6 @@ impl LeaderElector {
 
 impl fmt::Debug for LeaderElector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderElector")
-            .field("config", &self.config)
-            .field("status", &self.status())
-            .finish_non_exhaustive()
+        f.debug_struct("LeaderElector").field("shared", &self.shared).finish_non_exhaustive()
     }
 }

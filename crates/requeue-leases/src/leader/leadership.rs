@@ -1,13 +1,13 @@
 //! The leader's handle of its term, and the state that elector, term and status share.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use requeue::Time;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::config::Config;
 use super::lost::{End, LeadershipLost};
 use crate::clock::Clock;
 use crate::token::FencingToken;
@@ -43,8 +43,7 @@ pub(super) struct Shared {
     /// The namespace and the name.
     pub(super) lease: String,
     pub(super) identity: String,
-    pub(super) lease_duration: Duration,
-    pub(super) retry_period: Duration,
+    pub(super) config: Config,
     pub(super) clock: Clock,
     pub(super) view: watch::Sender<View>,
     /// Requests a renewal or a release.

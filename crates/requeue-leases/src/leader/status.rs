@@ -51,7 +51,7 @@ impl Status {
     #[doc(hidden)]
     #[must_use]
     pub fn retry_period(&self) -> Duration {
-        self.0.retry_period
+        self.0.config.retry_period
     }
 
     /// Checks the election for `/healthz`.
@@ -65,7 +65,7 @@ impl Status {
         let Some(led) = &view.led else { return Ok(()) };
         // The last renewal counts: other replicas may lead one lease after it.
         let since = self.0.clock.now().since(led.renewed);
-        if self.0.let_go.is_cancelled() || since <= self.0.lease_duration + TOLERANCE {
+        if self.0.let_go.is_cancelled() || since <= self.0.config.lease_duration + TOLERANCE {
             return Ok(());
         }
         Err(Overdue { lease: self.0.lease.clone(), since })

@@ -1,7 +1,6 @@
 //! A term of a leader, from the acquisition of the lease to its release or loss.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use requeue::Time;
 use tokio::task::JoinHandle;
@@ -23,7 +22,6 @@ pub struct Term {
     pub(super) leadership: Option<Leadership>,
     pub(super) shared: Arc<Shared>,
     pub(super) task: JoinHandle<End>,
-    pub(super) drain_timeout: Duration,
 }
 
 impl Term {
@@ -51,7 +49,7 @@ impl Term {
         let mut stopping_since = self.shared.clock.now();
         // The first request counts: a second one must not extend the time.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
-        stopping_since + self.drain_timeout
+        stopping_since + self.shared.config.drain_timeout
     }
 
     /// Asks the work to stop, by [`Leadership::stopping`], and waits until every [`Leadership`] is
@@ -86,7 +84,7 @@ impl Term {
             lost = self.lost() => return Err(lost),
             () = self.shared.let_go.cancelled() => {}
             () = self.shared.clock.sleep_until(deadline) => {
-                return Err(LeadershipLost::Undrained(self.drain_timeout));
+                return Err(LeadershipLost::Undrained(self.shared.config.drain_timeout));
             }
         }
         // From here on this process does not lead, whether or not the request succeeds.

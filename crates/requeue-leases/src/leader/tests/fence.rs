@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::seconds;
 use crate::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
-use crate::leader::{Fence, FencingToken, Leadership, LeadershipLost};
+use crate::leader::{Config, Fence, FencingToken, Leadership, LeadershipLost};
 
 /// A leader of this term, which never ends.
 fn leader(term: &str) -> Leadership {
@@ -22,8 +21,7 @@ fn leader(term: &str) -> Leadership {
     let shared = Shared {
         lease: "default/web".into(),
         identity: "me".into(),
-        lease_duration: seconds(15.0),
-        retry_period: seconds(2.0),
+        config: Config::new("default", "web"),
         clock: Clock::new(),
         view: watch::Sender::new(View { holder: None, led: Some(led) }),
         wake: Notify::new(),
